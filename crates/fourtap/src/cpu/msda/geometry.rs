@@ -1,0 +1,100 @@
+//! From sampling locations to pixels: a block of samples at a time, in loops compilers vectorise.
+
+use crate::dtype::Real;
+
+/// Samples computed together.
+pub(super) const BLOCK: usize = 16;
+
+/// One number a sample.
+pub(super) type Block<T> = [T; BLOCK];
+
+/// What a block of samples needs to know of its levels.
+#[derive(Clone)]
+pub(super) struct Grid<R> {
+    pub width: Block<i32>,
+    pub height: Block<i32>,
+    /// First pixel of the level.
+    pub start: Block<i64>,
+    /// Width and height once more, as numbers to multiply by.
+    pub scale: [Block<R>; 2],
+}
+
+impl<R: Real> Grid<R> {
+    pub fn empty() -> Self {
+        Grid { width: [0; BLOCK], height: [0; BLOCK], start: [0; BLOCK], scale: [[R::ZERO; BLOCK]; 2] }
+    }
+}
+
+/// Where a block of samples falls.
+pub(super) struct Cells<R> {
+    /// The upper left neighbour, on axis S. Only meaningful where `inside` has a bit.
+    pub pixel: Block<i64>,
+    /// Bit i: neighbour i (upper left, upper right, lower left, lower right) lies in the level. 0 if the sample
+    /// takes no part.
+    pub inside: Block<i32>,
+    /// How far past the upper left neighbour, from 0 to 1.
+    pub past: [Block<R>; 2],
+}
+
+/// Finds the cells of samples at `x`, `y`.
+#[inline(always)]
+pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cells<R> {
+    let mut cells = Cells { pixel: [0; BLOCK], inside: [0; BLOCK], past: [[R::ZERO; BLOCK]; 2] };
+    for i in 0..BLOCK {
+        let px = x[i].fused(grid.scale[0][i], R::ZERO - R::HALF);
+        let py = y[i].fused(grid.scale[1][i], R::ZERO - R::HALF);
+        // In floating point and before any conversion, so that NaN and infinity fail it.
+        let takes_part = (px > R::ZERO - R::ONE)
+            & (px < grid.scale[0][i])
+            & (py > R::ZERO - R::ONE)
+            & (py < grid.scale[1][i]);
+        let px = if takes_part { px } else { R::ZERO };
+        let py = if takes_part { py } else { R::ZERO };
+        // SAFETY: both are above -1 and below a size that fits an i32; the largest f32 below 2^31 does too.
+        let (x0, y0) = unsafe { (floor(px), floor(py)) };
+        let (width, height) = (grid.width[i], grid.height[i]);
+        // Unsigned, so that -1 is out of range as well.
+        let left = (x0 as u32) < width as u32;
+        let right = (x0.wrapping_add(1) as u32) < width as u32;
+        let top = (y0 as u32) < height as u32;
+        let bottom = (y0.wrapping_add(1) as u32) < height as u32;
+        let inside = (top & left) as i32
+            | ((top & right) as i32) << 1
+            | ((bottom & left) as i32) << 2
+            | ((bottom & right) as i32) << 3;
+        cells.inside[i] = if takes_part { inside } else { 0 };
+        cells.pixel[i] = grid.start[i] + y0 as i64 * width as i64 + x0 as i64;
+        cells.past[0][i] = px - R::from_i32(x0);
+        cells.past[1][i] = py - R::from_i32(y0);
+    }
+    cells
+}
+
+/// Rounds down without `floor`, which is a library call on some processors.
+///
+/// # Safety
+/// The result fits an i32.
+#[inline(always)]
+unsafe fn floor<R: Real>(number: R) -> i32 {
+    // SAFETY: truncation is at most one above the floor.
+    let truncated = unsafe { number.truncate() };
+    truncated - (R::from_i32(truncated) > number) as i32
+}
+
+impl<R: Real> Cells<R> {
+    /// Each neighbour's share times the attention weight; 0 for a neighbour outside the level, whatever the weight.
+    #[inline(always)]
+    pub fn shares(&self, weight: &Block<R>) -> [Block<R>; 4] {
+        let mut shares = [[R::ZERO; BLOCK]; 4];
+        for i in 0..BLOCK {
+            let [x, y] = [self.past[0][i], self.past[1][i]];
+            let (upper, lower) = ((R::ONE - y) * weight[i], y * weight[i]);
+            let all = [upper * (R::ONE - x), upper * x, lower * (R::ONE - x), lower * x];
+            for corner in 0..4 {
+                let inside = self.inside[i] >> corner & 1 != 0;
+                shares[corner][i] = if inside { all[corner] } else { R::ZERO };
+            }
+        }
+        shares
+    }
+}

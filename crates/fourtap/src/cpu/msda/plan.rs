@@ -1,0 +1,256 @@
+//! A checked call laid out for the kernels: pointers, strides and tables made once a call.
+
+use super::geometry::{BLOCK, Block, Grid};
+use crate::cpu::simd::widen_f16;
+use crate::dtype::{DType, Element, Real, bf16, f16};
+use crate::msda::{Inputs, Problem, Sizes};
+use crate::tensor::View;
+
+/// A tensor's first element and strides. Kernels index it within the shape that was checked.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<E, const RANK: usize> {
+    pub first: *mut E,
+    pub strides: [isize; RANK],
+}
+
+// SAFETY: kernels only write through it to elements no other thread touches.
+unsafe impl<E: Send, const RANK: usize> Send for Raw<E, RANK> {}
+// SAFETY: as above.
+unsafe impl<E: Sync, const RANK: usize> Sync for Raw<E, RANK> {}
+
+impl<E: Element, const RANK: usize> Raw<E, RANK> {
+    /// # Panics
+    /// If the view was not checked to have this element type and rank.
+    pub fn new(first: *mut u8, layout: &crate::tensor::Layout) -> Self {
+        assert_eq!(layout.dtype(), E::DTYPE, "checked with the call");
+        let strides = layout.strides().try_into().expect("checked with the call");
+        Raw { first: first.cast(), strides }
+    }
+
+    pub fn of(view: &View<'_>) -> Self {
+        Raw::new(view.as_ptr().cast_mut(), view.layout())
+    }
+
+    /// Address of an element, of which the indices after the given ones are 0.
+    #[inline(always)]
+    pub fn at<const GIVEN: usize>(&self, index: [usize; GIVEN]) -> *mut E {
+        let mut offset = 0isize;
+        for axis in 0..GIVEN {
+            // Wrapping, because the last row of an empty tensor is no address at all.
+            offset = offset.wrapping_add((index[axis] as isize).wrapping_mul(self.strides[axis]));
+        }
+        self.first.wrapping_offset(offset)
+    }
+}
+
+/// Locations or weights: f32, or whatever `value` is.
+#[derive(Clone, Copy)]
+pub(super) struct Coordinates<const RANK: usize> {
+    dtype: DType,
+    raw: Raw<u8, RANK>,
+}
+
+impl<const RANK: usize> Coordinates<RANK> {
+    pub fn new(first: *mut u8, layout: &crate::tensor::Layout) -> Self {
+        let strides = layout.strides().try_into().expect("checked with the call");
+        Coordinates { dtype: layout.dtype(), raw: Raw { first, strides } }
+    }
+
+    pub fn strides(&self) -> [isize; RANK] {
+        self.raw.strides
+    }
+
+    /// Offset, in elements, of the entries of one (image, query, head).
+    #[inline(always)]
+    pub fn row(&self, [n, q, m]: [usize; 3]) -> isize {
+        let [sn, sq, sm] = [self.raw.strides[0], self.raw.strides[1], self.raw.strides[2]];
+        n as isize * sn + q as isize * sq + m as isize * sm
+    }
+
+    /// The elements at `row + places[..count]`; NaN in the other lanes.
+    ///
+    /// # Safety
+    /// They lie in the tensor.
+    #[inline(always)]
+    pub unsafe fn read<R: Real>(&self, row: isize, places: &Block<isize>, count: usize) -> Block<R> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.dtype {
+                DType::F32 => gather(self.raw.first.cast::<f32>().offset(row), places, count, |x| R::from_f64(x as f64)),
+                DType::F16 => {
+                    gather(self.raw.first.cast::<f16>().offset(row), places, count, |x| R::from_f64(widen_f16(x) as f64))
+                }
+                DType::BF16 => {
+                    gather(self.raw.first.cast::<bf16>().offset(row), places, count, |x| R::from_f64(x.to_f32() as f64))
+                }
+                DType::F64 => gather(self.raw.first.cast::<f64>().offset(row), places, count, R::from_f64),
+            }
+        }
+    }
+
+    /// Writes the first `count` of `numbers` to `row + places`, rounded to the tensor's type.
+    ///
+    /// # Safety
+    /// The places lie in the tensor and nobody else uses them.
+    #[inline(always)]
+    pub unsafe fn write<R: Real>(&self, row: isize, places: &Block<isize>, count: usize, numbers: &Block<R>) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.dtype {
+                DType::F32 => scatter(self.raw.first.cast::<f32>().offset(row), places, count, numbers),
+                DType::F16 => scatter(self.raw.first.cast::<f16>().offset(row), places, count, numbers),
+                DType::BF16 => scatter(self.raw.first.cast::<bf16>().offset(row), places, count, numbers),
+                DType::F64 => scatter(self.raw.first.cast::<f64>().offset(row), places, count, numbers),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn gather<E: Element, R: Real>(
+    row: *const E,
+    places: &Block<isize>,
+    count: usize,
+    widen: impl Fn(E) -> R,
+) -> Block<R> {
+    let mut numbers = [R::NAN; BLOCK];
+    for (number, &place) in numbers.iter_mut().zip(places).take(count) {
+        // SAFETY: the place lies in the tensor, as the caller promises.
+        *number = widen(unsafe { *row.offset(place) });
+    }
+    numbers
+}
+
+#[inline(always)]
+unsafe fn scatter<E: Element, R: Real>(row: *mut E, places: &Block<isize>, count: usize, numbers: &Block<R>) {
+    for (number, &place) in numbers.iter().zip(places).take(count) {
+        // SAFETY: the place lies in the tensor, as the caller promises.
+        unsafe { *row.offset(place) = E::from_f64(number.to_f64()) };
+    }
+}
+
+/// Up to [`BLOCK`] samples of one (image, head): of one query, or of a few queries that follow each other.
+#[derive(Clone)]
+pub(super) struct Slots<R> {
+    /// How many.
+    pub count: usize,
+    pub grid: Grid<R>,
+    /// Where the x of each sample lies, from the row of the first query.
+    pub locations: Block<isize>,
+    /// Where the weight of each sample lies, likewise.
+    pub weights: Block<isize>,
+    /// (query past the first, level, point) of each sample.
+    pub samples: Block<[usize; 3]>,
+}
+
+impl<R: Real> Slots<R> {
+    /// Where the samples lie in a tensor of these strides, from the row of the first query.
+    pub fn places(&self, strides: &[isize]) -> Block<isize> {
+        self.samples.map(|[query, level, point]| {
+            query as isize * strides[1] + level as isize * strides[3] + point as isize * strides[4]
+        })
+    }
+}
+
+/// A call laid out for the kernels.
+pub(super) struct Plan<E: Element> {
+    pub sizes: Sizes,
+    pub value: Raw<E, 4>,
+    pub locations: Coordinates<6>,
+    pub weights: Coordinates<5>,
+    problem: Problem,
+}
+
+impl<E: Element> Plan<E> {
+    pub fn new(problem: &Problem, inputs: &Inputs<'_>) -> Self {
+        let coordinates = |view: &View<'_>| (view.as_ptr().cast_mut(), *view.layout());
+        let (locations, locations_layout) = coordinates(&inputs.sampling_locations);
+        let (weights, weights_layout) = coordinates(&inputs.attention_weights);
+        Plan {
+            sizes: *problem.sizes(),
+            value: Raw::of(&inputs.value),
+            locations: Coordinates::new(locations, &locations_layout),
+            weights: Coordinates::new(weights, &weights_layout),
+            problem: problem.clone(),
+        }
+    }
+
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The samples of one query, all levels.
+    pub fn query_slots(&self) -> Vec<Slots<E::Accumulator>> {
+        let Sizes { levels, points, .. } = self.sizes;
+        let samples = (0..levels).flat_map(|level| (0..points).map(move |point| (0, level, point)));
+        self.slots(samples)
+    }
+
+    /// The samples of one level of as many queries as fill a block, and how many queries that is.
+    pub fn level_slots(&self, level: usize) -> (usize, Vec<Slots<E::Accumulator>>) {
+        let points = self.sizes.points;
+        let queries = (BLOCK / points.max(1)).max(1);
+        (queries, self.slots((0..queries).flat_map(|q| (0..points).map(move |point| (q, level, point)))))
+    }
+
+    fn slots(&self, samples: impl Iterator<Item = (usize, usize, usize)>) -> Vec<Slots<E::Accumulator>> {
+        let mut blocks: Vec<Slots<E::Accumulator>> = Vec::new();
+        for (query, level, point) in samples {
+            if blocks.last().is_none_or(|block| block.count == BLOCK) {
+                blocks.push(Slots {
+                    count: 0,
+                    grid: Grid::empty(),
+                    locations: [0; BLOCK],
+                    weights: [0; BLOCK],
+                    samples: [[0; 3]; BLOCK],
+                });
+            }
+            let block = blocks.last_mut().expect("just pushed");
+            let shape = self.problem.levels()[level];
+            let i = block.count;
+            block.count += 1;
+            // `Levels` has shown that both fit.
+            (block.grid.width[i], block.grid.height[i]) = (shape.width as i32, shape.height as i32);
+            block.grid.start[i] = shape.start as i64;
+            block.grid.scale[0][i] = Real::from_i32(shape.width as i32);
+            block.grid.scale[1][i] = Real::from_i32(shape.height as i32);
+            block.samples[i] = [query, level, point];
+        }
+        for block in &mut blocks {
+            block.locations = block.places(&self.locations.strides());
+            block.weights = block.places(&self.weights.strides());
+        }
+        blocks
+    }
+
+    /// Addresses of a pixel, its right neighbour and the two below them. Those outside the level lead nowhere.
+    #[inline(always)]
+    pub fn neighbours(&self, value: *const E, pixel: i64, width: i32) -> [*const E; 4] {
+        let stride = self.value.strides[1];
+        let upper = value.wrapping_offset((pixel as isize).wrapping_mul(stride));
+        let lower = upper.wrapping_offset((width as isize).wrapping_mul(stride));
+        [upper, upper.wrapping_offset(stride), lower, lower.wrapping_offset(stride)]
+    }
+
+    /// x, y and attention weight of the first `count` samples of `slots`.
+    ///
+    /// # Safety
+    /// `row` is inside the problem, and so are the queries of those samples.
+    #[inline(always)]
+    pub unsafe fn read(
+        &self,
+        row: [usize; 3],
+        slots: &Slots<E::Accumulator>,
+        count: usize,
+    ) -> [Block<E::Accumulator>; 3] {
+        let first = self.locations.row(row);
+        // SAFETY: as the caller promises.
+        unsafe {
+            [
+                self.locations.read(first, &slots.locations, count),
+                self.locations.read(first + self.locations.strides()[5], &slots.locations, count),
+                self.weights.read(self.weights.row(row), &slots.weights, count),
+            ]
+        }
+    }
+}

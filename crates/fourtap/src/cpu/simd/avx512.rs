@@ -1,0 +1,171 @@
+//! 16 f32 sums in a 512-bit register. f64 is left to the compiler, which may use the same registers.
+
+use std::arch::x86_64::*;
+
+use super::portable::Array;
+use super::{Access, Isa, Kernel, Lanes};
+use crate::dtype::{bf16, f16};
+
+/// Runs a kernel compiled for AVX-512.
+///
+/// # Safety
+/// The processor must have these instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn run<K: Kernel>(kernel: K) {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe { kernel.run::<Avx512>() }
+}
+
+pub(super) struct Avx512;
+
+impl Isa for Avx512 {
+    type F32 = F32x16;
+    type F64 = Array<f64, 8, true>;
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct F32x16(__m512);
+
+fn first(count: usize) -> __mmask16 {
+    ((1u32 << count) - 1) as __mmask16
+}
+
+// SAFETY of every block below: the instructions exist wherever `run` was called, and nothing else makes this type;
+// memory is readable or writable as the callers of `Access` promise.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes<f32> for F32x16 {
+    const COUNT: usize = 16;
+
+    #[inline(always)]
+    fn splat(number: f32) -> Self {
+        F32x16(unsafe { _mm512_set1_ps(number) })
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        F32x16(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        F32x16(unsafe { _mm512_fmadd_ps(self.0, factor.0, addend.0) })
+    }
+
+    #[inline(always)]
+    fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        unsafe {
+            // Two vectors a step: halves of a pair are swapped into one register and added.
+            let pair = |a: __m512, b: __m512| {
+                _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0b01_00_01_00), _mm512_shuffle_f32x4(a, b, 0b11_10_11_10))
+            };
+            let (ab, cd) = (pair(a.0, b.0), pair(c.0, d.0));
+            // Quarters [a a b b] and [c c d d] become [a b c d].
+            let quarters = _mm512_add_ps(
+                _mm512_shuffle_f32x4(ab, cd, 0b10_00_10_00),
+                _mm512_shuffle_f32x4(ab, cd, 0b11_01_11_01),
+            );
+            let twos = _mm512_add_ps(quarters, _mm512_permute_ps(quarters, 0b01_00_11_10));
+            let ones = _mm512_add_ps(twos, _mm512_permute_ps(twos, 0b10_11_00_01));
+            let lanes = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps128(_mm512_permutexvar_ps(lanes, ones)));
+            sums
+        }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Access<f32> for F32x16 {
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        F32x16(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+        F32x16(unsafe { _mm512_maskz_loadu_ps(first(count), from) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe { _mm512_storeu_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f32, count: usize) {
+        unsafe { _mm512_mask_storeu_ps(to, first(count), self.0) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Access<f16> for F32x16 {
+    #[inline(always)]
+    unsafe fn load(from: *const f16) -> Self {
+        F32x16(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const f16, count: usize) -> Self {
+        F32x16(unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(count), from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f16) {
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f16, count: usize) {
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
+            _mm256_mask_storeu_epi16(to.cast(), first(count), halves);
+        }
+    }
+}
+
+impl F32x16 {
+    /// Rounds to nearest even; a NaN stays one by keeping its quiet bit, as `half` does.
+    #[inline(always)]
+    fn to_bf16(self) -> __m256i {
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let upper = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+            let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, bias));
+            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet))
+        }
+    }
+
+    #[inline(always)]
+    fn of_bf16(halves: __m256i) -> Self {
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        F32x16(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) })
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Access<bf16> for F32x16 {
+    #[inline(always)]
+    unsafe fn load(from: *const bf16) -> Self {
+        Self::of_bf16(unsafe { _mm256_loadu_si256(from.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const bf16, count: usize) -> Self {
+        Self::of_bf16(unsafe { _mm256_maskz_loadu_epi16(first(count), from.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut bf16) {
+        unsafe { _mm256_storeu_si256(to.cast(), self.to_bf16()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut bf16, count: usize) {
+        unsafe { _mm256_mask_storeu_epi16(to.cast(), first(count), self.to_bf16()) }
+    }
+}

@@ -1,0 +1,224 @@
+//! Vectors of sums, and the choice of instructions at run time.
+//!
+//! A kernel is written once, generic over [`Isa`], and compiled once for each instruction set; [`Simd::run`] picks
+//! the copy. Everything a kernel calls must be `#[inline(always)]`, or it is compiled without the instructions.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use std::fmt;
+
+use crate::dtype::{Element, Real, bf16, f16};
+use crate::error::{Error, Result};
+
+/// A set of vector instructions the CPU backend has code for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Simd {
+    /// AVX-512 F, BW, DQ and VL: 16 channels at a time.
+    Avx512,
+    /// AVX2, FMA and F16C: 8 channels at a time.
+    Avx2,
+    /// Whatever the compiler makes of plain Rust; every processor has it.
+    Portable,
+}
+
+impl Simd {
+    /// Every path, best first.
+    pub const ALL: [Simd; 3] = [Simd::Avx512, Simd::Avx2, Simd::Portable];
+
+    /// The best path this processor has.
+    pub fn best() -> Simd {
+        *Self::ALL.iter().find(|simd| simd.is_available()).unwrap_or(&Simd::Portable)
+    }
+
+    /// The paths this processor has, best first.
+    pub fn available() -> impl Iterator<Item = Simd> {
+        Self::ALL.into_iter().filter(|simd| simd.is_available())
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                Simd::Avx2.is_available() && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx2 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx2") && has!("fma") && has!("f16c")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Simd::Avx512 | Simd::Avx2 => false,
+            Simd::Portable => true,
+        }
+    }
+
+    /// The lower-case name used in messages and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Simd::Avx512 => "avx512",
+            Simd::Avx2 => "avx2",
+            Simd::Portable => "portable",
+        }
+    }
+
+    /// Itself, or an error that lists what there is.
+    pub(crate) fn require(self) -> Result<Simd> {
+        if self.is_available() {
+            return Ok(self);
+        }
+        let available: Vec<_> = Simd::available().map(Simd::name).collect();
+        Err(Error::SimdUnavailable { requested: self.name(), available: available.join(", ") })
+    }
+
+    /// Runs the copy of `kernel` compiled for these instructions.
+    ///
+    /// # Safety
+    /// The processor must have them.
+    pub(crate) unsafe fn run<K: Kernel>(self, kernel: K) {
+        // SAFETY: the caller vouches for the instructions.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Simd::Avx512 => avx512::run(kernel),
+                #[cfg(target_arch = "x86_64")]
+                Simd::Avx2 => avx2::run(kernel),
+                _ => kernel.run::<portable::Portable>(),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Simd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A piece of work that can be compiled for any instruction set.
+pub(crate) trait Kernel {
+    /// Does it. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The processor must have the instructions `I` stands for.
+    unsafe fn run<I: Isa>(self);
+}
+
+/// An instruction set: the vector types its code uses.
+pub(crate) trait Isa {
+    type F32: Lanes<f32> + Access<f32> + Access<f16> + Access<bf16>;
+    type F64: Lanes<f64> + Access<f64>;
+}
+
+/// An element type with the vectors its sums are kept in.
+pub(crate) trait Vectorized: Element {
+    type Lanes<I: Isa>: Lanes<Self::Accumulator> + Access<Self> + Access<Self::Accumulator>;
+}
+
+impl Vectorized for f16 {
+    type Lanes<I: Isa> = I::F32;
+}
+impl Vectorized for bf16 {
+    type Lanes<I: Isa> = I::F32;
+}
+impl Vectorized for f32 {
+    type Lanes<I: Isa> = I::F32;
+}
+impl Vectorized for f64 {
+    type Lanes<I: Isa> = I::F64;
+}
+
+/// A vector of sums. The functions are safe to call only where the instructions exist, which the caller of
+/// [`Kernel::run`] has shown.
+pub(crate) trait Lanes<R: Real>: Copy {
+    /// How many sums.
+    const COUNT: usize;
+    fn splat(number: R) -> Self;
+    fn add(self, other: Self) -> Self;
+    /// `self * factor + addend`.
+    fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// The sum over the lanes of each of four vectors.
+    fn sums(vectors: [Self; 4]) -> [R; 4];
+}
+
+/// Memory of `E` to and from a vector.
+pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
+    /// # Safety
+    /// `COUNT` elements are readable at `from`.
+    unsafe fn load(from: *const E) -> Self;
+    /// The first `count` lanes; the others are 0.
+    /// # Safety
+    /// `count <= COUNT` elements are readable at `from`.
+    unsafe fn load_first(from: *const E, count: usize) -> Self;
+    /// # Safety
+    /// `COUNT` elements are writable at `to`.
+    unsafe fn store(self, to: *mut E);
+    /// # Safety
+    /// `count <= COUNT` elements are writable at `to`.
+    unsafe fn store_first(self, to: *mut E, count: usize);
+}
+
+/// The most lanes a vector has.
+pub(crate) const MAX_LANES: usize = 16;
+
+/// `count` elements `stride` apart; the other lanes are 0.
+///
+/// # Safety
+/// They are readable, and `count` is at most the number of lanes.
+#[inline(always)]
+pub(crate) unsafe fn load_strided<E: Element, V: Access<E>>(from: *const E, stride: isize, count: usize) -> V {
+    let mut gathered = [E::default(); MAX_LANES];
+    for (lane, element) in gathered.iter_mut().enumerate().take(count) {
+        // SAFETY: readable, as the caller promises.
+        *element = unsafe { *from.offset(lane as isize * stride) };
+    }
+    // SAFETY: `gathered` has room for any vector.
+    unsafe { V::load(gathered.as_ptr()) }
+}
+
+/// Stores the first `count` lanes `stride` apart.
+///
+/// # Safety
+/// They are writable, and `count` is at most the number of lanes.
+#[inline(always)]
+pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(vector: V, to: *mut E, stride: isize, count: usize) {
+    let mut scattered = [E::default(); MAX_LANES];
+    // SAFETY: `scattered` has room for any vector; the addresses written are writable, as the caller promises.
+    unsafe {
+        vector.store(scattered.as_mut_ptr());
+        for (lane, element) in scattered.iter().enumerate().take(count) {
+            *to.offset(lane as isize * stride) = *element;
+        }
+    }
+}
+
+/// f16 to f32 in a form compilers vectorise, which `half`'s, with its run-time detection, is not.
+#[inline(always)]
+pub(crate) fn widen_f16(half: f16) -> f32 {
+    let bits = half.to_bits() as u32;
+    let (sign, magnitude) = ((bits & 0x8000) << 16, (bits & 0x7fff) << 13);
+    // Shifting by the difference of the exponents' biases, 112, as a product also normalises subnormal numbers.
+    let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+    let special = magnitude | 0x7f80_0000;
+    let bits = if magnitude >= 0x7c00 << 13 { special } else { finite.to_bits() };
+    f32::from_bits(sign | bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widens_every_f16_exactly() {
+        for bits in 0..=u16::MAX {
+            let half = f16::from_bits(bits);
+            let (ours, theirs) = (widen_f16(half), half.to_f32());
+            assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{bits:#x}: {ours} is not {theirs}");
+        }
+    }
+}

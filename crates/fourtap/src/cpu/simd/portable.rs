@@ -1,0 +1,126 @@
+//! Vectors as arrays: what a compiler turns into whatever instructions it may use.
+
+use super::{Access, Isa, Lanes, widen_f16};
+use crate::dtype::{Element, Real, bf16, f16};
+
+/// The instructions the program was compiled for, no more.
+pub(super) struct Portable;
+
+// Fused multiply-add is a library call on processors compiled for without it, hundreds of times slower.
+const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+
+impl Isa for Portable {
+    type F32 = Array<f32, 8, FUSED>;
+    type F64 = Array<f64, 8, FUSED>;
+}
+
+/// `N` sums.
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+pub(super) struct Array<R, const N: usize, const FUSED: bool>([R; N]);
+
+impl<R: Real, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED> {
+    const COUNT: usize = N;
+
+    #[inline(always)]
+    fn splat(number: R) -> Self {
+        Array([number; N])
+    }
+
+    #[inline(always)]
+    fn add(mut self, other: Self) -> Self {
+        for lane in 0..N {
+            self.0[lane] += other.0[lane];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Self, mut addend: Self) -> Self {
+        for lane in 0..N {
+            addend.0[lane] = if FUSED {
+                self.0[lane].fused(factor.0[lane], addend.0[lane])
+            } else {
+                self.0[lane] * factor.0[lane] + addend.0[lane]
+            };
+        }
+        addend
+    }
+
+    #[inline(always)]
+    fn sums(vectors: [Self; 4]) -> [R; 4] {
+        vectors.map(|mut vector| {
+            let mut half = N / 2;
+            while half > 0 {
+                for lane in 0..half {
+                    let other = vector.0[lane + half];
+                    vector.0[lane] += other;
+                }
+                half /= 2;
+            }
+            vector.0[0]
+        })
+    }
+}
+
+/// Element by element, converted by the compiler's best code.
+trait Convert<R>: Element {
+    fn read(self) -> R;
+    fn write(number: R) -> Self;
+}
+
+macro_rules! convert {
+    ($element:ty, $real:ty, $read:expr, $write:expr) => {
+        impl Convert<$real> for $element {
+            #[inline(always)]
+            fn read(self) -> $real {
+                $read(self)
+            }
+            #[inline(always)]
+            fn write(number: $real) -> Self {
+                $write(number)
+            }
+        }
+    };
+}
+
+convert!(f16, f32, widen_f16, f16::from_f32);
+convert!(bf16, f32, bf16::to_f32, bf16::from_f32);
+convert!(f32, f32, |number| number, |number| number);
+convert!(f64, f64, |number| number, |number| number);
+
+#[allow(private_bounds)]
+impl<E, const N: usize, const FUSED: bool> Access<E> for Array<E::Accumulator, N, FUSED>
+where
+    E: Convert<<E as Element>::Accumulator>,
+{
+    #[inline(always)]
+    unsafe fn load(from: *const E) -> Self {
+        // SAFETY: N elements are readable, as the caller promises.
+        Array(unsafe { from.cast::<[E; N]>().read_unaligned() }.map(E::read))
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const E, count: usize) -> Self {
+        let mut vector = [E::Accumulator::ZERO; N];
+        for (lane, number) in vector.iter_mut().enumerate().take(count) {
+            // SAFETY: `count` elements are readable, as the caller promises.
+            *number = unsafe { *from.add(lane) }.read();
+        }
+        Array(vector)
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut E) {
+        // SAFETY: N elements are writable, as the caller promises.
+        unsafe { to.cast::<[E; N]>().write_unaligned(self.0.map(E::write)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut E, count: usize) {
+        for (lane, number) in self.0.iter().enumerate().take(count) {
+            // SAFETY: `count` elements are writable, as the caller promises.
+            unsafe { *to.add(lane) = E::write(*number) };
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A call that has been proven consistent, so that a backend need not look again.
+
+use std::ops::Range;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::msda::{Gradients, Inputs, Levels};
+use crate::tensor::{Layout, Shape, View, ViewMut};
+
+/// The sizes of a problem, under the letters the field uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    /// Images (N).
+    pub images: usize,
+    /// Pixels of all levels (S).
+    pub pixels: usize,
+    /// Heads (M).
+    pub heads: usize,
+    /// Channels a head (D).
+    pub channels: usize,
+    /// Queries an image (Q).
+    pub queries: usize,
+    /// Levels (L).
+    pub levels: usize,
+    /// Points a level (P).
+    pub points: usize,
+}
+
+impl Sizes {
+    /// Samples of the whole problem: N * Q * M * L * P.
+    pub fn samples(&self) -> usize {
+        self.images * self.queries * self.heads * self.levels * self.points
+    }
+
+    /// Shape of `value`.
+    pub fn value(&self) -> [usize; 4] {
+        [self.images, self.pixels, self.heads, self.channels]
+    }
+
+    /// Shape of `sampling_locations`.
+    pub fn sampling_locations(&self) -> [usize; 6] {
+        [self.images, self.queries, self.heads, self.levels, self.points, 2]
+    }
+
+    /// Shape of `attention_weights`.
+    pub fn attention_weights(&self) -> [usize; 5] {
+        [self.images, self.queries, self.heads, self.levels, self.points]
+    }
+
+    /// Shape of `out` and `grad_out`.
+    pub fn out(&self) -> [usize; 3] {
+        [self.images, self.queries, self.heads * self.channels]
+    }
+}
+
+/// What a problem is apart from the numbers in it: sizes, levels, element types and strides, checked against each
+/// other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    sizes: Sizes,
+    levels: Levels,
+    value: Layout,
+    sampling_locations: Layout,
+    attention_weights: Layout,
+}
+
+impl Problem {
+    /// Checks `inputs` on their own.
+    pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
+        let Inputs { value, levels, sampling_locations, attention_weights } = *inputs;
+        expect_rank("value", value.shape(), 4, "[N, S, M, D]")?;
+        expect_rank("sampling_locations", sampling_locations.shape(), 6, "[N, Q, M, L, P, 2]")?;
+        expect_rank("attention_weights", attention_weights.shape(), 5, "[N, Q, M, L, P]")?;
+
+        let (value_shape, location_shape) = (value.shape(), sampling_locations.shape());
+        let (of_value, of_locations) = (value_shape.sizes(), location_shape.sizes());
+        let sizes = Sizes {
+            images: of_value[0],
+            pixels: of_value[1],
+            heads: of_value[2],
+            channels: of_value[3],
+            queries: of_locations[1],
+            levels: levels.len(),
+            points: of_locations[4],
+        };
+        if sizes.channels == 0 {
+            return Err(Error::NoChannels { tensor: "value", found: value.shape() });
+        }
+        if sizes.pixels != levels.pixels() {
+            return Err(Error::LevelSum { expected: levels.pixels(), found: sizes.pixels });
+        }
+        let Sizes { images: n, pixels: s, heads: m, channels: d, queries: q, levels: l, points: p } = sizes;
+        if location_shape != Shape::new(&sizes.sampling_locations()) {
+            return Err(Error::Shape {
+                tensor: "sampling_locations",
+                expected: format!("[{n}, Q, {m}, {l}, P, 2]"),
+                found: location_shape,
+            });
+        }
+        expect_shape("attention_weights", attention_weights.shape(), &sizes.attention_weights())?;
+        expect_countable("value", &[n, s, m, d])?;
+        expect_countable("sampling_locations", &[n, q, m, l, p, 2])?;
+        expect_countable("out", &[n, q, m, d])?;
+
+        for (tensor, dtype) in [
+            ("sampling_locations", sampling_locations.dtype()),
+            ("attention_weights", attention_weights.dtype()),
+        ] {
+            if dtype != DType::F32 && dtype != value.dtype() {
+                let expected = match value.dtype() {
+                    DType::F32 => "f32".to_string(),
+                    other => format!("f32 or {other} (that of value)"),
+                };
+                return Err(Error::DType { tensor, expected, found: dtype });
+            }
+        }
+        value.check("value")?;
+        sampling_locations.check("sampling_locations")?;
+        attention_weights.check("attention_weights")?;
+        Ok(Problem {
+            sizes,
+            levels: levels.clone(),
+            value: *value.layout(),
+            sampling_locations: *sampling_locations.layout(),
+            attention_weights: *attention_weights.layout(),
+        })
+    }
+
+    /// The sizes.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// The levels.
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    /// Layout of `value`.
+    pub fn value(&self) -> &Layout {
+        &self.value
+    }
+
+    /// Layout of `sampling_locations`.
+    pub fn sampling_locations(&self) -> &Layout {
+        &self.sampling_locations
+    }
+
+    /// Layout of `attention_weights`.
+    pub fn attention_weights(&self) -> &Layout {
+        &self.attention_weights
+    }
+}
+
+/// A forward call a backend can trust.
+#[derive(Debug)]
+pub struct Forward<'a> {
+    pub(crate) problem: Problem,
+    pub(crate) inputs: Inputs<'a>,
+    pub(crate) out: ViewMut<'a>,
+}
+
+impl<'a> Forward<'a> {
+    /// Checks `inputs` and `out` against each other.
+    pub fn new(inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Self> {
+        let problem = Problem::new(&inputs)?;
+        expect_rank("out", out.shape(), 3, "[N, Q, M*D]")?;
+        expect_shape("out", out.shape(), &problem.sizes.out())?;
+        expect_dtype("out", out.dtype(), "value", problem.value.dtype())?;
+        let mut occupied = inputs.occupied()?;
+        claim(&mut occupied, "out", &out)?;
+        Ok(Forward { problem, inputs, out })
+    }
+}
+
+/// A backward call a backend can trust.
+#[derive(Debug)]
+pub struct Backward<'a> {
+    pub(crate) problem: Problem,
+    pub(crate) inputs: Inputs<'a>,
+    pub(crate) grad_out: View<'a>,
+    pub(crate) gradients: Gradients<'a>,
+}
+
+impl<'a> Backward<'a> {
+    /// Checks `inputs`, `grad_out` and the gradients asked for against each other.
+    pub fn new(inputs: Inputs<'a>, grad_out: View<'a>, gradients: Gradients<'a>) -> Result<Self> {
+        let problem = Problem::new(&inputs)?;
+        expect_rank("grad_out", grad_out.shape(), 3, "[N, Q, M*D]")?;
+        expect_shape("grad_out", grad_out.shape(), &problem.sizes.out())?;
+        expect_dtype("grad_out", grad_out.dtype(), "value", problem.value.dtype())?;
+        let mut occupied = inputs.occupied()?;
+        occupied.push(("grad_out", grad_out.check("grad_out")?));
+        let wanted = [
+            ("grad_value", &gradients.value, "value", &problem.value),
+            ("grad_locations", &gradients.sampling_locations, "sampling_locations", &problem.sampling_locations),
+            ("grad_weights", &gradients.attention_weights, "attention_weights", &problem.attention_weights),
+        ];
+        for (tensor, gradient, source, layout) in wanted {
+            let Some(gradient) = gradient else { continue };
+            let shape = layout.shape();
+            expect_shape(tensor, gradient.shape(), shape.sizes())?;
+            expect_dtype(tensor, gradient.dtype(), source, layout.dtype())?;
+            claim(&mut occupied, tensor, gradient)?;
+        }
+        Ok(Backward { problem, inputs, grad_out, gradients })
+    }
+}
+
+/// The addresses tensors occupy, by name.
+type Occupied = Vec<(&'static str, Range<usize>)>;
+
+impl Inputs<'_> {
+    fn occupied(&self) -> Result<Occupied> {
+        Ok(vec![
+            ("value", self.value.check("value")?),
+            ("sampling_locations", self.sampling_locations.check("sampling_locations")?),
+            ("attention_weights", self.attention_weights.check("attention_weights")?),
+        ])
+    }
+}
+
+/// Adds a tensor to be written, unless its range of addresses meets another's. Interleaved tensors that share a
+/// range but no byte are refused too: proving them apart is not worth a number-theoretic search.
+fn claim(occupied: &mut Occupied, output: &'static str, view: &ViewMut<'_>) -> Result<()> {
+    let range = view.check(output)?;
+    let meets = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+    if let Some((other, _)) = occupied.iter().find(|(_, other)| meets(other)) {
+        return Err(Error::Overlap { output, other });
+    }
+    occupied.push((output, range));
+    Ok(())
+}
+
+fn expect_rank(tensor: &'static str, found: Shape, expected: usize, axes: &'static str) -> Result<()> {
+    match found.rank() {
+        rank if rank == expected => Ok(()),
+        found => Err(Error::Rank { tensor, expected, axes, found }),
+    }
+}
+
+fn expect_shape(tensor: &'static str, found: Shape, expected: &[usize]) -> Result<()> {
+    if found == Shape::new(expected) {
+        return Ok(());
+    }
+    Err(Error::Shape { tensor, expected: Shape::new(expected).to_string(), found })
+}
+
+/// Even where another size is 0, so that no backend meets an overflow in a product of some of them.
+fn expect_countable(tensor: &'static str, sizes: &[usize]) -> Result<()> {
+    let counted = sizes.iter().try_fold(size_of::<f64>(), |product, &size| product.checked_mul(size.max(1)));
+    match counted.and_then(|bytes| isize::try_from(bytes).ok()) {
+        Some(_) => Ok(()),
+        None => Err(Error::Overflow { tensor, what: format!("a product of {sizes:?}") }),
+    }
+}
+
+fn expect_dtype(tensor: &'static str, found: DType, source: &str, expected: DType) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::DType { tensor, expected: format!("{expected} (that of {source})"), found })
+}

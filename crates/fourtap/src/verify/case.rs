@@ -1,0 +1,164 @@
+//! Random problems from a seed: primes, ones, zeros and tails; every element type and layout; points outside the
+//! image, on pixel centres, on borders, and at no number at all.
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{RngExt, SeedableRng};
+
+use super::tensor::{Storage, Tensor};
+use crate::dtype::DType;
+use crate::msda::{Inputs, Levels, Sizes};
+use crate::tensor::View;
+
+/// A problem with its numbers.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it was made from.
+    pub seed: u64,
+    /// The levels.
+    pub levels: Levels,
+    /// `[N, S, M, D]`.
+    pub value: Tensor,
+    /// `[N, Q, M, L, P, 2]`.
+    pub sampling_locations: Tensor,
+    /// `[N, Q, M, L, P]`.
+    pub attention_weights: Tensor,
+    /// `[N, Q, M*D]`.
+    pub grad_out: Tensor,
+    /// How the outputs are to be laid out: `out`, then the gradients of value, locations and weights.
+    pub outputs: [Storage; 4],
+}
+
+/// Samples times channels of one case, about: small enough that the oracle takes milliseconds.
+const WORK: usize = 60_000;
+
+impl Case {
+    /// The problem of this seed, the same on every machine.
+    pub fn random(seed: u64) -> Self {
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+        let (sizes, levels) = random_sizes(rng);
+        let dtype = pick(rng, &DType::ALL);
+        let coordinates = [0, 1].map(|_| if rng.random_bool(0.5) { DType::F32 } else { dtype });
+        let hostile = rng.random_bool(0.125);
+        let seeds: [u64; 4] = rng.random();
+        let mut numbers = seeds.map(Xoshiro256PlusPlus::seed_from_u64);
+        let [of_value, of_locations, of_weights, of_grad] = &mut numbers;
+
+        let storage = random_storage(rng, 4, true);
+        let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || of_value.random_range(-1.0..1.0));
+        let storage = random_storage(rng, 6, true);
+        let mut index = 0;
+        let sampling_locations = Tensor::from_fn(coordinates[0], &sizes.sampling_locations(), &storage, || {
+            let level = &levels[index / 2 / sizes.points % sizes.levels];
+            let size = if index % 2 == 0 { level.width } else { level.height };
+            index += 1;
+            random_location(of_locations, size, hostile)
+        });
+        let storage = random_storage(rng, 5, true);
+        let scale = 1.0 / (sizes.levels * sizes.points).max(1) as f64;
+        let attention_weights = Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
+            if of_weights.random_bool(0.05) { 0.0 } else { of_weights.random_range(-1.0..3.0) * scale }
+        });
+        let storage = random_storage(rng, 3, true);
+        let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || of_grad.random_range(-1.0..1.0));
+        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false));
+        Case { seed, levels, value, sampling_locations, attention_weights, grad_out, outputs }
+    }
+
+    /// What the operator reads.
+    pub fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            value: self.value.view(),
+            levels: &self.levels,
+            sampling_locations: self.sampling_locations.view(),
+            attention_weights: self.attention_weights.view(),
+        }
+    }
+
+    /// The gradient backward starts from.
+    pub fn grad_out(&self) -> View<'_> {
+        self.grad_out.view()
+    }
+}
+
+fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
+    *from.choose(rng).expect("something to choose from")
+}
+
+fn random_sizes(rng: &mut Xoshiro256PlusPlus) -> (Sizes, Levels) {
+    loop {
+        let channels = match rng.random_range(0..20) {
+            0 => pick(rng, &[257, 511, 1025]),
+            1..8 => pick(rng, &[8, 16, 32, 64, 128]),
+            _ => pick(rng, &[1, 2, 3, 5, 7, 12, 15, 17, 24, 30, 31, 33, 47, 48, 63, 65, 71, 80, 96, 100, 129, 130]),
+        };
+        let shapes: Vec<(usize, usize)> = (0..pick(rng, &[0, 1, 1, 1, 2, 2, 3, 4, 4, 5]))
+            .map(|_| {
+                let mut size = || pick(rng, &[1, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 20, 23, 37]);
+                let shape = (size(), size());
+                if rng.random_bool(0.02) { (0, shape.1) } else { shape }
+            })
+            .collect();
+        let levels = random_levels(rng, &shapes);
+        let sizes = Sizes {
+            images: pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 5]),
+            pixels: levels.pixels(),
+            heads: pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
+            channels,
+            queries: pick(rng, &[0, 1, 1, 2, 3, 5, 7, 13, 17, 32, 64, 101, 300]),
+            levels: levels.len(),
+            points: pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
+        };
+        // An empty problem is worth trying now and then, not every time a size may be 0.
+        let empty = sizes.samples() == 0;
+        let work = (sizes.samples() + sizes.images * sizes.pixels * sizes.heads) * sizes.channels;
+        if work <= WORK && (!empty || rng.random_bool(0.2)) {
+            return (sizes, levels);
+        }
+    }
+}
+
+fn random_levels(rng: &mut Xoshiro256PlusPlus, shapes: &[(usize, usize)]) -> Levels {
+    let mut order: Vec<usize> = (0..shapes.len()).collect();
+    if rng.random_bool(0.25) {
+        order.shuffle(rng);
+    }
+    let mut starts = vec![0; shapes.len()];
+    let mut next = 0;
+    for level in order {
+        starts[level] = next;
+        next += shapes[level].0 * shapes[level].1;
+    }
+    Levels::with_starts(shapes, &starts).expect("levels laid one after another")
+}
+
+fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> f64 {
+    let size = size.max(1) as f64;
+    match rng.random_range(0..20) {
+        // On a pixel's centre, on the border between two, and at the last places that still take part.
+        0 | 1 => (rng.random_range(0.0..size).floor() + 0.5) / size,
+        2 => rng.random_range(0.0..size).floor() / size,
+        3 => pick(rng, &[-0.5, 0.0, size, size + 0.5]) / size,
+        4 if hostile => {
+            pick(rng, &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e38, -1e38, 3e9, -3e9, 1e-40, -0.0])
+        }
+        _ => rng.random_range(-0.2..1.2),
+    }
+}
+
+fn random_storage(rng: &mut Xoshiro256PlusPlus, rank: usize, input: bool) -> Storage {
+    let mut storage = Storage::dense(rank);
+    if rng.random_bool(0.6) {
+        return storage;
+    }
+    storage.guard = 19;
+    let axis = rng.random_range(0..rank);
+    match rng.random_range(0..if input { 5 } else { 4 }) {
+        0 => storage.order.shuffle(rng),
+        1 => storage.gaps = (0..rank).map(|_| rng.random_range(0..4)).collect(),
+        2 => storage.reversed[axis] = true,
+        3 => {}
+        _ => storage.broadcast[axis] = true,
+    }
+    storage
+}
