@@ -27,8 +27,8 @@ impl<R: Real> Grid<R> {
 
 /// Where a block of samples falls.
 pub(super) struct Cells<R> {
-    /// The upper left neighbour, on axis S. Only meaningful where `inside` has a bit.
-    pub pixel: Block<i64>,
+    /// Column and row of the upper left neighbour; -1 is just outside.
+    pub corner: [Block<i32>; 2],
     /// Bit i: neighbour i (upper left, upper right, lower left, lower right) lies in the level. 0 if the sample
     /// takes no part.
     pub inside: Block<i32>,
@@ -37,9 +37,11 @@ pub(super) struct Cells<R> {
 }
 
 /// Finds the cells of samples at `x`, `y`.
+///
+/// The loop holds no 64-bit number: with one, compilers make vectors of half the width.
 #[inline(always)]
 pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cells<R> {
-    let mut cells = Cells { pixel: [0; BLOCK], inside: [0; BLOCK], past: [[R::ZERO; BLOCK]; 2] };
+    let mut cells = Cells { corner: [[0; BLOCK]; 2], inside: [0; BLOCK], past: [[R::ZERO; BLOCK]; 2] };
     for i in 0..BLOCK {
         let px = x[i].fused(grid.scale[0][i], R::ZERO - R::HALF);
         let py = y[i].fused(grid.scale[1][i], R::ZERO - R::HALF);
@@ -63,7 +65,8 @@ pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cel
             | ((bottom & left) as i32) << 2
             | ((bottom & right) as i32) << 3;
         cells.inside[i] = if takes_part { inside } else { 0 };
-        cells.pixel[i] = grid.start[i] + y0 as i64 * width as i64 + x0 as i64;
+        cells.corner[0][i] = x0;
+        cells.corner[1][i] = y0;
         cells.past[0][i] = px - R::from_i32(x0);
         cells.past[1][i] = py - R::from_i32(y0);
     }
@@ -82,6 +85,17 @@ unsafe fn floor<R: Real>(number: R) -> i32 {
 }
 
 impl<R: Real> Cells<R> {
+    /// The upper left neighbours on axis S. Only meaningful where some neighbour is inside.
+    #[inline(always)]
+    pub fn pixels(&self, grid: &Grid<R>) -> Block<i64> {
+        let mut pixels = [0; BLOCK];
+        for i in 0..BLOCK {
+            let [x, y] = [self.corner[0][i] as i64, self.corner[1][i] as i64];
+            pixels[i] = grid.start[i] + y * grid.width[i] as i64 + x;
+        }
+        pixels
+    }
+
     /// Each neighbour's share times the attention weight; 0 for a neighbour outside the level, whatever the weight.
     #[inline(always)]
     pub fn shares(&self, weight: &Block<R>) -> [Block<R>; 4] {

@@ -2,6 +2,7 @@
 
 mod forward;
 mod geometry;
+mod order;
 mod plan;
 mod samples;
 mod scatter;
@@ -11,12 +12,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
 
-use self::plan::{Plan, Raw};
+use self::order::{Share, near_queries_together};
+use self::plan::{Plan, Raw, Slots};
 use self::samples::{Destination, SampleGradients};
 use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
 use super::simd::Vectorized;
-use crate::dtype::{DType, Real, bf16, f16};
+use crate::dtype::{DType, Element, Real, bf16, f16};
 use crate::error::{Error, Result};
 use crate::msda::{Backward, Forward, Sizes};
 use crate::tensor::ViewMut;
@@ -57,7 +59,7 @@ impl Cpu {
         let plan = Plan::<E>::new(&call.problem, &call.inputs);
         let slots = plan.query_slots();
         let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
-        each_range(&plan.sizes, |rows| self.run(forward::Rows { plan: &plan, slots: &slots, out, rows }));
+        each_share(&plan, &slots, |rows| self.run(forward::Rows { plan: &plan, slots: &slots, out, rows }));
     }
 
     fn backward<E: Vectorized>(&self, call: &Backward<'_>) -> Result<()> {
@@ -72,7 +74,7 @@ impl Cpu {
             let slots = plan.query_slots();
             let grad_locations = gradients.sampling_locations.as_ref().map(|grad| Destination::new(grad, &slots));
             let grad_weights = gradients.attention_weights.as_ref().map(|grad| Destination::new(grad, &slots));
-            each_range(&plan.sizes, |rows| {
+            each_share(&plan, &slots, |rows| {
                 self.run(SampleGradients {
                     plan: &plan,
                     slots: &slots,
@@ -160,15 +162,19 @@ fn is_small(sizes: &Sizes) -> bool {
     sizes.samples().saturating_mul(sizes.channels) < SERIAL_WORK
 }
 
-/// Calls `work` with ranges that cover all (image, query) rows, on all threads where that pays.
-fn each_range(sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) {
+/// Calls `work` with shares that make up all (image, query) rows, on all threads where that pays.
+fn each_share<E: Element>(plan: &Plan<E>, slots: &[Slots<E::Accumulator>], work: impl Fn(Share<'_>) + Sync) {
+    let sizes = plan.sizes;
     let rows = sizes.images * sizes.queries;
-    if is_small(sizes) {
-        return work(0..rows);
+    if is_small(&sizes) {
+        return work(Share { rows: 0..rows, order: None });
     }
+    let order = near_queries_together(plan, slots);
+    let order = order.as_deref();
     let per_row = (sizes.heads * sizes.levels * sizes.points).saturating_mul(sizes.channels).max(1);
     let length = TASK_WORK.div_ceil(per_row);
-    (0..rows.div_ceil(length))
-        .into_par_iter()
-        .for_each(|task| work(task * length..((task + 1) * length).min(rows)));
+    (0..rows.div_ceil(length)).into_par_iter().for_each(|task| {
+        let rows = task * length..((task + 1) * length).min(rows);
+        work(Share { rows, order });
+    });
 }

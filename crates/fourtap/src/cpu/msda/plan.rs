@@ -1,6 +1,6 @@
 //! A checked call laid out for the kernels: pointers, strides and tables made once a call.
 
-use super::geometry::{BLOCK, Block, Grid};
+use super::geometry::{BLOCK, Block, Cells, Grid};
 use crate::cpu::simd::widen_f16;
 use crate::dtype::{DType, Element, Real, bf16, f16};
 use crate::msda::{Inputs, Problem, Sizes};
@@ -67,23 +67,35 @@ impl<const RANK: usize> Coordinates<RANK> {
         n as isize * sn + q as isize * sq + m as isize * sm
     }
 
-    /// The elements at `row + places[..count]`; NaN in the other lanes.
+    /// The `width` numbers of each of `count` samples that follow each other from `row` on, one block a number.
     ///
     /// # Safety
-    /// They lie in the tensor.
+    /// They lie in the tensor, without gaps.
     #[inline(always)]
-    pub unsafe fn read<R: Real>(&self, row: isize, places: &Block<isize>, count: usize) -> Block<R> {
+    unsafe fn read_packed<R: Real, const WIDTH: usize>(&self, row: isize, count: usize) -> [Block<R>; WIDTH] {
         // SAFETY: as the caller promises.
         unsafe {
             match self.dtype {
-                DType::F32 => gather(self.raw.first.cast::<f32>().offset(row), places, count, |x| R::from_f64(x as f64)),
-                DType::F16 => {
-                    gather(self.raw.first.cast::<f16>().offset(row), places, count, |x| R::from_f64(widen_f16(x) as f64))
-                }
-                DType::BF16 => {
-                    gather(self.raw.first.cast::<bf16>().offset(row), places, count, |x| R::from_f64(x.to_f32() as f64))
-                }
-                DType::F64 => gather(self.raw.first.cast::<f64>().offset(row), places, count, R::from_f64),
+                DType::F32 => packed(self.raw.first.cast::<f32>().offset(row), count, |x| x as f64),
+                DType::F16 => packed(self.raw.first.cast::<f16>().offset(row), count, |x| widen_f16(x) as f64),
+                DType::BF16 => packed(self.raw.first.cast::<bf16>().offset(row), count, |x| x.to_f32() as f64),
+                DType::F64 => packed(self.raw.first.cast::<f64>().offset(row), count, |x| x),
+            }
+        }
+    }
+
+    /// The numbers at `row + places[..count]`.
+    ///
+    /// # Safety
+    /// They lie in the tensor.
+    unsafe fn read_scattered<R: Real>(&self, row: isize, places: &Block<isize>, count: usize) -> Block<R> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.dtype {
+                DType::F32 => gather(self.raw.first.cast::<f32>().offset(row), places, count, |x| x as f64),
+                DType::F16 => gather(self.raw.first.cast::<f16>().offset(row), places, count, |x| widen_f16(x) as f64),
+                DType::BF16 => gather(self.raw.first.cast::<bf16>().offset(row), places, count, |x| x.to_f32() as f64),
+                DType::F64 => gather(self.raw.first.cast::<f64>().offset(row), places, count, |x| x),
             }
         }
     }
@@ -106,17 +118,43 @@ impl<const RANK: usize> Coordinates<RANK> {
     }
 }
 
+// Every type goes through f64, which is exact; f32 there and back compiles to nothing.
+
+#[inline(always)]
+unsafe fn packed<E: Element, R: Real, const WIDTH: usize>(
+    row: *const E,
+    count: usize,
+    widen: impl Fn(E) -> f64,
+) -> [Block<R>; WIDTH] {
+    let mut elements = [[E::default(); WIDTH]; BLOCK];
+    // SAFETY: `count` samples are readable, as the caller promises.
+    unsafe {
+        // A copy of fixed size becomes a few loads.
+        match count {
+            BLOCK => elements = row.cast::<[[E; WIDTH]; BLOCK]>().read(),
+            _ => row.copy_to_nonoverlapping(elements.as_mut_ptr().cast(), count * WIDTH),
+        }
+    }
+    let mut numbers = [[R::ZERO; BLOCK]; WIDTH];
+    for (i, element) in elements.iter().enumerate() {
+        for (number, &element) in numbers.iter_mut().zip(element) {
+            number[i] = R::from_f64(widen(element));
+        }
+    }
+    numbers
+}
+
 #[inline(always)]
 unsafe fn gather<E: Element, R: Real>(
     row: *const E,
     places: &Block<isize>,
     count: usize,
-    widen: impl Fn(E) -> R,
+    widen: impl Fn(E) -> f64,
 ) -> Block<R> {
-    let mut numbers = [R::NAN; BLOCK];
+    let mut numbers = [R::ZERO; BLOCK];
     for (number, &place) in numbers.iter_mut().zip(places).take(count) {
         // SAFETY: the place lies in the tensor, as the caller promises.
-        *number = widen(unsafe { *row.offset(place) });
+        *number = R::from_f64(widen(unsafe { *row.offset(place) }));
     }
     numbers
 }
@@ -135,10 +173,14 @@ pub(super) struct Slots<R> {
     /// How many.
     pub count: usize,
     pub grid: Grid<R>,
+    /// Bytes from a pixel of `value` to the one below it.
+    pub row_bytes: Block<i64>,
     /// Where the x of each sample lies, from the row of the first query.
-    pub locations: Block<isize>,
+    locations: Block<isize>,
     /// Where the weight of each sample lies, likewise.
-    pub weights: Block<isize>,
+    weights: Block<isize>,
+    /// Whether locations and weights follow each other without gaps.
+    packed: bool,
     /// (query past the first, level, point) of each sample.
     pub samples: Block<[usize; 3]>,
 }
@@ -159,6 +201,7 @@ pub(super) struct Plan<E: Element> {
     pub locations: Coordinates<6>,
     pub weights: Coordinates<5>,
     problem: Problem,
+    zeros: Vec<E>,
 }
 
 impl<E: Element> Plan<E> {
@@ -172,6 +215,7 @@ impl<E: Element> Plan<E> {
             locations: Coordinates::new(locations, &locations_layout),
             weights: Coordinates::new(weights, &weights_layout),
             problem: problem.clone(),
+            zeros: vec![E::default(); problem.sizes().channels],
         }
     }
 
@@ -200,8 +244,10 @@ impl<E: Element> Plan<E> {
                 blocks.push(Slots {
                     count: 0,
                     grid: Grid::empty(),
+                    row_bytes: [0; BLOCK],
                     locations: [0; BLOCK],
                     weights: [0; BLOCK],
+                    packed: false,
                     samples: [[0; 3]; BLOCK],
                 });
             }
@@ -214,22 +260,58 @@ impl<E: Element> Plan<E> {
             block.grid.start[i] = shape.start as i64;
             block.grid.scale[0][i] = Real::from_i32(shape.width as i32);
             block.grid.scale[1][i] = Real::from_i32(shape.height as i32);
+            block.row_bytes[i] = (shape.width as i64).wrapping_mul(self.pixel_bytes());
             block.samples[i] = [query, level, point];
         }
         for block in &mut blocks {
             block.locations = block.places(&self.locations.strides());
             block.weights = block.places(&self.weights.strides());
+            let follow = |places: &Block<isize>, width: isize| {
+                places[..block.count].windows(2).all(|pair| pair[1] == pair[0] + width)
+            };
+            let pairs = self.locations.strides()[5] == 1;
+            block.packed = pairs && follow(&block.locations, 2) && follow(&block.weights, 1);
         }
         blocks
     }
 
-    /// Addresses of a pixel, its right neighbour and the two below them. Those outside the level lead nowhere.
+    /// Bytes from a pixel of `value` to the next.
     #[inline(always)]
-    pub fn neighbours(&self, value: *const E, pixel: i64, width: i32) -> [*const E; 4] {
-        let stride = self.value.strides[1];
-        let upper = value.wrapping_offset((pixel as isize).wrapping_mul(stride));
-        let lower = upper.wrapping_offset((width as isize).wrapping_mul(stride));
-        [upper, upper.wrapping_offset(stride), lower, lower.wrapping_offset(stride)]
+    fn pixel_bytes(&self) -> i64 {
+        self.value.strides[1] as i64 * size_of::<E>() as i64
+    }
+
+    /// Where the four neighbours of each sample lie in one (image, head) of `value`. One outside its level is
+    /// [`Plan::zeros`] instead.
+    #[inline(always)]
+    pub fn neighbours(
+        &self,
+        [n, m]: [usize; 2],
+        slots: &Slots<E::Accumulator>,
+        cells: &Cells<E::Accumulator>,
+    ) -> [Block<*const E>; 4] {
+        let value = self.value.at([n, 0, m]).cast_const().cast::<u8>();
+        let pixel_bytes = self.pixel_bytes();
+        let pixels = cells.pixels(&slots.grid);
+        let mut neighbours = [[self.zeros(); BLOCK]; 4];
+        for i in 0..BLOCK {
+            let upper = pixels[i].wrapping_mul(pixel_bytes);
+            let lower = upper.wrapping_add(slots.row_bytes[i]);
+            let all = [upper, upper.wrapping_add(pixel_bytes), lower, lower.wrapping_add(pixel_bytes)];
+            for corner in 0..4 {
+                // Wrapping, because one outside the level may be no address at all.
+                let address = value.wrapping_offset(all[corner] as isize).cast();
+                let inside = cells.inside[i] >> corner & 1 != 0;
+                neighbours[corner][i] = if inside { address } else { self.zeros() };
+            }
+        }
+        neighbours
+    }
+
+    /// A pixel of zeros. Its channels follow each other whatever the strides of `value`.
+    #[inline(always)]
+    pub fn zeros(&self) -> *const E {
+        self.zeros.as_ptr()
     }
 
     /// x, y and attention weight of the first `count` samples of `slots`.
@@ -243,14 +325,21 @@ impl<E: Element> Plan<E> {
         slots: &Slots<E::Accumulator>,
         count: usize,
     ) -> [Block<E::Accumulator>; 3] {
-        let first = self.locations.row(row);
+        let (locations, weights) = (self.locations.row(row), self.weights.row(row));
         // SAFETY: as the caller promises.
         unsafe {
-            [
-                self.locations.read(first, &slots.locations, count),
-                self.locations.read(first + self.locations.strides()[5], &slots.locations, count),
-                self.weights.read(self.weights.row(row), &slots.weights, count),
-            ]
+            if slots.packed {
+                let [x, y] = self.locations.read_packed(locations + slots.locations[0], count);
+                let [weight] = self.weights.read_packed(weights + slots.weights[0], count);
+                [x, y, weight]
+            } else {
+                let to_y = self.locations.strides()[5];
+                [
+                    self.locations.read_scattered(locations, &slots.locations, count),
+                    self.locations.read_scattered(locations + to_y, &slots.locations, count),
+                    self.weights.read_scattered(weights, &slots.weights, count),
+                ]
+            }
         }
     }
 }

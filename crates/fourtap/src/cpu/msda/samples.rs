@@ -1,9 +1,8 @@
 //! Backward, gradients of locations and weights: for each (image, query, head) and sample, the dot products of
 //! `grad_out` with the four neighbours.
 
-use std::ops::Range;
-
 use super::geometry::{BLOCK, Block, Cells, locate};
+use super::order::Share;
 use super::plan::{Coordinates, Plan, Raw, Slots};
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided};
 use crate::dtype::{Element, Real};
@@ -44,7 +43,7 @@ pub(super) struct SampleGradients<'a, E: Element> {
     pub grad_out: Raw<E, 3>,
     pub grad_locations: &'a Option<Destination<6>>,
     pub grad_weights: &'a Option<Destination<5>>,
-    pub rows: Range<usize>,
+    pub rows: Share<'a>,
 }
 
 impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
@@ -52,7 +51,7 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
         let contiguous = self.plan.value.strides[3] == 1 && self.grad_out.strides[2] == 1;
-        for row in self.rows.clone() {
+        for row in self.rows.rows() {
             let [n, q] = [row / sizes.queries, row % sizes.queries];
             for m in 0..sizes.heads {
                 for block in 0..self.slots.len() {
@@ -79,24 +78,12 @@ impl<E: Vectorized> SampleGradients<'_, E> {
         // SAFETY: the row lies in the problem.
         let [x, y, weight] = unsafe { self.plan.read([n, q, m], slots, slots.count) };
         let cells = locate(&slots.grid, &x, &y);
-        let value = self.plan.value.at([n, 0, m]).cast_const();
+        let neighbours = self.plan.neighbours([n, m], slots, &cells);
         let grad_out = self.grad_out.at([n, q, m * self.plan.sizes.channels]).cast_const();
         let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];
         for i in 0..slots.count {
-            let inside = cells.inside[i];
-            if inside == 0 {
-                continue;
-            }
-            let all = self.plan.neighbours(value, cells.pixel[i], slots.grid.width[i]);
-            // A neighbour outside the level stands in as one that is inside, and its product is dropped below.
-            let some = all[inside.trailing_zeros() as usize];
-            let mut corners = [some; 4];
-            for corner in 0..4 {
-                if inside >> corner & 1 != 0 {
-                    corners[corner] = all[corner];
-                }
-            }
-            // SAFETY: the corners are pixels of the level.
+            let corners = [0, 1, 2, 3].map(|corner| neighbours[corner][i]);
+            // SAFETY: a neighbour is a pixel of the level, or one of zeros.
             let products = unsafe { self.dots::<I, CONTIGUOUS>(grad_out, corners) };
             for corner in 0..4 {
                 dots[corner][i] = products[corner];
@@ -142,7 +129,8 @@ impl<E: Vectorized> SampleGradients<'_, E> {
                 };
                 let grad = load(grad_out, if CONTIGUOUS { 1 } else { self.grad_out.strides[2] });
                 for (sum, corner) in sums.iter_mut().zip(corners) {
-                    let channels = load(corner, if CONTIGUOUS { 1 } else { self.plan.value.strides[3] });
+                    let zeros = corner == self.plan.zeros();
+                    let channels = load(corner, if CONTIGUOUS || zeros { 1 } else { self.plan.value.strides[3] });
                     *sum = channels.mul_add(grad, *sum);
                 }
             }

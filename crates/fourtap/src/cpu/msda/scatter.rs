@@ -61,8 +61,9 @@ impl<E: Vectorized> Scatter<'_, E> {
                 let [x, y, weight] = unsafe { self.plan.read([self.image, query, self.head], slots, count) };
                 let cells = locate(&slots.grid, &x, &y);
                 let shares = cells.shares(&weight);
+                let upper_left = cells.pixels(&slots.grid);
                 for i in 0..count {
-                    let first = cells.pixel[i] - self.band.start as i64;
+                    let first = upper_left[i] - self.band.start as i64;
                     let below = first + slots.grid.width[i] as i64;
                     if cells.inside[i] == 0 || first >= pixels as i64 || below + 1 < 0 {
                         continue;

@@ -1,0 +1,171 @@
+//! Tensors in memory of their own.
+
+use fourtap::{DType, Element, Layout, Shape, View, ViewMut, bf16, f16};
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::machine;
+
+#[cfg(target_endian = "big")]
+compile_error!("safetensors holds little-endian numbers, which are used as they lie");
+
+/// A row-major tensor of any element type.
+#[derive(Debug)]
+pub struct Array {
+    dtype: DType,
+    shape: Shape,
+    /// Whole words, so that every element type is aligned; the last may be filled in part.
+    words: Vec<u64>,
+}
+
+impl Array {
+    /// A tensor of NaN, or an error if memory is not enough.
+    pub fn poisoned(tensor: &str, dtype: DType, shape: &[usize]) -> Result<Self> {
+        let shape = Shape::new(shape);
+        let overflow = || Error::Memory { what: format!("{tensor} {shape}"), needed: u64::MAX, available: None };
+        let bytes = shape.elements().and_then(|elements| elements.checked_mul(dtype.size())).ok_or_else(overflow)?;
+        let failed = |available| Error::Memory { what: format!("{tensor} {shape} {dtype}"), needed: bytes as u64, available };
+        // Systems that promise more memory than they have end the process when it is used, so ask beforehand.
+        if let Some(available) = machine::memory_available().filter(|&available| (bytes as u64) > available) {
+            return Err(failed(Some(available)));
+        }
+        let mut words = Vec::new();
+        words.try_reserve_exact(bytes.div_ceil(8)).map_err(|_| failed(None))?;
+        words.resize(bytes.div_ceil(8), POISON);
+        Ok(Array { dtype, shape, words })
+    }
+
+    /// A copy of `bytes`, which must be as many as the shape has.
+    pub fn copied(tensor: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+        let mut array = Array::poisoned(tensor, dtype, shape)?;
+        for (word, bytes) in array.words.iter_mut().zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(whole);
+        }
+        Ok(array)
+    }
+
+    /// Makes every element NaN again.
+    pub fn poison(&mut self) {
+        self.words.fill(POISON);
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.elements().unwrap_or(0)
+    }
+
+    /// The elements as they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the words were allocated for this many bytes, all initialised; any bytes are legal as u8.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len() * self.dtype.size()) }
+    }
+
+    /// The elements.
+    ///
+    /// # Panics
+    /// If `T` is not the element type.
+    pub fn elements<T: Element>(&self) -> &[T] {
+        assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
+        // SAFETY: the words were allocated for this many elements, are aligned for each of the four types and
+        // initialised; any bits are legal in them.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len()) }
+    }
+
+    /// The elements, to write.
+    ///
+    /// # Panics
+    /// If `T` is not the element type.
+    pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
+        // SAFETY: as in `elements`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len()) }
+    }
+
+    /// To read.
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: the words hold every element of the contiguous layout, and are borrowed as long as the view.
+        unsafe { View::from_raw(self.words.as_ptr().cast(), self.layout()) }
+    }
+
+    /// To write.
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        // SAFETY: as in `view`, and borrowed mutably.
+        unsafe { ViewMut::from_raw(self.words.as_mut_ptr().cast(), self.layout()) }
+    }
+
+    /// Some element that is NaN.
+    pub fn find_nan(&self) -> Option<usize> {
+        fn search<T: Element>(elements: &[T]) -> Option<usize> {
+            elements.par_iter().position_any(|element| element.to_f64().is_nan())
+        }
+        match self.dtype {
+            DType::F16 => search::<f16>(self.elements()),
+            DType::BF16 => search::<bf16>(self.elements()),
+            DType::F32 => search::<f32>(self.elements()),
+            DType::F64 => search::<f64>(self.elements()),
+        }
+    }
+
+    /// `count` elements from `first` on, exactly.
+    pub fn to_f64(&self, first: usize, count: usize) -> Vec<f64> {
+        fn widen<T: Element>(elements: &[T]) -> Vec<f64> {
+            elements.iter().map(|element| element.to_f64()).collect()
+        }
+        let range = first..first + count;
+        match self.dtype {
+            DType::F16 => widen(&self.elements::<f16>()[range]),
+            DType::BF16 => widen(&self.elements::<bf16>()[range]),
+            DType::F32 => widen(&self.elements::<f32>()[range]),
+            DType::F64 => widen(&self.elements::<f64>()[range]),
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::contiguous(self.dtype, self.shape.sizes())
+    }
+}
+
+/// All bits set are NaN in every element type.
+const POISON: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poison_is_nan_in_every_type() {
+        for dtype in DType::ALL {
+            let array = Array::poisoned("out", dtype, &[3]).unwrap();
+            assert!(array.to_f64(0, 3).iter().all(|element| element.is_nan()), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn copies_bytes_that_fill_no_whole_word() {
+        let numbers = [1.5f32, -2.0, 3.25];
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let array = Array::copied("value", DType::F32, &[3], &bytes).unwrap();
+        assert_eq!(array.elements::<f32>(), numbers);
+        assert_eq!(array.bytes(), bytes);
+    }
+
+    #[test]
+    fn refuses_more_memory_than_there_is() {
+        for shape in [&[1 << 50][..], &[usize::MAX, 3], &[1 << 62, 1]] {
+            let error = Array::poisoned("out", DType::F32, shape).unwrap_err();
+            assert!(matches!(error, Error::Memory { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What this machine is, as far as it tells.
+
+use std::fs;
+
+/// The processor's name.
+pub fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    // ARM processors have no "model name"; what stands there instead differs by system.
+    ["model name", "Model", "Hardware"].iter().find_map(|key| {
+        let line = text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == *key))?;
+        line.split_once(':').map(|(_, name)| name.trim().to_string())
+    })
+}
+
+/// Bytes of memory the machine has.
+pub fn memory_total() -> Option<u64> {
+    bounded(meminfo("MemTotal:"))
+}
+
+/// Bytes of memory that can be had without swapping.
+pub fn memory_available() -> Option<u64> {
+    bounded(meminfo("MemAvailable:"))
+}
+
+fn meminfo(key: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// A container may have less than its machine.
+fn bounded(bytes: Option<u64>) -> Option<u64> {
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse().ok());
+    [bytes, limit].into_iter().flatten().min()
+}

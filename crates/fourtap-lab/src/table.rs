@@ -1,0 +1,120 @@
+//! Records for people.
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
+
+use crate::record::Record;
+use crate::workload::{Queries, Workload};
+
+/// What the columns of [`results`] mean.
+const CAPTION: &str = "\
+±: half the 95 % confidence interval of the median. GB/s: bytes the samples gather from value;
+GFLOP/s: 10 operations a channel and sample. Backward counts both twice.";
+
+/// Letters of a workload's name that fit a table of 100 columns.
+const NAME_WIDTH: usize = 28;
+
+/// Every result a row.
+pub fn results(records: &[Record]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["workload", "points", "dtype", "pass", "median ms", "±", "GB/s", "GFLOP/s"]);
+    for record in records {
+        table.add_row([
+            shortened(&record.workload),
+            record.distribution.clone(),
+            record.dtypes.value.clone(),
+            record.direction.name().to_string(),
+            milliseconds(record.median_ms),
+            format!("{:.1} %", 100.0 * record.summary().relative_spread()),
+            format!("{:.1}", record.gathered_gb_s),
+            format!("{:.1}", record.gflop_s),
+        ]);
+    }
+    align_right(&mut table, 4..8);
+    let devices = records.first().map_or(String::new(), |record| {
+        let device = &record.device;
+        let model = device.model.as_deref().unwrap_or("unknown processor");
+        format!("{model}: {}, {}. ", device.simd, threads(device.threads))
+    });
+    format!("{table}\n{devices}Every result was verified against the f64 oracle.\n{CAPTION}\n")
+}
+
+/// The built-in workloads.
+pub fn workloads(workloads: &[Workload]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["name", "N", "Q", "M", "D", "P", "levels (H x W)"]);
+    let mut descriptions = String::new();
+    for workload in workloads {
+        let levels: Vec<_> = workload.levels.iter().map(|[height, width]| format!("{height}x{width}")).collect();
+        table.add_row([
+            workload.name.clone(),
+            workload.images.to_string(),
+            match workload.queries {
+                Queries::Pixels => "pixels".to_string(),
+                Queries::Count(count) => count.to_string(),
+            },
+            workload.heads.to_string(),
+            workload.channels.to_string(),
+            workload.points.to_string(),
+            levels.join(" "),
+        ]);
+        descriptions += &format!("{:16}{}\n", workload.name, workload.description);
+    }
+    align_right(&mut table, 1..6);
+    let letters = "N images, Q queries, M heads, D channels a head, P points a level.";
+    format!("{table}\n{letters}\n\n{descriptions}")
+}
+
+/// "1 thread", "2 threads".
+pub fn threads(count: usize) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
+fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
+    for index in columns {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// Four digits that matter, whatever the scale.
+fn milliseconds(milliseconds: f64) -> String {
+    let decimals = match milliseconds {
+        large if large >= 1000.0 => 0,
+        medium if medium >= 100.0 => 1,
+        small if small >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{milliseconds:.decimals$}")
+}
+
+/// The end of a long name tells more than its beginning.
+fn shortened(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= NAME_WIDTH {
+        return name.to_string();
+    }
+    let end: String = name.chars().skip(count - NAME_WIDTH + 1).collect();
+    format!("…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_their_end() {
+        assert_eq!(shortened("detr-encoder"), "detr-encoder");
+        let short = shortened("/a/very/long/path/to/some/folder/with/inputs.safetensors");
+        assert_eq!(short.chars().count(), NAME_WIDTH);
+        assert!(short.ends_with("inputs.safetensors"));
+    }
+
+    #[test]
+    fn times_keep_four_digits() {
+        assert_eq!([0.0456, 12.3456, 123.456, 4321.0].map(milliseconds), ["0.046", "12.35", "123.5", "4321"]);
+    }
+}

@@ -1,0 +1,213 @@
+//! The operator's tensors in a safetensors file.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use fourtap::msda::{Inputs, Levels};
+use fourtap::{DType, Layout, View};
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::header;
+use crate::nearest::nearest;
+
+/// Every tensor the operator knows.
+const NAMES: [&str; 6] = [
+    "value",
+    "spatial_shapes",
+    "level_start_index",
+    "sampling_locations",
+    "attention_weights",
+    "grad_out",
+];
+
+/// A file in memory, read as it is touched.
+#[derive(Debug)]
+pub struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |source| Error::Read { file: path.to_path_buf(), source };
+        // Looked at before it is opened: opening a pipe would wait for somebody to write to it.
+        let kind = fs::metadata(path).map_err(failed)?;
+        if !kind.is_file() {
+            let found = if kind.is_dir() { "a folder" } else { "something else" };
+            return Err(Error::NotAFile { file: path.to_path_buf(), found });
+        }
+        let file = File::open(path).map_err(failed)?;
+        // SAFETY: the map is only read. That nobody changes the file meanwhile cannot be enforced; like every
+        // program that maps files, this one relies on it.
+        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+        Ok(MappedFile { path: path.to_path_buf(), map })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A tensor that is read where it lies if it can be.
+#[derive(Debug)]
+pub enum Source<'a> {
+    /// In somebody else's memory.
+    Borrowed(View<'a>),
+    /// In its own.
+    Owned(Array),
+}
+
+impl Source<'_> {
+    /// To read.
+    pub fn view(&self) -> View<'_> {
+        match self {
+            Source::Borrowed(view) => *view,
+            Source::Owned(array) => array.view(),
+        }
+    }
+}
+
+/// The operator's inputs.
+#[derive(Debug)]
+pub struct Tensors<'a> {
+    /// `[N, S, M, D]`.
+    pub value: Source<'a>,
+    /// From `spatial_shapes` and `level_start_index`.
+    pub levels: Levels,
+    /// `[N, Q, M, L, P, 2]`.
+    pub sampling_locations: Source<'a>,
+    /// `[N, Q, M, L, P]`.
+    pub attention_weights: Source<'a>,
+    /// `[N, Q, M*D]`, if it is there.
+    pub grad_out: Option<Source<'a>>,
+    /// Names in the file that mean nothing here.
+    pub ignored: Vec<String>,
+}
+
+impl<'a> Tensors<'a> {
+    /// Finds the tensors in a file. Whether they fit each other is for the operator to say.
+    pub fn read(file: &'a MappedFile) -> Result<Self> {
+        let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
+            file: file.path.clone(),
+            found: header::explain(&file.map, &error),
+        })?;
+        let reader = Reader { file: &file.path, parsed };
+        let shapes = reader.integers("spatial_shapes", "[L, 2]", 2)?.ok_or_else(|| reader.missing("spatial_shapes"))?;
+        let starts = reader.integers("level_start_index", "[L]", 1)?;
+        let mut ignored: Vec<String> = reader.parsed.names().into_iter().map(String::from).collect();
+        ignored.retain(|name| !NAMES.contains(&name.as_str()));
+        ignored.sort();
+        Ok(Tensors {
+            value: reader.required("value")?,
+            levels: Levels::from_i64(&shapes, starts.as_deref()).map_err(|source| reader.misfit(source))?,
+            sampling_locations: reader.required("sampling_locations")?,
+            attention_weights: reader.required("attention_weights")?,
+            grad_out: reader.numbers("grad_out")?,
+            ignored,
+        })
+    }
+
+    /// What the operator reads.
+    pub fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            value: self.value.view(),
+            levels: &self.levels,
+            sampling_locations: self.sampling_locations.view(),
+            attention_weights: self.attention_weights.view(),
+        }
+    }
+
+    /// `grad_out`, or an error that says it is missing from `file`.
+    pub fn required_grad_out(&self, file: &MappedFile) -> Result<View<'_>> {
+        let missing = || Error::MissingTensor {
+            file: file.path.clone(),
+            tensor: "grad_out",
+            found: "none of that name".to_string(),
+            near: nearest("grad_out", self.ignored.iter().map(String::as_str)).map(String::from),
+        };
+        self.grad_out.as_ref().map(Source::view).ok_or_else(missing)
+    }
+}
+
+/// A parsed header, and the file's name for messages.
+struct Reader<'a> {
+    file: &'a Path,
+    parsed: SafeTensors<'a>,
+}
+
+impl<'a> Reader<'a> {
+    fn find(&self, name: &str) -> Option<TensorView<'a>> {
+        self.parsed.tensor(name).ok()
+    }
+
+    fn missing(&self, tensor: &'static str) -> Error {
+        let mut names = self.parsed.names();
+        names.sort_unstable();
+        let unknown = names.iter().copied().filter(|name| !NAMES.contains(name));
+        Error::MissingTensor {
+            file: self.file.to_path_buf(),
+            tensor,
+            near: nearest(tensor, unknown).map(String::from),
+            found: match names.len() {
+                0 => "no tensors".to_string(),
+                1..=12 => format!("only {}", names.join(", ")),
+                more => format!("{more} others: {}, ...", names[..12].join(", ")),
+            },
+        }
+    }
+
+    fn misfit(&self, source: fourtap::Error) -> Error {
+        Error::Tensors { file: self.file.to_path_buf(), source }
+    }
+
+    fn wrong_type(&self, tensor: &'static str, expected: &'static str, found: Dtype) -> Error {
+        Error::TensorType { file: self.file.to_path_buf(), tensor, expected, found: found.to_string() }
+    }
+
+    fn required(&self, tensor: &'static str) -> Result<Source<'a>> {
+        self.numbers(tensor)?.ok_or_else(|| self.missing(tensor))
+    }
+
+    fn numbers(&self, tensor: &'static str) -> Result<Option<Source<'a>>> {
+        let Some(view) = self.find(tensor) else { return Ok(None) };
+        let dtype = match view.dtype() {
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            Dtype::F32 => DType::F32,
+            Dtype::F64 => DType::F64,
+            other => return Err(self.wrong_type(tensor, "F16, BF16, F32 or F64", other)),
+        };
+        let (shape, data) = (view.shape(), view.data());
+        // The format does not align tensors to their element size.
+        if !data.as_ptr().addr().is_multiple_of(dtype.size()) {
+            return Array::copied(tensor, dtype, shape, data).map(|array| Some(Source::Owned(array)));
+        }
+        // SAFETY: the parser has shown that `data`, which lives as long as the map, is as long as shape and type say.
+        let view = unsafe { View::from_raw(data.as_ptr(), Layout::contiguous(dtype, shape)) };
+        Ok(Some(Source::Borrowed(view)))
+    }
+
+    fn integers(&self, tensor: &'static str, axes: &'static str, rank: usize) -> Result<Option<Vec<i64>>> {
+        let Some(view) = self.find(tensor) else { return Ok(None) };
+        let shape = view.shape();
+        if shape.len() != rank {
+            let found = shape.len();
+            return Err(self.misfit(fourtap::Error::Rank { tensor, expected: rank, axes, found }));
+        }
+        if rank == 2 && shape[1] != 2 {
+            let found = fourtap::Shape::new(shape);
+            return Err(self.misfit(fourtap::Error::Shape { tensor, expected: axes.to_string(), found }));
+        }
+        match view.dtype() {
+            Dtype::I64 => Ok(Some(view.data().as_chunks().0.iter().map(|&n| i64::from_le_bytes(n)).collect())),
+            Dtype::I32 => Ok(Some(view.data().as_chunks().0.iter().map(|&n| i32::from_le_bytes(n).into()).collect())),
+            other => Err(self.wrong_type(tensor, "I64 or I32", other)),
+        }
+    }
+}

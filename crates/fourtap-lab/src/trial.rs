@@ -1,0 +1,134 @@
+//! One pass over one problem, ready to be repeated.
+
+use fourtap::msda::{self, Gradients, Inputs, Problem, Sizes, Traffic};
+use fourtap::{Backend, Layout, View};
+
+use crate::array::Array;
+use crate::cli::Direction;
+use crate::error::Result;
+
+/// Queries of the first image that [`Trial::in_bounds_fraction`] looks at, at most.
+const QUERIES_LOOKED_AT: usize = 1024;
+
+/// What to compute, on what, with what.
+#[derive(Clone, Debug)]
+pub struct Trial<'a> {
+    backend: Backend,
+    direction: Direction,
+    inputs: Inputs<'a>,
+    grad_out: View<'a>,
+    problem: Problem,
+}
+
+impl<'a> Trial<'a> {
+    /// Checks the inputs.
+    pub fn new(backend: Backend, direction: Direction, inputs: Inputs<'a>, grad_out: View<'a>) -> Result<Self> {
+        let problem = Problem::new(&inputs)?;
+        Ok(Trial { backend, direction, inputs, grad_out, problem })
+    }
+
+    /// What is read.
+    pub fn inputs(&self) -> &Inputs<'a> {
+        &self.inputs
+    }
+
+    /// The gradient backward starts from.
+    pub fn grad_out(&self) -> &View<'a> {
+        &self.grad_out
+    }
+
+    /// Which pass.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// What was checked.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Bytes and operations.
+    pub fn traffic(&self) -> Traffic {
+        match self.direction {
+            Direction::Forward => Traffic::of_forward(&self.problem),
+            Direction::Backward => Traffic::of_backward(&self.problem),
+        }
+    }
+
+    /// Tensors of NaN to compute into: `out`, or the gradients of value, locations and weights.
+    pub fn outputs(&self) -> Result<Vec<Array>> {
+        let sizes = self.problem.sizes();
+        let value = self.problem.value().dtype();
+        match self.direction {
+            Direction::Forward => Ok(vec![Array::poisoned("out", value, &sizes.out())?]),
+            Direction::Backward => Ok(vec![
+                Array::poisoned("grad_value", value, &sizes.value())?,
+                Array::poisoned(
+                    "grad_locations",
+                    self.problem.sampling_locations().dtype(),
+                    &sizes.sampling_locations(),
+                )?,
+                Array::poisoned(
+                    "grad_weights",
+                    self.problem.attention_weights().dtype(),
+                    &sizes.attention_weights(),
+                )?,
+            ]),
+        }
+    }
+
+    /// Computes once.
+    ///
+    /// # Panics
+    /// If `outputs` are not what [`Trial::outputs`] gave.
+    pub fn compute(&self, outputs: &mut [Array]) -> Result<()> {
+        match (self.direction, outputs) {
+            (Direction::Forward, [out]) => Ok(msda::forward(&self.backend, self.inputs, out.view_mut())?),
+            (Direction::Backward, [value, locations, weights]) => {
+                let gradients = Gradients {
+                    value: Some(value.view_mut()),
+                    sampling_locations: Some(locations.view_mut()),
+                    attention_weights: Some(weights.view_mut()),
+                };
+                Ok(msda::backward(&self.backend, self.inputs, self.grad_out, gradients)?)
+            }
+            (direction, outputs) => panic!("{direction:?} with {} outputs", outputs.len()),
+        }
+    }
+
+    /// Share of corners inside their level, from evenly spaced queries of the first image: looking at every sample,
+    /// one after another, would take longer than timing the problem.
+    pub fn in_bounds_fraction(&self) -> Result<f64> {
+        let Sizes { queries, .. } = *self.problem.sizes();
+        let step = queries.div_ceil(QUERIES_LOOKED_AT).max(1);
+        let inputs = Inputs {
+            value: first_image(&self.inputs.value, 1),
+            levels: self.inputs.levels,
+            sampling_locations: first_image_every(&self.inputs.sampling_locations, step),
+            attention_weights: first_image_every(&self.inputs.attention_weights, step),
+        };
+        Ok(msda::in_bounds_fraction(&inputs)?)
+    }
+}
+
+/// The part of a checked tensor that belongs to the first image.
+fn first_image<'a>(view: &View<'a>, images: usize) -> View<'a> {
+    let shape = view.shape();
+    let mut sizes = shape.sizes().to_vec();
+    sizes[0] = sizes[0].min(images);
+    let layout = Layout::strided(view.dtype(), &sizes, view.layout().strides());
+    // SAFETY: every index of the smaller shape is one of the checked view's, at the same strides.
+    unsafe { View::from_raw(view.as_ptr(), layout) }
+}
+
+/// The same, with every `step`-th query only.
+fn first_image_every<'a>(view: &View<'a>, step: usize) -> View<'a> {
+    let image = first_image(view, 1);
+    let (shape, mut strides) = (image.shape(), image.layout().strides().to_vec());
+    let mut sizes = shape.sizes().to_vec();
+    sizes[1] = sizes[1].div_ceil(step);
+    strides[1] *= step as isize;
+    let layout = Layout::strided(view.dtype(), &sizes, &strides);
+    // SAFETY: query i of the new view is query i * step of the checked one, which exists.
+    unsafe { View::from_raw(image.as_ptr(), layout) }
+}

@@ -1,0 +1,235 @@
+//! A sample of a result against the oracle: a timing of a wrong result is never printed.
+
+use fourtap::msda::oracle::{GradientReader, Reader, Sum};
+use fourtap::verify::{Pass, judge};
+use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::array::Array;
+use crate::cli::Direction;
+use crate::error::Result;
+use crate::generate::sample_stream;
+use crate::trial::Trial;
+
+/// (image, query, head) rows compared.
+const ROWS: usize = 200;
+
+/// (image, pixel, head) rows of grad_value compared: for each the oracle walks all queries of an image.
+const PIXELS: usize = 24;
+
+/// What was compared, and how near it came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verification {
+    /// Rows (image, query, head), and of grad_value (image, pixel, head), compared.
+    pub rows: usize,
+    /// Each tensor of the result.
+    pub tensors: Vec<Nearness>,
+}
+
+/// How near the oracle a tensor is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Nearness {
+    /// Its name.
+    pub tensor: String,
+    /// Elements compared.
+    pub elements: usize,
+    /// The largest distance.
+    pub max_error: f64,
+    /// The largest allowed.
+    pub max_allowed: f64,
+    /// Distance over length of the reference, both in the 2-norm.
+    pub relative_error: f64,
+    /// The largest such ratio allowed.
+    pub relative_allowed: f64,
+}
+
+/// One row of a result, with what the oracle and the naive implementation say.
+type Row = (Vec<f64>, Vec<Sum<f64>>, Vec<Sum<f32>>);
+
+/// Compares what `trial` computed into `outputs`. The inner error says in words what is wrong.
+pub fn verify(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<std::result::Result<Verification, String>> {
+    let names: &[&str] = match trial.direction() {
+        Direction::Forward => &["out"],
+        Direction::Backward => &["grad_value", "grad_locations", "grad_weights"],
+    };
+    for (name, output) in names.iter().zip(outputs) {
+        if let Some(element) = output.find_nan() {
+            return Ok(Err(format!("{name}: element {element} is NaN, or was never written")));
+        }
+    }
+    let compared = match trial.direction() {
+        Direction::Forward => forward_rows(trial, outputs, seed)?,
+        Direction::Backward => backward_rows(trial, outputs, seed)?,
+    };
+    let pass = match trial.direction() {
+        Direction::Forward => Pass::Forward,
+        Direction::Backward => Pass::Backward,
+    };
+    let mut tensors = Vec::new();
+    for ((name, output), rows) in names.iter().zip(outputs).zip(&compared) {
+        let found: Vec<f64> = rows.iter().flat_map(|row| row.0.iter().copied()).collect();
+        let oracle: Vec<_> = rows.iter().flat_map(|row| row.1.iter().copied()).collect();
+        let naive: Vec<_> = rows.iter().flat_map(|row| row.2.iter().copied()).collect();
+        let judgement = judge(pass, output.dtype(), &found, &oracle, &naive);
+        if !judgement.passed() {
+            return Ok(Err(format!(
+                "{name}: {:e} where the oracle says {:e}; off by {:.3e}, allowed {:.3e}; in the 2-norm {:.3e}, \
+                 allowed {:.3e}",
+                judgement.found,
+                judgement.expected,
+                judgement.max_error,
+                judgement.max_allowed,
+                judgement.relative_error,
+                judgement.relative_allowed
+            )));
+        }
+        tensors.push(Nearness {
+            tensor: name.to_string(),
+            elements: found.len(),
+            max_error: judgement.max_error,
+            max_allowed: judgement.max_allowed,
+            relative_error: judgement.relative_error,
+            relative_allowed: judgement.relative_allowed,
+        });
+    }
+    let rows = compared.first().map_or(0, Vec::len) + if compared.len() > 1 { compared[1].len() } else { 0 };
+    Ok(Ok(Verification { rows, tensors }))
+}
+
+fn forward_rows(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Vec<Vec<Row>>> {
+    let reader = Reader::new(trial.inputs())?;
+    let sizes = *trial.problem().sizes();
+    let rows = choose_rows(trial, seed);
+    let compare = |&[n, q, m]: &[usize; 3]| {
+        let first = ((n * sizes.queries + q) * sizes.heads + m) * sizes.channels;
+        let found = outputs[0].to_f64(first, sizes.channels);
+        (found, reader.forward_row([n, q, m]), reader.forward_row([n, q, m]))
+    };
+    Ok(vec![rows.par_iter().map(compare).collect()])
+}
+
+fn backward_rows(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Vec<Vec<Row>>> {
+    let reader = GradientReader::new(trial.inputs(), trial.grad_out())?;
+    let sizes = *trial.problem().sizes();
+    let of_value = |&[n, s, m]: &[usize; 3]| {
+        let first = ((n * sizes.pixels + s) * sizes.heads + m) * sizes.channels;
+        let found = outputs[0].to_f64(first, sizes.channels);
+        (found, reader.grad_value_at([n, s, m]), reader.grad_value_at([n, s, m]))
+    };
+    let of_samples = |&[n, q, m]: &[usize; 3]| -> (Row, Row) {
+        let samples = sizes.levels * sizes.points;
+        let first = ((n * sizes.queries + q) * sizes.heads + m) * samples;
+        let (locations, weights) = reader.sample_gradients_row::<f64>([n, q, m]);
+        let (naive_locations, naive_weights) = reader.sample_gradients_row::<f32>([n, q, m]);
+        (
+            (outputs[1].to_f64(2 * first, 2 * samples), flat(locations), flat(naive_locations)),
+            (outputs[2].to_f64(first, samples), weights, naive_weights),
+        )
+    };
+    let values = choose_pixels(trial, seed).par_iter().map(of_value).collect();
+    let (locations, weights) = choose_rows(trial, seed).par_iter().map(of_samples).unzip();
+    Ok(vec![values, locations, weights])
+}
+
+fn flat<R: Copy>(pairs: Vec<[Sum<R>; 2]>) -> Vec<Sum<R>> {
+    pairs.into_iter().flatten().collect()
+}
+
+fn choose_rows(trial: &Trial<'_>, seed: u64) -> Vec<[usize; 3]> {
+    let sizes = trial.problem().sizes();
+    let mut rng = sample_stream(seed);
+    (0..ROWS).map(|_| [sizes.images, sizes.queries, sizes.heads].map(|size| below(&mut rng, size))).collect()
+}
+
+/// Each level as often as the others: the small ones gather the longest sums.
+fn choose_pixels(trial: &Trial<'_>, seed: u64) -> Vec<[usize; 3]> {
+    let (sizes, levels) = (trial.problem().sizes(), trial.problem().levels());
+    let levels: Vec<_> = levels.iter().filter(|level| level.pixels() > 0).collect();
+    let mut rng = sample_stream(seed);
+    let choose = |index: usize| {
+        let level = levels[index % levels.len()];
+        let pixel = level.start + below(&mut rng, level.pixels());
+        [below(&mut rng, sizes.images), pixel, below(&mut rng, sizes.heads)]
+    };
+    if levels.is_empty() { Vec::new() } else { (0..PIXELS).map(choose).collect() }
+}
+
+fn below(rng: &mut Xoshiro256PlusPlus, size: usize) -> usize {
+    rng.random_range(0..size as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fourtap::Backend;
+    use fourtap::verify::Case;
+
+    /// Seeds of problems with samples.
+    fn with_trial(direction: Direction, test: impl Fn(&Trial<'_>, Vec<Array>)) {
+        for seed in 0..40 {
+            let case = Case::random(seed);
+            let trial = Trial::new(Backend::Auto, direction, case.inputs(), case.grad_out()).unwrap();
+            let sizes = trial.problem().sizes();
+            if sizes.samples() > 0 && sizes.pixels > 0 {
+                let mut outputs = trial.outputs().unwrap();
+                trial.compute(&mut outputs).unwrap();
+                test(&trial, outputs);
+            }
+        }
+    }
+
+    #[test]
+    fn accepts_right_results() {
+        for direction in Direction::ALL {
+            with_trial(direction, |trial, outputs| {
+                let verified = verify(trial, &outputs, 0).unwrap();
+                assert!(verified.is_ok(), "{:?}: {verified:?}", trial.problem());
+            });
+        }
+    }
+
+    #[test]
+    fn refuses_results_never_written() {
+        for direction in Direction::ALL {
+            with_trial(direction, |trial, mut outputs| {
+                let last = outputs.last_mut().unwrap();
+                last.poison();
+                let found = verify(trial, &outputs, 0).unwrap().unwrap_err();
+                assert!(found.contains("never written"), "{found}");
+            });
+        }
+    }
+
+    #[test]
+    fn refuses_wrong_results() {
+        let workload = crate::workload::Workload::built_in("rtdetr-decoder").unwrap().unwrap();
+        let levels = workload.levels().unwrap();
+        let sizes = workload.sizes(&levels);
+        let value = crate::generate::value(&sizes, fourtap::DType::F32, 0).unwrap();
+        let grad_out = crate::generate::grad_out(&sizes, fourtap::DType::F32, 0).unwrap();
+        let weights = crate::generate::weights(&sizes, 0).unwrap();
+        let distribution = crate::cli::Distribution::Local;
+        let locations = crate::generate::locations(&sizes, &levels, workload.reference, distribution, 0).unwrap();
+        let inputs = fourtap::msda::Inputs {
+            value: value.view(),
+            levels: &levels,
+            sampling_locations: locations.view(),
+            attention_weights: weights.view(),
+        };
+        for (direction, names) in
+            [(Direction::Forward, &["out"][..]), (Direction::Backward, &["grad_value", "grad_locations", "grad_weights"])]
+        {
+            let trial = Trial::new(Backend::Auto, direction, inputs, grad_out.view()).unwrap();
+            for (index, name) in names.iter().enumerate() {
+                let mut outputs = trial.outputs().unwrap();
+                trial.compute(&mut outputs).unwrap();
+                // One part in a thousand, everywhere.
+                outputs[index].elements_mut::<f32>().iter_mut().for_each(|element| *element *= 1.001);
+                let found = verify(&trial, &outputs, 0).unwrap().unwrap_err();
+                assert!(found.starts_with(name), "{name}: {found}");
+            }
+        }
+    }
+}

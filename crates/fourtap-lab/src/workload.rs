@@ -1,0 +1,260 @@
+//! Problems by name: sizes, and where the queries look.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use fourtap::msda::{Levels, Sizes};
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A problem to be filled with random numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// What it is called.
+    pub name: String,
+    /// What it stands for.
+    pub description: String,
+    /// Images (N).
+    pub images: u32,
+    /// Queries an image (Q).
+    pub queries: Queries,
+    /// Heads (M).
+    pub heads: u32,
+    /// Channels a head (D).
+    pub channels: u32,
+    /// (height, width) of each level.
+    pub levels: Vec<[u32; 2]>,
+    /// Points a level (P).
+    pub points: u32,
+    /// Where each query's reference point is.
+    pub reference: Reference,
+}
+
+/// How many queries an image has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queries {
+    /// One for each pixel of each level.
+    Pixels,
+    /// This many.
+    Count(u32),
+}
+
+/// Where a query's reference point is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reference {
+    /// At the centre of the query's own pixel, level after level.
+    Pixels,
+    /// On a grid over the image, row after row.
+    Raster,
+    /// Anywhere.
+    Random,
+}
+
+impl<'de> Deserialize<'de> for Queries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct NumberOrPixels;
+        impl Visitor<'_> for NumberOrPixels {
+            type Value = Queries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a number from 1 to {} or \"pixels\"", u32::MAX)
+            }
+
+            fn visit_i64<E: de::Error>(self, count: i64) -> std::result::Result<Queries, E> {
+                let invalid = |_| E::invalid_value(de::Unexpected::Signed(count), &self);
+                u32::try_from(count).map(Queries::Count).map_err(invalid)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Queries, E> {
+                match text {
+                    "pixels" => Ok(Queries::Pixels),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(NumberOrPixels)
+    }
+}
+
+const BUILT_IN: [(&str, &str); 5] = [
+    ("seed-full", include_str!("../workloads/seed-full.toml")),
+    ("detr-encoder", include_str!("../workloads/detr-encoder.toml")),
+    ("dino-decoder", include_str!("../workloads/dino-decoder.toml")),
+    ("rtdetr-decoder", include_str!("../workloads/rtdetr-decoder.toml")),
+    ("bev-d64", include_str!("../workloads/bev-d64.toml")),
+];
+
+impl Workload {
+    /// The names of the built-in workloads.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// The built-in workload of this name.
+    pub fn built_in(name: &str) -> Option<Result<Self>> {
+        let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
+        Some(Workload::parse(name, text))
+    }
+
+    /// The workload in the file at `path`.
+    pub fn read(path: &Path) -> Result<Self> {
+        let failed = |source| Error::Read { file: path.to_path_buf(), source };
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(Error::NotAFile { file: path.to_path_buf(), found: "a folder" });
+        }
+        Workload::parse(&path.display().to_string(), &fs::read_to_string(path).map_err(failed)?)
+    }
+
+    fn parse(origin: &str, text: &str) -> Result<Self> {
+        let invalid = |found: String| Error::Workload { origin: origin.to_string(), found };
+        let workload: Workload =
+            toml::from_str(text).map_err(|error| invalid(error.to_string().trim_end().to_string()))?;
+        workload.check(origin)?;
+        Ok(workload)
+    }
+
+    fn check(&self, origin: &str) -> Result<()> {
+        let invalid = |found: String| Err(Error::Workload { origin: origin.to_string(), found });
+        let sizes = [
+            ("images", self.images),
+            ("heads", self.heads),
+            ("channels", self.channels),
+            ("points", self.points),
+        ];
+        if let Some((field, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return invalid(format!("{field}: expected at least 1, found 0"));
+        }
+        if self.queries == Queries::Count(0) {
+            return invalid("queries: expected at least 1, found 0".to_string());
+        }
+        if self.name.trim().is_empty() {
+            return invalid("name: expected some letters, found none".to_string());
+        }
+        if self.levels.is_empty() {
+            return invalid("levels: expected at least one [height, width], found none".to_string());
+        }
+        if let Some(level) = self.levels.iter().position(|level| level.contains(&0)) {
+            let found = self.levels[level];
+            return invalid(format!("levels[{level}]: expected height and width of at least 1, found {found:?}"));
+        }
+        if self.reference == Reference::Pixels && self.queries != Queries::Pixels {
+            return invalid("queries: expected \"pixels\", as reference is, found a number".to_string());
+        }
+        let levels = match self.levels() {
+            Ok(levels) => levels,
+            Err(error) => return invalid(error.to_string()),
+        };
+        let sizes = self.sizes(&levels);
+        let elements = [&sizes.value()[..], &sizes.sampling_locations(), &[sizes.images, sizes.queries, sizes.heads, sizes.channels]];
+        for shape in elements {
+            let bytes = shape.iter().try_fold(8usize, |product, &size| product.checked_mul(size));
+            if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+                return invalid(format!("expected sizes whose product can be counted, found {shape:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same with another number of images.
+    pub fn with_images(self, images: u32) -> Result<Self> {
+        let workload = Workload { images, ..self };
+        workload.check(&workload.name)?;
+        Ok(workload)
+    }
+
+    /// The levels, one right after another.
+    pub fn levels(&self) -> fourtap::Result<Levels> {
+        let shapes: Vec<_> = self.levels.iter().map(|&[height, width]| (height as usize, width as usize)).collect();
+        Levels::packed(&shapes)
+    }
+
+    /// All sizes.
+    pub fn sizes(&self, levels: &Levels) -> Sizes {
+        Sizes {
+            images: self.images as usize,
+            pixels: levels.pixels(),
+            heads: self.heads as usize,
+            channels: self.channels as usize,
+            queries: match self.queries {
+                Queries::Pixels => levels.pixels(),
+                Queries::Count(count) => count as usize,
+            },
+            levels: levels.len(),
+            points: self.points as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+name = "small"
+description = "for a test"
+images = 2
+queries = "pixels"
+heads = 3
+channels = 4
+levels = [[5, 6], [2, 3]]
+points = 1
+reference = "pixels"
+"#;
+
+    #[test]
+    fn built_in_workloads_have_the_published_sizes() {
+        // N, Q, M, D, S, P
+        let published = [
+            ("seed-full", [48, 15422, 1, 32, 19560, 8]),
+            ("detr-encoder", [4, 22223, 8, 32, 22223, 4]),
+            ("dino-decoder", [4, 900, 8, 32, 22223, 4]),
+            ("rtdetr-decoder", [1, 300, 8, 32, 8400, 4]),
+            ("bev-d64", [6, 10000, 8, 64, 30825, 8]),
+        ];
+        assert_eq!(Workload::names().collect::<Vec<_>>(), published.map(|(name, _)| name));
+        for (name, expected) in published {
+            let workload = Workload::built_in(name).unwrap().unwrap();
+            assert_eq!(workload.name, name);
+            let Sizes { images, pixels, heads, channels, queries, points, .. } =
+                workload.sizes(&workload.levels().unwrap());
+            assert_eq!([images, queries, heads, channels, pixels, points], expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn queries_are_pixels_or_a_number() {
+        let workload = Workload::parse("small", SMALL).unwrap();
+        assert_eq!(workload.sizes(&workload.levels().unwrap()).queries, 36);
+        let numbered = SMALL.replace("\"pixels\"\nheads", "7\nheads").replace("\"pixels\"", "\"random\"");
+        assert_eq!(Workload::parse("small", &numbered).unwrap().queries, Queries::Count(7));
+    }
+
+    #[test]
+    fn says_which_field_is_wrong() {
+        let wrong = [
+            ("images = 2", "images = 0", "images: expected at least 1"),
+            ("queries = \"pixels\"", "queries = \"all\"", "expected a number from 1 to"),
+            ("queries = \"pixels\"", "queries = -1", "expected a number from 1 to"),
+            ("queries = \"pixels\"", "queries = 5", "queries: expected \"pixels\""),
+            ("levels = [[5, 6], [2, 3]]", "levels = []", "levels: expected at least one"),
+            ("levels = [[5, 6], [2, 3]]", "levels = [[5, 0]]", "levels[0]: expected height and width"),
+            ("points = 1", "points = 1\nspeed = 9", "unknown field `speed`"),
+            ("points = 1\n", "", "missing field `points`"),
+            ("channels = 4", "channels = 4294967296", "channels"),
+            ("heads = 3", "heads = 4294967295\n", "can be counted"),
+        ];
+        for (from, to, expected) in wrong {
+            let mut text = SMALL.replace(from, to);
+            if expected == "can be counted" {
+                text = text.replace("channels = 4", "channels = 4294967295");
+            }
+            let error = Workload::parse("small", &text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{to}: {error}");
+        }
+    }
+}
