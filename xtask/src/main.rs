@@ -1,2 +1,81 @@
-//! x
-fn main() {}
+//! The project's chores: `cargo xtask test` and friends, with nothing but Rust and Python installed.
+
+mod chore;
+mod pytorch;
+
+use std::process::ExitCode;
+
+use chore::{Chore, cargo};
+
+const HELP: &str = "\
+cargo xtask CHORE
+
+  test               everything that must pass: formatting, lints, tests, documentation
+  compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU
+                     (makes a virtual environment under target/ and installs torch there)
+
+Options after a chore's name go to what it runs.";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let rest: Vec<String> = arguments.collect();
+    let result = match name.as_str() {
+        "test" => test(&rest),
+        "compare-pytorch" => pytorch::compare(&rest),
+        "" | "help" | "-h" | "--help" => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        other => Err(format!("there is no chore {other:?}\n\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Quick checks first, so that a slip shows early.
+fn test(options: &[String]) -> Result<(), String> {
+    let run = |step: &str, command: &mut Chore| {
+        eprintln!("\n== {step}");
+        command.run()
+    };
+    run("formatting", &mut cargo(["fmt", "--all", "--check"]))?;
+    let lint = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    run("lints", &mut cargo(lint))?;
+    run(
+        "lints without features",
+        &mut cargo([
+            "clippy", "-p", "fourtap", "--lib", "--locked", "--", "-D", "warnings",
+        ]),
+    )?;
+    run(
+        "tests",
+        cargo(["test", "--workspace", "--locked", "--no-fail-fast"]).arguments(options),
+    )?;
+    let mut documentation = cargo([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--locked",
+    ]);
+    run(
+        "documentation",
+        documentation.variable("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    eprintln!("\nall checks passed");
+    Ok(())
+}

@@ -22,17 +22,36 @@ impl Array {
     /// A tensor of NaN, or an error if memory is not enough.
     pub fn poisoned(tensor: &str, dtype: DType, shape: &[usize]) -> Result<Self> {
         let shape = Shape::new(shape);
-        let overflow = || Error::Memory { what: format!("{tensor} {shape}"), needed: u64::MAX, available: None };
-        let bytes = shape.elements().and_then(|elements| elements.checked_mul(dtype.size())).ok_or_else(overflow)?;
-        let failed = |available| Error::Memory { what: format!("{tensor} {shape} {dtype}"), needed: bytes as u64, available };
+        let overflow = || Error::Memory {
+            what: format!("{tensor} {shape}"),
+            needed: u64::MAX,
+            available: None,
+        };
+        let bytes = shape
+            .elements()
+            .and_then(|elements| elements.checked_mul(dtype.size()))
+            .ok_or_else(overflow)?;
+        let failed = |available| Error::Memory {
+            what: format!("{tensor} {shape} {dtype}"),
+            needed: bytes as u64,
+            available,
+        };
         // Systems that promise more memory than they have end the process when it is used, so ask beforehand.
-        if let Some(available) = machine::memory_available().filter(|&available| (bytes as u64) > available) {
+        if let Some(available) =
+            machine::memory_available().filter(|&available| (bytes as u64) > available)
+        {
             return Err(failed(Some(available)));
         }
         let mut words = Vec::new();
-        words.try_reserve_exact(bytes.div_ceil(8)).map_err(|_| failed(None))?;
+        words
+            .try_reserve_exact(bytes.div_ceil(8))
+            .map_err(|_| failed(None))?;
         words.resize(bytes.div_ceil(8), POISON);
-        Ok(Array { dtype, shape, words })
+        Ok(Array {
+            dtype,
+            shape,
+            words,
+        })
     }
 
     /// A copy of `bytes`, which must be as many as the shape has.
@@ -44,11 +63,6 @@ impl Array {
             *word = u64::from_le_bytes(whole);
         }
         Ok(array)
-    }
-
-    /// Makes every element NaN again.
-    pub fn poison(&mut self) {
-        self.words.fill(POISON);
     }
 
     /// The element type.
@@ -69,7 +83,9 @@ impl Array {
     /// The elements as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the words were allocated for this many bytes, all initialised; any bytes are legal as u8.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len() * self.dtype.size()) }
+        unsafe {
+            std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len() * self.dtype.size())
+        }
     }
 
     /// The elements.
@@ -108,7 +124,9 @@ impl Array {
     /// Some element that is NaN.
     pub fn find_nan(&self) -> Option<usize> {
         fn search<T: Element>(elements: &[T]) -> Option<usize> {
-            elements.par_iter().position_any(|element| element.to_f64().is_nan())
+            elements
+                .par_iter()
+                .position_any(|element| element.to_f64().is_nan())
         }
         match self.dtype {
             DType::F16 => search::<f16>(self.elements()),
@@ -148,14 +166,20 @@ mod tests {
     fn poison_is_nan_in_every_type() {
         for dtype in DType::ALL {
             let array = Array::poisoned("out", dtype, &[3]).unwrap();
-            assert!(array.to_f64(0, 3).iter().all(|element| element.is_nan()), "{dtype}");
+            assert!(
+                array.to_f64(0, 3).iter().all(|element| element.is_nan()),
+                "{dtype}"
+            );
         }
     }
 
     #[test]
     fn copies_bytes_that_fill_no_whole_word() {
         let numbers = [1.5f32, -2.0, 3.25];
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let bytes: Vec<u8> = numbers
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         let array = Array::copied("value", DType::F32, &[3], &bytes).unwrap();
         assert_eq!(array.elements::<f32>(), numbers);
         assert_eq!(array.bytes(), bytes);

@@ -21,10 +21,10 @@ Exit codes:
 
 /// Multi-scale deformable attention: compute it, time it, check it.
 #[derive(Debug, Parser)]
-#[command(name = "fourtap", version, after_help = EXIT_CODES, propagate_version = true)]
+#[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
     /// Threads to use [default: all cores]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
+    #[arg(long, global = true, help_heading = "Device", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
     pub threads: Option<u32>,
     /// What to do.
     #[command(subcommand)]
@@ -51,12 +51,13 @@ pub enum Command {
 
 /// Where to compute.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Device")]
 pub struct TargetArgs {
     /// Where to compute: auto, cpu or cuda:N
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
-    /// CPU vector instructions to use [default: the best there are]
-    #[arg(long, value_name = "PATH")]
+    /// CPU instructions: avx512, avx2 or portable [default: the best there are]
+    #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
 }
 
@@ -94,7 +95,7 @@ pub struct RunArgs {
 }
 
 /// `fourtap bench`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 A WORKLOAD is a built-in name (see --list), a .toml file of the same form, or a .safetensors file
 with the tensors of `fourtap run`, which is timed as it is: --dtype, --distribution and --images
@@ -106,14 +107,29 @@ pub struct BenchArgs {
     /// What to time [default: all built-in workloads]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<PathBuf>,
-    /// Element types of value [default: f32]
-    #[arg(long, value_name = "TYPE", value_delimiter = ',')]
+    /// Element types of value: f32, f16, bf16, f64 [default: f32]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub dtype: Vec<DTypeChoice>,
-    /// Passes to time [default: both]
-    #[arg(long, value_name = "PASS", value_delimiter = ',')]
+    /// Passes to time: forward, backward [default: both]
+    #[arg(
+        long,
+        value_name = "PASS",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub direction: Vec<Direction>,
-    /// Where the sampling points lie [default: both]
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    /// Where the sampling points lie: uniform, local [default: both]
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub distribution: Vec<Distribution>,
     /// Images, instead of the workload's own number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -121,13 +137,13 @@ pub struct BenchArgs {
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Append one JSON record a result to FILE; - prints them instead of the table
+    /// Append a JSON record a result to FILE; - prints them instead of a table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The short tour: one image, three workloads, local points, f32, bf16 and f16
+    /// Half a minute at most: three workloads, one image, f32, bf16 and f16
     #[arg(long)]
     pub quick: bool,
-    /// Only benchmarks whose workload/distribution/dtype/direction contains TEXT
+    /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
     /// List the built-in workloads and exit
@@ -187,14 +203,11 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// `--simd`.
+/// `--simd`. Variants have no comments, here and below: `--help` would spend a paragraph on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimdChoice {
-    /// 16 channels at a time
     Avx512,
-    /// 8 channels at a time
     Avx2,
-    /// Plain Rust, on every processor
     Portable,
 }
 
@@ -211,13 +224,9 @@ impl From<SimdChoice> for Simd {
 /// `--dtype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DTypeChoice {
-    /// Single precision
     F32,
-    /// IEEE half precision
     F16,
-    /// The upper half of an f32
     Bf16,
-    /// Double precision
     F64,
 }
 
@@ -232,13 +241,11 @@ impl From<DTypeChoice> for DType {
     }
 }
 
-/// Which pass is timed.
+/// Which pass is timed: the output, or all three gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// The output
     Forward,
-    /// All three gradients
     Backward,
 }
 
@@ -255,12 +262,11 @@ impl Direction {
     }
 }
 
-/// Where the sampling points of a made-up problem lie.
+/// Where the sampling points of a made-up problem lie: anywhere, or around each query's reference
+/// point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
-    /// Anywhere in the image
     Uniform,
-    /// Around each query's reference point
     Local,
 }
 

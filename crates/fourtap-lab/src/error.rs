@@ -4,6 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::machine::gib;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -27,13 +29,26 @@ pub enum Error {
     Header { file: PathBuf, found: String },
     /// A tensor is not in the file.
     #[error("{}: expected a tensor {tensor}, found {found}", .file.display())]
-    MissingTensor { file: PathBuf, tensor: &'static str, found: String, near: Option<String> },
+    MissingTensor {
+        file: PathBuf,
+        tensor: &'static str,
+        found: String,
+        near: Option<String>,
+    },
     /// A tensor's elements are of a type that has no meaning here.
     #[error("{}: {tensor}: expected element type {expected}, found {found}", .file.display())]
-    TensorType { file: PathBuf, tensor: &'static str, expected: &'static str, found: String },
+    TensorType {
+        file: PathBuf,
+        tensor: &'static str,
+        expected: &'static str,
+        found: String,
+    },
     /// The tensors of a file do not fit each other.
     #[error("{}: {source}", .file.display())]
-    Tensors { file: PathBuf, source: fourtap::Error },
+    Tensors {
+        file: PathBuf,
+        source: Box<fourtap::Error>,
+    },
     /// No workload has this name.
     #[error("{name}: expected a built-in workload or a .toml or .safetensors file, found neither")]
     UnknownWorkload { name: String, near: Option<String> },
@@ -48,7 +63,11 @@ pub enum Error {
     NothingToTime { workload: String },
     /// Memory is not enough.
     #[error("{what}: expected {} of free memory, found {}", gib(*.needed), .available.map_or("less".to_string(), gib))]
-    Memory { what: String, needed: u64, available: Option<u64> },
+    Memory {
+        what: String,
+        needed: u64,
+        available: Option<u64>,
+    },
     /// The device asked for cannot be used.
     #[error("--device {requested}: expected auto or cpu, found no CUDA backend in this build")]
     NoCuda { requested: String },
@@ -56,14 +75,16 @@ pub enum Error {
     #[error("--threads {requested}: expected that many threads to start: {reason}")]
     Threads { requested: u32, reason: String },
     /// The seeds asked for run past the last one.
-    #[error("--seed {seed}: expected room for {cases} seeds, found the last possible seed before their end")]
+    #[error(
+        "--seed {seed}: expected room for {cases} seeds, found the last possible seed before their end"
+    )]
     Seeds { seed: u64, cases: u64 },
     /// A result is not near enough to the oracle.
     #[error("{benchmark}: verification failed, so it is not timed: {found}")]
     Verification { benchmark: String, found: String },
     /// A call was refused that should not have been.
     #[error(transparent)]
-    Library(#[from] fourtap::Error),
+    Library(Box<fourtap::Error>),
     /// Standard output cannot be written.
     #[error("standard output: cannot be written: {0}")]
     Stdout(io::Error),
@@ -79,25 +100,37 @@ impl Error {
     /// What the user may try.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => "check the path",
+            Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "check the path"
+            }
             Error::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "make the folder first"
             }
             Error::OutputExists { .. } => "choose another name, or replace it with --force",
-            Error::OutputIsInput { .. } => "choose another name: the input is never replaced, not even with --force",
+            Error::OutputIsInput { .. } => {
+                "choose another name: the input is never replaced, not even with --force"
+            }
             Error::Header { .. } => {
                 "the file may be cut short or of another format; write it again with safetensors' save_file"
             }
-            Error::MissingTensor { near: Some(near), tensor, .. } => {
-                return Some(format!("is it the one called {near}? Rename it to {tensor}"));
+            Error::MissingTensor {
+                near: Some(near),
+                tensor,
+                ..
+            } => {
+                return Some(format!(
+                    "is it the one called {near}? Rename it to {tensor}"
+                ));
             }
-            Error::MissingTensor { tensor: "grad_out", .. } => {
-                "--grad starts from the gradient of out; add it to the file, or leave --grad out"
-            }
+            Error::MissingTensor {
+                tensor: "grad_out", ..
+            } => "--grad starts from the gradient of out; add it to the file, or leave --grad out",
             Error::MissingTensor { .. } => "`fourtap run --help` lists the tensors",
             Error::TensorType { .. } => "convert the tensor before saving it",
             Error::Tensors { source, .. } | Error::Library(source) => return library_hint(source),
-            Error::UnknownWorkload { near: Some(near), .. } => return Some(format!("did you mean {near}?")),
+            Error::UnknownWorkload {
+                near: Some(near), ..
+            } => return Some(format!("did you mean {near}?")),
             Error::UnknownWorkload { .. } => "`fourtap bench --list` shows the built-in workloads",
             Error::Workload { .. } => {
                 "`fourtap bench --list` shows the built-in workloads; a file of the same form needs name, \
@@ -142,22 +175,28 @@ impl Error {
     }
 }
 
+impl From<fourtap::Error> for Error {
+    fn from(source: fourtap::Error) -> Self {
+        Error::Library(Box::new(source))
+    }
+}
+
 fn library_hint(error: &fourtap::Error) -> Option<String> {
     use fourtap::Error as E;
     let hint = match error {
-        E::LevelSum { .. } => "axis S of value holds the pixels of all levels, one level after another",
+        E::LevelSum { .. } => {
+            "axis S of value holds the pixels of all levels, one level after another"
+        }
         E::LevelSize { .. } => "spatial_shapes holds (height, width) of each level, in pixels",
         E::LevelStart { .. } | E::LevelOverlap { .. } | E::LevelStartCount { .. } => {
             "leave level_start_index out if the levels follow one another"
         }
         E::DType { .. } => "keep locations and weights in f32, and grad_out in the type of value",
         E::SimdUnavailable { .. } => "leave --simd out to use the best there is",
-        E::Rank { .. } | E::Shape { .. } | E::NoChannels { .. } => "`fourtap run --help` lists the shapes",
+        E::Rank { .. } | E::Shape { .. } | E::NoChannels { .. } => {
+            "`fourtap run --help` lists the shapes"
+        }
         _ => return None,
     };
     Some(hint.to_string())
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }

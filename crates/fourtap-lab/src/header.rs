@@ -16,10 +16,15 @@ pub fn explain(bytes: &[u8], error: &SafeTensorError) -> String {
     let have = bytes.len();
     let length = bytes.first_chunk().map(|first| u64::from_le_bytes(*first));
     let Some(length) = length else {
-        return format!("{have} bytes, too few for the {LENGTH_BYTES} that give the header's length");
+        let bytes = if have == 1 { "byte" } else { "bytes" };
+        return format!(
+            "{have} {bytes}, too few for the {LENGTH_BYTES} that give the header's length"
+        );
     };
     match error {
-        SafeTensorError::HeaderTooLarge => format!("a header of {length} bytes, more than the format allows"),
+        SafeTensorError::HeaderTooLarge => {
+            format!("a header of {length} bytes, more than the format allows")
+        }
         SafeTensorError::InvalidHeaderLength => {
             format!("a header of {length} bytes in a file of {have}")
         }
@@ -49,17 +54,33 @@ fn blame(bytes: &[u8], length: u64) -> Option<String> {
     for ((begin, end), name, info) in tensors {
         if begin != free || end < begin {
             let expected = format!("expected to begin at byte {free}, right after the one before");
-            return Some(format!("tensor {name} at bytes {begin} to {end} of the data, {expected}"));
+            return Some(format!(
+                "tensor {name} at bytes {begin} to {end} of the data, {expected}"
+            ));
         }
-        let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |product, &size| product.checked_mul(size));
-        let place = format!("tensor {name} of {} elements in shape {:?}", info.dtype, info.shape);
-        let Some(bits) = bits else { return Some(format!("{place}, whose size overflows")) };
+        let bits = info
+            .shape
+            .iter()
+            .try_fold(info.dtype.bitsize(), |product, &size| {
+                product.checked_mul(size)
+            });
+        let place = format!(
+            "tensor {name} of {} elements in shape {:?}",
+            info.dtype, info.shape
+        );
+        let Some(bits) = bits else {
+            return Some(format!("{place}, whose size overflows"));
+        };
         if !bits.is_multiple_of(8) || bits / 8 != end - begin {
             let given = end - begin;
-            return Some(format!("{place}, which needs {} bytes, in a place of {given}", bits.div_ceil(8)));
+            return Some(format!(
+                "{place}, which needs {} bytes, in a place of {given}",
+                bits.div_ceil(8)
+            ));
         }
         free = end;
     }
     let have = bytes.len() - start;
-    (free != have).then(|| format!("tensors of {free} bytes together in a file with {have} bytes of data"))
+    (free != have)
+        .then(|| format!("tensors of {free} bytes together in a file with {have} bytes of data"))
 }

@@ -7,8 +7,11 @@ pub fn cpu_model() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     // ARM processors have no "model name"; what stands there instead differs by system.
     ["model name", "Model", "Hardware"].iter().find_map(|key| {
-        let line = text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == *key))?;
-        line.split_once(':').map(|(_, name)| name.trim().to_string())
+        let line = text
+            .lines()
+            .find(|line| line.split(':').next().is_some_and(|k| k.trim() == *key))?;
+        line.split_once(':')
+            .map(|(_, name)| name.trim().to_string())
     })
 }
 
@@ -34,4 +37,9 @@ fn bounded(bytes: Option<u64>) -> Option<u64> {
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let limit = limit.and_then(|text| text.trim().parse().ok());
     [bytes, limit].into_iter().flatten().min()
+}
+
+/// Bytes for people.
+pub fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }

@@ -11,6 +11,7 @@ mod measure;
 mod nearest;
 mod output;
 mod record;
+mod selection;
 mod statistics;
 mod table;
 mod target;

@@ -21,27 +21,47 @@ pub struct Destination {
 impl Destination {
     /// Refuses what must not be replaced, before any work is done for it.
     pub fn new(path: &Path, input: &Path, replace: bool) -> Result<Self> {
-        let failed = |source| Error::Write { file: path.to_path_buf(), source };
+        let failed = |source| Error::Write {
+            file: path.to_path_buf(),
+            source,
+        };
         if path.file_name().is_none() {
-            return Err(Error::NotAFile { file: path.to_path_buf(), found: "a folder" });
+            return Err(Error::NotAFile {
+                file: path.to_path_buf(),
+                found: "a folder",
+            });
         }
         let folder = folder(path);
         if !fs::metadata(folder).map_err(failed)?.is_dir() {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        let mut destination = Destination { path: path.to_path_buf(), replace };
+        let mut destination = Destination {
+            path: path.to_path_buf(),
+            replace,
+        };
         if fs::symlink_metadata(path).is_ok() {
             if let Ok(found) = fs::metadata(path) {
                 if is_same_file(path, input) {
-                    return Err(Error::OutputIsInput { file: path.to_path_buf() });
+                    return Err(Error::OutputIsInput {
+                        file: path.to_path_buf(),
+                    });
                 }
                 if !found.is_file() {
-                    let found = if found.is_dir() { "a folder" } else { "something else" };
-                    return Err(Error::NotAFile { file: path.to_path_buf(), found });
+                    let found = if found.is_dir() {
+                        "a folder"
+                    } else {
+                        "something else"
+                    };
+                    return Err(Error::NotAFile {
+                        file: path.to_path_buf(),
+                        found,
+                    });
                 }
             }
             if !replace {
-                return Err(Error::OutputExists { file: path.to_path_buf() });
+                return Err(Error::OutputExists {
+                    file: path.to_path_buf(),
+                });
             }
             // A link stays, what it leads to is replaced.
             destination.path = fs::canonicalize(path).map_err(failed)?;
@@ -91,7 +111,14 @@ fn header(tensors: &[(&str, &Array)]) -> io::Result<Vec<u8>> {
         let begin = offset;
         offset += array.bytes().len();
         let shape = array.shape().sizes().to_vec();
-        (name.to_string(), TensorInfo { dtype: stored(array.dtype()), shape, data_offsets: (begin, offset) })
+        (
+            name.to_string(),
+            TensorInfo {
+                dtype: stored(array.dtype()),
+                shape,
+                data_offsets: (begin, offset),
+            },
+        )
     });
     let metadata = Metadata::new(None, infos.collect()).map_err(io::Error::other)?;
     let mut json = serde_json::to_vec(&metadata)?;
@@ -111,7 +138,9 @@ fn stored(dtype: DType) -> Dtype {
 }
 
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
@@ -128,7 +157,11 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let identity = |path: &Path| {
+            fs::metadata(path)
+                .ok()
+                .map(|found| (found.dev(), found.ino()))
+        };
         identity(a).is_some() && identity(a) == identity(b)
     }
     #[cfg(not(unix))]

@@ -57,7 +57,11 @@ pub struct Record {
 impl Record {
     /// The timings' summary.
     pub fn summary(&self) -> Summary {
-        Summary { median: self.median_ms, low: self.ci_low_ms, high: self.ci_high_ms }
+        Summary {
+            median: self.median_ms,
+            low: self.ci_low_ms,
+            high: self.ci_high_ms,
+        }
     }
 }
 
@@ -90,7 +94,11 @@ impl From<&Problem> for ProblemSizes {
             channels: sizes.channels,
             points: sizes.points,
             pixels: sizes.pixels,
-            levels: problem.levels().iter().map(|level| [level.height, level.width]).collect(),
+            levels: problem
+                .levels()
+                .iter()
+                .map(|level| [level.height, level.width])
+                .collect(),
         }
     }
 }
@@ -129,7 +137,15 @@ pub struct TrafficCounts {
 
 impl From<Traffic> for TrafficCounts {
     fn from(traffic: Traffic) -> Self {
-        let Traffic { compulsory_bytes, gathered_bytes, flop } = traffic;
-        TrafficCounts { compulsory_bytes, gathered_bytes, flop }
+        let Traffic {
+            compulsory_bytes,
+            gathered_bytes,
+            flop,
+        } = traffic;
+        TrafficCounts {
+            compulsory_bytes,
+            gathered_bytes,
+            flop,
+        }
     }
 }

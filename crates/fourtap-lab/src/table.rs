@@ -1,7 +1,7 @@
 //! Records for people.
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, Table, TableComponent};
 
 use crate::record::Record;
 use crate::workload::{Queries, Workload};
@@ -16,9 +16,16 @@ const NAME_WIDTH: usize = 28;
 
 /// Every result a row.
 pub fn results(records: &[Record]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["workload", "points", "dtype", "pass", "median ms", "±", "GB/s", "GFLOP/s"]);
+    let mut table = with_header(&[
+        "workload",
+        "points",
+        "dtype",
+        "pass",
+        "median ms",
+        "±",
+        "GB/s",
+        "GFLOP/s",
+    ]);
     for record in records {
         table.add_row([
             shortened(&record.workload),
@@ -35,19 +42,25 @@ pub fn results(records: &[Record]) -> String {
     let devices = records.first().map_or(String::new(), |record| {
         let device = &record.device;
         let model = device.model.as_deref().unwrap_or("unknown processor");
-        format!("{model}: {}, {}. ", device.simd, threads(device.threads))
+        format!(
+            "On {model}: {}, {}.\n",
+            device.simd,
+            threads(device.threads)
+        )
     });
     format!("{table}\n{devices}Every result was verified against the f64 oracle.\n{CAPTION}\n")
 }
 
 /// The built-in workloads.
 pub fn workloads(workloads: &[Workload]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["name", "N", "Q", "M", "D", "P", "levels (H x W)"]);
+    let mut table = with_header(&["name", "N", "Q", "M", "D", "P", "levels (H x W)"]);
     let mut descriptions = String::new();
     for workload in workloads {
-        let levels: Vec<_> = workload.levels.iter().map(|[height, width]| format!("{height}x{width}")).collect();
+        let levels: Vec<_> = workload
+            .levels
+            .iter()
+            .map(|[height, width]| format!("{height}x{width}"))
+            .collect();
         table.add_row([
             workload.name.clone(),
             workload.images.to_string(),
@@ -72,6 +85,22 @@ pub fn threads(count: usize) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
+fn with_header(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    // Lines around the header and at the end, none between the rows.
+    for between in [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ] {
+        table.remove_style(between);
+    }
+    table.set_header(header);
+    table
+}
+
 fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     for index in columns {
         if let Some(column) = table.column_mut(index) {
@@ -80,13 +109,14 @@ fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// Four digits that matter, whatever the scale.
+/// Three digits that matter, or more, whatever the scale.
 fn milliseconds(milliseconds: f64) -> String {
     let decimals = match milliseconds {
-        large if large >= 1000.0 => 0,
-        medium if medium >= 100.0 => 1,
-        small if small >= 10.0 => 2,
-        _ => 3,
+        time if time >= 1000.0 => 0,
+        time if time >= 100.0 => 1,
+        time if time >= 10.0 => 2,
+        time if time >= 0.1 => 3,
+        _ => 5,
     };
     format!("{milliseconds:.decimals$}")
 }
@@ -114,7 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn times_keep_four_digits() {
-        assert_eq!([0.0456, 12.3456, 123.456, 4321.0].map(milliseconds), ["0.046", "12.35", "123.5", "4321"]);
+    fn times_keep_at_least_three_digits() {
+        let times = [0.00456, 0.456, 12.3456, 123.456, 4321.0].map(milliseconds);
+        assert_eq!(times, ["0.00456", "0.456", "12.35", "123.5", "4321"]);
     }
 }

@@ -33,7 +33,9 @@ pub struct Device {
 /// The vector paths `arguments` ask for: the one named, else all there are, best first.
 pub fn paths(arguments: &TargetArgs) -> Result<Vec<Simd>> {
     if let DeviceChoice::Cuda(number) = arguments.device {
-        return Err(Error::NoCuda { requested: format!("cuda:{number}") });
+        return Err(Error::NoCuda {
+            requested: format!("cuda:{number}"),
+        });
     }
     match arguments.simd {
         Some(simd) => Ok(vec![Cpu::with_simd(simd.into())?.simd()]),
@@ -52,6 +54,9 @@ impl Target {
             simd: simd.name().to_string(),
             threads: rayon::current_num_threads(),
         };
-        Ok(Target { backend: Backend::Cpu(cpu), device })
+        Ok(Target {
+            backend: Backend::Cpu(cpu),
+            device,
+        })
     }
 }

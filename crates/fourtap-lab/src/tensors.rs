@@ -14,15 +14,19 @@ use crate::error::{Error, Result};
 use crate::header;
 use crate::nearest::nearest;
 
-/// Every tensor the operator knows.
-const NAMES: [&str; 6] = [
-    "value",
-    "spatial_shapes",
-    "level_start_index",
-    "sampling_locations",
-    "attention_weights",
-    "grad_out",
+/// Every tensor the operator knows, and its axes.
+const TENSORS: [(&str, &str, usize); 6] = [
+    ("value", "[N, S, M, D]", 4),
+    ("spatial_shapes", "[L, 2]", 2),
+    ("level_start_index", "[L]", 1),
+    ("sampling_locations", "[N, Q, M, L, P, 2]", 6),
+    ("attention_weights", "[N, Q, M, L, P]", 5),
+    ("grad_out", "[N, Q, M*D]", 3),
 ];
+
+fn is_known(name: &str) -> bool {
+    TENSORS.iter().any(|(known, ..)| *known == name)
+}
 
 /// A file in memory, read as it is touched.
 #[derive(Debug)]
@@ -34,23 +38,45 @@ pub struct MappedFile {
 impl MappedFile {
     /// Maps the file at `path`.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |source| Error::Read { file: path.to_path_buf(), source };
+        let failed = |source| Error::Read {
+            file: path.to_path_buf(),
+            source,
+        };
         // Looked at before it is opened: opening a pipe would wait for somebody to write to it.
         let kind = fs::metadata(path).map_err(failed)?;
         if !kind.is_file() {
-            let found = if kind.is_dir() { "a folder" } else { "something else" };
-            return Err(Error::NotAFile { file: path.to_path_buf(), found });
+            let found = if kind.is_dir() {
+                "a folder"
+            } else {
+                "something else"
+            };
+            return Err(Error::NotAFile {
+                file: path.to_path_buf(),
+                found,
+            });
         }
         let file = File::open(path).map_err(failed)?;
         // SAFETY: the map is only read. That nobody changes the file meanwhile cannot be enforced; like every
         // program that maps files, this one relies on it.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-        Ok(MappedFile { path: path.to_path_buf(), map })
+        Ok(MappedFile {
+            path: path.to_path_buf(),
+            map,
+        })
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// That its tensors do not fit each other.
+    pub fn misfit(&self, source: fourtap::Error) -> Error {
+        let source = Box::new(source);
+        Error::Tensors {
+            file: self.path.clone(),
+            source,
+        }
     }
 }
 
@@ -73,6 +99,17 @@ impl Source<'_> {
     }
 }
 
+/// What to do about `grad_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradOut {
+    /// Not even look at it.
+    Ignored,
+    /// Take it if it is there.
+    Optional,
+    /// Fail without it.
+    Required,
+}
+
 /// The operator's inputs.
 #[derive(Debug)]
 pub struct Tensors<'a> {
@@ -84,7 +121,7 @@ pub struct Tensors<'a> {
     pub sampling_locations: Source<'a>,
     /// `[N, Q, M, L, P]`.
     pub attention_weights: Source<'a>,
-    /// `[N, Q, M*D]`, if it is there.
+    /// `[N, Q, M*D]`, if it was asked for and is there.
     pub grad_out: Option<Source<'a>>,
     /// Names in the file that mean nothing here.
     pub ignored: Vec<String>,
@@ -92,23 +129,28 @@ pub struct Tensors<'a> {
 
 impl<'a> Tensors<'a> {
     /// Finds the tensors in a file. Whether they fit each other is for the operator to say.
-    pub fn read(file: &'a MappedFile) -> Result<Self> {
+    pub fn read(file: &'a MappedFile, grad_out: GradOut) -> Result<Self> {
         let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
             file: file.path.clone(),
             found: header::explain(&file.map, &error),
         })?;
-        let reader = Reader { file: &file.path, parsed };
-        let shapes = reader.integers("spatial_shapes", "[L, 2]", 2)?.ok_or_else(|| reader.missing("spatial_shapes"))?;
-        let starts = reader.integers("level_start_index", "[L]", 1)?;
-        let mut ignored: Vec<String> = reader.parsed.names().into_iter().map(String::from).collect();
-        ignored.retain(|name| !NAMES.contains(&name.as_str()));
+        let reader = Reader { file, parsed };
+        let names = reader.parsed.names().into_iter();
+        let mut ignored: Vec<String> = names
+            .filter(|name| !is_known(name))
+            .map(String::from)
+            .collect();
         ignored.sort();
         Ok(Tensors {
+            levels: reader.levels()?,
             value: reader.required("value")?,
-            levels: Levels::from_i64(&shapes, starts.as_deref()).map_err(|source| reader.misfit(source))?,
             sampling_locations: reader.required("sampling_locations")?,
             attention_weights: reader.required("attention_weights")?,
-            grad_out: reader.numbers("grad_out")?,
+            grad_out: match grad_out {
+                GradOut::Ignored => None,
+                GradOut::Optional => reader.numbers("grad_out")?,
+                GradOut::Required => Some(reader.required("grad_out")?),
+            },
             ignored,
         })
     }
@@ -122,36 +164,42 @@ impl<'a> Tensors<'a> {
             attention_weights: self.attention_weights.view(),
         }
     }
-
-    /// `grad_out`, or an error that says it is missing from `file`.
-    pub fn required_grad_out(&self, file: &MappedFile) -> Result<View<'_>> {
-        let missing = || Error::MissingTensor {
-            file: file.path.clone(),
-            tensor: "grad_out",
-            found: "none of that name".to_string(),
-            near: nearest("grad_out", self.ignored.iter().map(String::as_str)).map(String::from),
-        };
-        self.grad_out.as_ref().map(Source::view).ok_or_else(missing)
-    }
 }
 
-/// A parsed header, and the file's name for messages.
+/// A parsed header, and its file for messages.
 struct Reader<'a> {
-    file: &'a Path,
+    file: &'a MappedFile,
     parsed: SafeTensors<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn find(&self, name: &str) -> Option<TensorView<'a>> {
-        self.parsed.tensor(name).ok()
+    /// The tensor of this name, if it is there and of the right rank.
+    fn find(&self, tensor: &'static str) -> Result<Option<TensorView<'a>>> {
+        let Ok(view) = self.parsed.tensor(tensor) else {
+            return Ok(None);
+        };
+        let found = view.shape().len();
+        let known = TENSORS.iter().find(|(name, ..)| *name == tensor);
+        match known.filter(|(.., rank)| *rank != found) {
+            None => Ok(Some(view)),
+            Some(&(_, axes, expected)) => {
+                let rank = fourtap::Error::Rank {
+                    tensor,
+                    expected,
+                    axes,
+                    found,
+                };
+                Err(self.file.misfit(rank))
+            }
+        }
     }
 
     fn missing(&self, tensor: &'static str) -> Error {
         let mut names = self.parsed.names();
         names.sort_unstable();
-        let unknown = names.iter().copied().filter(|name| !NAMES.contains(name));
+        let unknown = names.iter().copied().filter(|name| !is_known(name));
         Error::MissingTensor {
-            file: self.file.to_path_buf(),
+            file: self.file.path.clone(),
             tensor,
             near: nearest(tensor, unknown).map(String::from),
             found: match names.len() {
@@ -162,12 +210,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn misfit(&self, source: fourtap::Error) -> Error {
-        Error::Tensors { file: self.file.to_path_buf(), source }
-    }
-
     fn wrong_type(&self, tensor: &'static str, expected: &'static str, found: Dtype) -> Error {
-        Error::TensorType { file: self.file.to_path_buf(), tensor, expected, found: found.to_string() }
+        Error::TensorType {
+            file: self.file.path.clone(),
+            tensor,
+            expected,
+            found: found.to_string(),
+        }
     }
 
     fn required(&self, tensor: &'static str) -> Result<Source<'a>> {
@@ -175,7 +224,9 @@ impl<'a> Reader<'a> {
     }
 
     fn numbers(&self, tensor: &'static str) -> Result<Option<Source<'a>>> {
-        let Some(view) = self.find(tensor) else { return Ok(None) };
+        let Some(view) = self.find(tensor)? else {
+            return Ok(None);
+        };
         let dtype = match view.dtype() {
             Dtype::F16 => DType::F16,
             Dtype::BF16 => DType::BF16,
@@ -186,28 +237,54 @@ impl<'a> Reader<'a> {
         let (shape, data) = (view.shape(), view.data());
         // The format does not align tensors to their element size.
         if !data.as_ptr().addr().is_multiple_of(dtype.size()) {
-            return Array::copied(tensor, dtype, shape, data).map(|array| Some(Source::Owned(array)));
+            return Array::copied(tensor, dtype, shape, data)
+                .map(|array| Some(Source::Owned(array)));
         }
         // SAFETY: the parser has shown that `data`, which lives as long as the map, is as long as shape and type say.
         let view = unsafe { View::from_raw(data.as_ptr(), Layout::contiguous(dtype, shape)) };
         Ok(Some(Source::Borrowed(view)))
     }
 
-    fn integers(&self, tensor: &'static str, axes: &'static str, rank: usize) -> Result<Option<Vec<i64>>> {
-        let Some(view) = self.find(tensor) else { return Ok(None) };
-        let shape = view.shape();
-        if shape.len() != rank {
-            let found = shape.len();
-            return Err(self.misfit(fourtap::Error::Rank { tensor, expected: rank, axes, found }));
+    fn integers(&self, tensor: &'static str) -> Result<Option<Vec<i64>>> {
+        let Some(view) = self.find(tensor)? else {
+            return Ok(None);
+        };
+        let data = view.data();
+        let numbers = match view.dtype() {
+            Dtype::I64 => data
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&n| i64::from_le_bytes(n))
+                .collect(),
+            Dtype::I32 => data
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&n| i32::from_le_bytes(n).into())
+                .collect(),
+            other => return Err(self.wrong_type(tensor, "I64 or I32", other)),
+        };
+        Ok(Some(numbers))
+    }
+
+    fn levels(&self) -> Result<Levels> {
+        let shapes = self
+            .integers("spatial_shapes")?
+            .ok_or_else(|| self.missing("spatial_shapes"))?;
+        if let Some(view) = self
+            .find("spatial_shapes")?
+            .filter(|view| view.shape()[1] != 2)
+        {
+            let found = fourtap::Shape::new(view.shape());
+            let (tensor, expected) = ("spatial_shapes", "[L, 2]".to_string());
+            return Err(self.file.misfit(fourtap::Error::Shape {
+                tensor,
+                expected,
+                found,
+            }));
         }
-        if rank == 2 && shape[1] != 2 {
-            let found = fourtap::Shape::new(shape);
-            return Err(self.misfit(fourtap::Error::Shape { tensor, expected: axes.to_string(), found }));
-        }
-        match view.dtype() {
-            Dtype::I64 => Ok(Some(view.data().as_chunks().0.iter().map(|&n| i64::from_le_bytes(n)).collect())),
-            Dtype::I32 => Ok(Some(view.data().as_chunks().0.iter().map(|&n| i32::from_le_bytes(n).into()).collect())),
-            other => Err(self.wrong_type(tensor, "I64 or I32", other)),
-        }
+        let starts = self.integers("level_start_index")?;
+        Levels::from_i64(&shapes, starts.as_deref()).map_err(|source| self.file.misfit(source))
     }
 }

@@ -1,10 +1,9 @@
 //! One pass over one problem, ready to be repeated.
 
-use fourtap::msda::{self, Gradients, Inputs, Problem, Sizes, Traffic};
+use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Sizes, Traffic};
 use fourtap::{Backend, Layout, View};
 
 use crate::array::Array;
-use crate::cli::Direction;
 use crate::error::Result;
 
 /// Queries of the first image that [`Trial::in_bounds_fraction`] looks at, at most.
@@ -14,17 +13,36 @@ const QUERIES_LOOKED_AT: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Trial<'a> {
     backend: Backend,
-    direction: Direction,
     inputs: Inputs<'a>,
-    grad_out: View<'a>,
+    /// Only backward has one.
+    grad_out: Option<View<'a>>,
     problem: Problem,
 }
 
 impl<'a> Trial<'a> {
-    /// Checks the inputs.
-    pub fn new(backend: Backend, direction: Direction, inputs: Inputs<'a>, grad_out: View<'a>) -> Result<Self> {
+    /// A forward pass, if the tensors fit each other.
+    pub fn forward(backend: Backend, inputs: Inputs<'a>) -> fourtap::Result<Self> {
         let problem = Problem::new(&inputs)?;
-        Ok(Trial { backend, direction, inputs, grad_out, problem })
+        Ok(Trial {
+            backend,
+            inputs,
+            grad_out: None,
+            problem,
+        })
+    }
+
+    /// A backward pass to all three gradients, if the tensors fit each other.
+    pub fn backward(
+        backend: Backend,
+        inputs: Inputs<'a>,
+        grad_out: View<'a>,
+    ) -> fourtap::Result<Self> {
+        Backward::new(inputs, grad_out, Gradients::default())?;
+        let trial = Trial::forward(backend, inputs)?;
+        Ok(Trial {
+            grad_out: Some(grad_out),
+            ..trial
+        })
     }
 
     /// What is read.
@@ -32,14 +50,17 @@ impl<'a> Trial<'a> {
         &self.inputs
     }
 
-    /// The gradient backward starts from.
-    pub fn grad_out(&self) -> &View<'a> {
-        &self.grad_out
+    /// The gradient backward starts from; forward has none.
+    pub fn grad_out(&self) -> Option<&View<'a>> {
+        self.grad_out.as_ref()
     }
 
-    /// Which pass.
-    pub fn direction(&self) -> Direction {
-        self.direction
+    /// The names of [`Trial::outputs`].
+    pub fn output_names(&self) -> &'static [&'static str] {
+        match self.grad_out {
+            None => &["out"],
+            Some(_) => &["grad_value", "grad_locations", "grad_weights"],
+        }
     }
 
     /// What was checked.
@@ -49,32 +70,27 @@ impl<'a> Trial<'a> {
 
     /// Bytes and operations.
     pub fn traffic(&self) -> Traffic {
-        match self.direction {
-            Direction::Forward => Traffic::of_forward(&self.problem),
-            Direction::Backward => Traffic::of_backward(&self.problem),
+        match self.grad_out {
+            None => Traffic::of_forward(&self.problem),
+            Some(_) => Traffic::of_backward(&self.problem),
         }
     }
 
-    /// Tensors of NaN to compute into: `out`, or the gradients of value, locations and weights.
+    /// Tensors of NaN to compute into.
     pub fn outputs(&self) -> Result<Vec<Array>> {
-        let sizes = self.problem.sizes();
-        let value = self.problem.value().dtype();
-        match self.direction {
-            Direction::Forward => Ok(vec![Array::poisoned("out", value, &sizes.out())?]),
-            Direction::Backward => Ok(vec![
-                Array::poisoned("grad_value", value, &sizes.value())?,
-                Array::poisoned(
-                    "grad_locations",
-                    self.problem.sampling_locations().dtype(),
-                    &sizes.sampling_locations(),
-                )?,
-                Array::poisoned(
-                    "grad_weights",
-                    self.problem.attention_weights().dtype(),
-                    &sizes.attention_weights(),
-                )?,
-            ]),
-        }
+        let (sizes, problem) = (self.problem.sizes(), &self.problem);
+        let layouts = match self.grad_out {
+            None => vec![Layout::contiguous(problem.value().dtype(), &sizes.out())],
+            Some(_) => vec![
+                *problem.value(),
+                *problem.sampling_locations(),
+                *problem.attention_weights(),
+            ],
+        };
+        let pairs = self.output_names().iter().zip(layouts);
+        pairs
+            .map(|(name, like)| Array::poisoned(name, like.dtype(), like.shape().sizes()))
+            .collect()
     }
 
     /// Computes once.
@@ -82,17 +98,22 @@ impl<'a> Trial<'a> {
     /// # Panics
     /// If `outputs` are not what [`Trial::outputs`] gave.
     pub fn compute(&self, outputs: &mut [Array]) -> Result<()> {
-        match (self.direction, outputs) {
-            (Direction::Forward, [out]) => Ok(msda::forward(&self.backend, self.inputs, out.view_mut())?),
-            (Direction::Backward, [value, locations, weights]) => {
+        match (self.grad_out, outputs) {
+            (None, [out]) => Ok(msda::forward(&self.backend, self.inputs, out.view_mut())?),
+            (Some(grad_out), [value, locations, weights]) => {
                 let gradients = Gradients {
                     value: Some(value.view_mut()),
                     sampling_locations: Some(locations.view_mut()),
                     attention_weights: Some(weights.view_mut()),
                 };
-                Ok(msda::backward(&self.backend, self.inputs, self.grad_out, gradients)?)
+                Ok(msda::backward(
+                    &self.backend,
+                    self.inputs,
+                    grad_out,
+                    gradients,
+                )?)
             }
-            (direction, outputs) => panic!("{direction:?} with {} outputs", outputs.len()),
+            (_, outputs) => panic!("{} outputs for {:?}", outputs.len(), self.output_names()),
         }
     }
 

@@ -27,6 +27,7 @@ pub struct Workload {
     /// Channels a head (D).
     pub channels: u32,
     /// (height, width) of each level.
+    #[serde(deserialize_with = "pairs")]
     pub levels: Vec<[u32; 2]>,
     /// Points a level (P).
     pub points: u32,
@@ -81,11 +82,34 @@ impl<'de> Deserialize<'de> for Queries {
     }
 }
 
+/// Read by hand because an array of two would be read from a longer one without complaint.
+fn pairs<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Vec<[u32; 2]>, D::Error> {
+    let levels: Vec<Vec<u32>> = Deserialize::deserialize(deserializer)?;
+    let pair = |level: Vec<u32>| {
+        let wrong = |level: Vec<u32>| {
+            de::Error::custom(format!("expected [height, width], found {level:?}"))
+        };
+        <[u32; 2]>::try_from(level).map_err(wrong)
+    };
+    levels.into_iter().map(pair).collect()
+}
+
 const BUILT_IN: [(&str, &str); 5] = [
     ("seed-full", include_str!("../workloads/seed-full.toml")),
-    ("detr-encoder", include_str!("../workloads/detr-encoder.toml")),
-    ("dino-decoder", include_str!("../workloads/dino-decoder.toml")),
-    ("rtdetr-decoder", include_str!("../workloads/rtdetr-decoder.toml")),
+    (
+        "detr-encoder",
+        include_str!("../workloads/detr-encoder.toml"),
+    ),
+    (
+        "dino-decoder",
+        include_str!("../workloads/dino-decoder.toml"),
+    ),
+    (
+        "rtdetr-decoder",
+        include_str!("../workloads/rtdetr-decoder.toml"),
+    ),
     ("bev-d64", include_str!("../workloads/bev-d64.toml")),
 ];
 
@@ -103,23 +127,40 @@ impl Workload {
 
     /// The workload in the file at `path`.
     pub fn read(path: &Path) -> Result<Self> {
-        let failed = |source| Error::Read { file: path.to_path_buf(), source };
+        let failed = |source| Error::Read {
+            file: path.to_path_buf(),
+            source,
+        };
         if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::NotAFile { file: path.to_path_buf(), found: "a folder" });
+            return Err(Error::NotAFile {
+                file: path.to_path_buf(),
+                found: "a folder",
+            });
         }
-        Workload::parse(&path.display().to_string(), &fs::read_to_string(path).map_err(failed)?)
+        Workload::parse(
+            &path.display().to_string(),
+            &fs::read_to_string(path).map_err(failed)?,
+        )
     }
 
     fn parse(origin: &str, text: &str) -> Result<Self> {
-        let invalid = |found: String| Error::Workload { origin: origin.to_string(), found };
-        let workload: Workload =
-            toml::from_str(text).map_err(|error| invalid(error.to_string().trim_end().to_string()))?;
+        let invalid = |found: String| Error::Workload {
+            origin: origin.to_string(),
+            found,
+        };
+        let workload: Workload = toml::from_str(text)
+            .map_err(|error| invalid(error.to_string().trim_end().to_string()))?;
         workload.check(origin)?;
         Ok(workload)
     }
 
     fn check(&self, origin: &str) -> Result<()> {
-        let invalid = |found: String| Err(Error::Workload { origin: origin.to_string(), found });
+        let invalid = |found: String| {
+            Err(Error::Workload {
+                origin: origin.to_string(),
+                found,
+            })
+        };
         let sizes = [
             ("images", self.images),
             ("heads", self.heads),
@@ -136,25 +177,39 @@ impl Workload {
             return invalid("name: expected some letters, found none".to_string());
         }
         if self.levels.is_empty() {
-            return invalid("levels: expected at least one [height, width], found none".to_string());
+            return invalid(
+                "levels: expected at least one [height, width], found none".to_string(),
+            );
         }
         if let Some(level) = self.levels.iter().position(|level| level.contains(&0)) {
             let found = self.levels[level];
-            return invalid(format!("levels[{level}]: expected height and width of at least 1, found {found:?}"));
+            return invalid(format!(
+                "levels[{level}]: expected height and width of at least 1, found {found:?}"
+            ));
         }
         if self.reference == Reference::Pixels && self.queries != Queries::Pixels {
-            return invalid("queries: expected \"pixels\", as reference is, found a number".to_string());
+            return invalid(
+                "queries: expected \"pixels\", as reference is, found a number".to_string(),
+            );
         }
         let levels = match self.levels() {
             Ok(levels) => levels,
             Err(error) => return invalid(error.to_string()),
         };
         let sizes = self.sizes(&levels);
-        let elements = [&sizes.value()[..], &sizes.sampling_locations(), &[sizes.images, sizes.queries, sizes.heads, sizes.channels]];
+        let elements = [
+            &sizes.value()[..],
+            &sizes.sampling_locations(),
+            &[sizes.images, sizes.queries, sizes.heads, sizes.channels],
+        ];
         for shape in elements {
-            let bytes = shape.iter().try_fold(8usize, |product, &size| product.checked_mul(size));
+            let bytes = shape
+                .iter()
+                .try_fold(8usize, |product, &size| product.checked_mul(size));
             if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-                return invalid(format!("expected sizes whose product can be counted, found {shape:?}"));
+                return invalid(format!(
+                    "expected sizes whose product can be counted, found {shape:?}"
+                ));
             }
         }
         Ok(())
@@ -169,7 +224,11 @@ impl Workload {
 
     /// The levels, one right after another.
     pub fn levels(&self) -> fourtap::Result<Levels> {
-        let shapes: Vec<_> = self.levels.iter().map(|&[height, width]| (height as usize, width as usize)).collect();
+        let shapes: Vec<_> = self
+            .levels
+            .iter()
+            .map(|&[height, width]| (height as usize, width as usize))
+            .collect();
         Levels::packed(&shapes)
     }
 
@@ -216,13 +275,27 @@ reference = "pixels"
             ("rtdetr-decoder", [1, 300, 8, 32, 8400, 4]),
             ("bev-d64", [6, 10000, 8, 64, 30825, 8]),
         ];
-        assert_eq!(Workload::names().collect::<Vec<_>>(), published.map(|(name, _)| name));
+        assert_eq!(
+            Workload::names().collect::<Vec<_>>(),
+            published.map(|(name, _)| name)
+        );
         for (name, expected) in published {
             let workload = Workload::built_in(name).unwrap().unwrap();
             assert_eq!(workload.name, name);
-            let Sizes { images, pixels, heads, channels, queries, points, .. } =
-                workload.sizes(&workload.levels().unwrap());
-            assert_eq!([images, queries, heads, channels, pixels, points], expected, "{name}");
+            let Sizes {
+                images,
+                pixels,
+                heads,
+                channels,
+                queries,
+                points,
+                ..
+            } = workload.sizes(&workload.levels().unwrap());
+            assert_eq!(
+                [images, queries, heads, channels, pixels, points],
+                expected,
+                "{name}"
+            );
         }
     }
 
@@ -230,20 +303,49 @@ reference = "pixels"
     fn queries_are_pixels_or_a_number() {
         let workload = Workload::parse("small", SMALL).unwrap();
         assert_eq!(workload.sizes(&workload.levels().unwrap()).queries, 36);
-        let numbered = SMALL.replace("\"pixels\"\nheads", "7\nheads").replace("\"pixels\"", "\"random\"");
-        assert_eq!(Workload::parse("small", &numbered).unwrap().queries, Queries::Count(7));
+        let numbered = SMALL
+            .replace("\"pixels\"\nheads", "7\nheads")
+            .replace("\"pixels\"", "\"random\"");
+        assert_eq!(
+            Workload::parse("small", &numbered).unwrap().queries,
+            Queries::Count(7)
+        );
     }
 
     #[test]
     fn says_which_field_is_wrong() {
         let wrong = [
             ("images = 2", "images = 0", "images: expected at least 1"),
-            ("queries = \"pixels\"", "queries = \"all\"", "expected a number from 1 to"),
-            ("queries = \"pixels\"", "queries = -1", "expected a number from 1 to"),
-            ("queries = \"pixels\"", "queries = 5", "queries: expected \"pixels\""),
-            ("levels = [[5, 6], [2, 3]]", "levels = []", "levels: expected at least one"),
-            ("levels = [[5, 6], [2, 3]]", "levels = [[5, 0]]", "levels[0]: expected height and width"),
-            ("points = 1", "points = 1\nspeed = 9", "unknown field `speed`"),
+            (
+                "queries = \"pixels\"",
+                "queries = \"all\"",
+                "expected a number from 1 to",
+            ),
+            (
+                "queries = \"pixels\"",
+                "queries = -1",
+                "expected a number from 1 to",
+            ),
+            (
+                "queries = \"pixels\"",
+                "queries = 5",
+                "queries: expected \"pixels\"",
+            ),
+            (
+                "levels = [[5, 6], [2, 3]]",
+                "levels = []",
+                "levels: expected at least one",
+            ),
+            (
+                "levels = [[5, 6], [2, 3]]",
+                "levels = [[5, 0]]",
+                "levels[0]: expected height and width",
+            ),
+            (
+                "points = 1",
+                "points = 1\nspeed = 9",
+                "unknown field `speed`",
+            ),
             ("points = 1\n", "", "missing field `points`"),
             ("channels = 4", "channels = 4294967296", "channels"),
             ("heads = 3", "heads = 4294967295\n", "can be counted"),

@@ -111,7 +111,8 @@ pub fn forward(backend: &Backend, inputs: Inputs<'_>, out: ViewMut<'_>) -> Resul
 ///     },
 /// )?;
 /// assert_eq!(value, [0.5, 0.5]);
-/// assert_eq!(locations, [20.0, 0.0]); // 10 a pixel, 2 pixels wide
+/// // By x: 10 a pixel, 2 pixels wide. By y: below the only row lies nothing.
+/// assert_eq!(locations, [20.0, -15.0]);
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 pub fn backward(

@@ -5,7 +5,7 @@
 //! cancel, the naive error can be small by luck, so one unit of the accumulator's type at the largest sum of
 //! magnitudes is allowed on top.
 
-use crate::dtype::{DType, Element, bf16, f16};
+use crate::dtype::{DType, bf16, f16};
 use crate::msda::oracle::Sum;
 
 /// Which pass a result comes from.
@@ -65,8 +65,8 @@ pub fn judge(pass: Pass, dtype: DType, found: &[f64], oracle: &[Sum<f64>], naive
     for (index, ((&found, oracle), naive)) in found.iter().zip(oracle).zip(naive).enumerate() {
         let error = (found - oracle.total).abs();
         let naive = if dtype == DType::F64 { 0.0 } else { (round(dtype, naive.total) - oracle.total).abs() };
-        // Written so that a NaN wins and stays.
-        if !(error <= judgement.max_error) && !judgement.max_error.is_nan() {
+        // The first NaN wins and stays.
+        if (error > judgement.max_error || error.is_nan()) && !judgement.max_error.is_nan() {
             judgement = Judgement { worst: index, found, expected: oracle.total, max_error: error, ..judgement };
         }
         naive_error = naive_error.max(naive);

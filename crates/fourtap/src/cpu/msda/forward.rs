@@ -34,9 +34,12 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
         let lanes = E::Lanes::<I>::COUNT;
         let contiguous = self.plan.value.strides[3] == 1;
         let mut taps = vec![Taps::empty(); self.slots.len()];
-        for row in self.rows.rows() {
-            let [n, q] = [row / sizes.queries, row % sizes.queries];
+        for rows in self.rows.rows() {
+            let [[n, q], [next_n, next_q]] = rows.map(|row| [row / sizes.queries, row % sizes.queries]);
             for m in 0..sizes.heads {
+                if let Some(slots) = self.slots.first() {
+                    self.plan.prefetch([next_n, next_q, m], slots, sizes.levels * sizes.points);
+                }
                 // SAFETY: the row lies in the problem.
                 unsafe { self.find([n, q, m], &mut taps) };
                 let mut done = 0;

@@ -18,9 +18,12 @@ pub(super) struct Share<'a> {
 }
 
 impl Share<'_> {
+    /// Each row, and the one after it.
     #[inline(always)]
-    pub fn rows(&self) -> impl Iterator<Item = usize> {
-        self.rows.clone().map(|place| self.order.map_or(place, |order| order[place] as usize))
+    pub fn rows(&self) -> impl Iterator<Item = [usize; 2]> {
+        let row = |place: usize| self.order.map_or(place, |order| order[place] as usize);
+        let last = self.rows.end.saturating_sub(1);
+        self.rows.clone().map(move |place| [row(place), row((place + 1).min(last))])
     }
 }
 

@@ -1,7 +1,7 @@
 //! A checked call laid out for the kernels: pointers, strides and tables made once a call.
 
 use super::geometry::{BLOCK, Block, Cells, Grid};
-use crate::cpu::simd::widen_f16;
+use crate::cpu::simd::{prefetch, widen_f16};
 use crate::dtype::{DType, Element, Real, bf16, f16};
 use crate::msda::{Inputs, Problem, Sizes};
 use crate::tensor::View;
@@ -62,9 +62,19 @@ impl<const RANK: usize> Coordinates<RANK> {
 
     /// Offset, in elements, of the entries of one (image, query, head).
     #[inline(always)]
-    pub fn row(&self, [n, q, m]: [usize; 3]) -> isize {
-        let [sn, sq, sm] = [self.raw.strides[0], self.raw.strides[1], self.raw.strides[2]];
-        n as isize * sn + q as isize * sq + m as isize * sm
+    pub fn row(&self, row: [usize; 3]) -> isize {
+        let mut offset = 0isize;
+        for axis in 0..3 {
+            // Wrapping, because a row may be asked for that lies outside.
+            offset = offset.wrapping_add((row[axis] as isize).wrapping_mul(self.raw.strides[axis]));
+        }
+        offset
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: [usize; 3], place: isize, count: usize) {
+        let offset = self.row(row).wrapping_add(place).wrapping_mul(self.dtype.size() as isize);
+        prefetch(self.raw.first.wrapping_offset(offset), count * self.dtype.size());
     }
 
     /// The `width` numbers of each of `count` samples that follow each other from `row` on, one block a number.
@@ -312,6 +322,13 @@ impl<E: Element> Plan<E> {
     #[inline(always)]
     pub fn zeros(&self) -> *const E {
         self.zeros.as_ptr()
+    }
+
+    /// Asks for the locations and weights of `samples` samples of a row, which may lie outside the problem.
+    #[inline(always)]
+    pub fn prefetch(&self, row: [usize; 3], slots: &Slots<E::Accumulator>, samples: usize) {
+        self.locations.prefetch(row, slots.locations[0], 2 * samples);
+        self.weights.prefetch(row, slots.weights[0], samples);
     }
 
     /// x, y and attention weight of the first `count` samples of `slots`.

@@ -4,7 +4,7 @@
 use super::geometry::{BLOCK, Block, Cells, locate};
 use super::order::Share;
 use super::plan::{Coordinates, Plan, Raw, Slots};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided};
+use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;
 
@@ -50,17 +50,25 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
+        let (channels, lanes) = (sizes.channels, E::Lanes::<I>::COUNT);
         let contiguous = self.plan.value.strides[3] == 1 && self.grad_out.strides[2] == 1;
-        for row in self.rows.rows() {
-            let [n, q] = [row / sizes.queries, row % sizes.queries];
+        let vectors = if contiguous && channels.is_multiple_of(lanes) { channels / lanes } else { ANY };
+        for rows in self.rows.rows() {
+            let [[n, q], [next_n, next_q]] = rows.map(|row| [row / sizes.queries, row % sizes.queries]);
             for m in 0..sizes.heads {
+                if let Some(slots) = self.slots.first() {
+                    self.plan.prefetch([next_n, next_q, m], slots, sizes.levels * sizes.points);
+                    let grad_out = self.grad_out.at([next_n, next_q, m * channels]);
+                    prefetch(grad_out, channels * size_of::<E>());
+                }
                 for block in 0..self.slots.len() {
                     // SAFETY: the row lies in the problem.
                     unsafe {
-                        if contiguous {
-                            self.block::<I, true>([n, q, m], block);
-                        } else {
-                            self.block::<I, false>([n, q, m], block);
+                        match vectors {
+                            1 => self.block::<I, 1>([n, q, m], block),
+                            2 => self.block::<I, 2>([n, q, m], block),
+                            4 => self.block::<I, 4>([n, q, m], block),
+                            _ => self.block::<I, ANY>([n, q, m], block),
                         }
                     }
                 }
@@ -73,20 +81,29 @@ impl<E: Vectorized> SampleGradients<'_, E> {
     /// # Safety
     /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn block<I: Isa, const CONTIGUOUS: bool>(&self, [n, q, m]: [usize; 3], block: usize) {
+    unsafe fn block<I: Isa, const VECTORS: usize>(&self, [n, q, m]: [usize; 3], block: usize) {
         let slots = &self.slots[block];
         // SAFETY: the row lies in the problem.
         let [x, y, weight] = unsafe { self.plan.read([n, q, m], slots, slots.count) };
         let cells = locate(&slots.grid, &x, &y);
         let neighbours = self.plan.neighbours([n, m], slots, &cells);
         let grad_out = self.grad_out.at([n, q, m * self.plan.sizes.channels]).cast_const();
+        // SAFETY: the row lies in the problem and has as many vectors.
+        let grad: [E::Lanes<I>; VECTORS] = std::array::from_fn(|vector| unsafe {
+            Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT))
+        });
         let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];
         for i in 0..slots.count {
             let corners = [0, 1, 2, 3].map(|corner| neighbours[corner][i]);
             // SAFETY: a neighbour is a pixel of the level, or one of zeros.
-            let products = unsafe { self.dots::<I, CONTIGUOUS>(grad_out, corners) };
+            let four = unsafe {
+                match VECTORS {
+                    ANY => self.products_any::<I>(grad_out, corners),
+                    _ => products::<E, I, VECTORS>(&grad, corners),
+                }
+            };
             for corner in 0..4 {
-                dots[corner][i] = products[corner];
+                dots[corner][i] = four[corner];
             }
         }
         let [by_x, by_y, by_weight] = combine(&cells, &slots.grid.scale, &weight, &dots);
@@ -102,43 +119,59 @@ impl<E: Vectorized> SampleGradients<'_, E> {
         }
     }
 
-    /// The products of `grad_out` with each corner, summed over the channels.
+    /// The products of `grad_out` with each corner, summed over the channels, however many there are and wherever
+    /// they lie.
     ///
     /// # Safety
     /// All are readable.
     #[inline(always)]
-    unsafe fn dots<I: Isa, const CONTIGUOUS: bool>(
-        &self,
-        grad_out: *const E,
-        corners: [*const E; 4],
-    ) -> [E::Accumulator; 4] {
+    unsafe fn products_any<I: Isa>(&self, grad_out: *const E, corners: [*const E; 4]) -> [E::Accumulator; 4] {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
         let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
-        let mut first = 0;
-        while first < channels {
+        for first in (0..channels).step_by(lanes) {
             let count = (channels - first).min(lanes);
             // SAFETY: `first..first + count` are channels of both.
-            unsafe {
-                let load = |from: *const E, stride: isize| -> E::Lanes<I> {
+            let load = |from: *const E, stride: isize| -> E::Lanes<I> {
+                unsafe {
                     let from = from.offset(first as isize * stride);
-                    match (CONTIGUOUS, count == lanes) {
-                        (true, true) => Access::<E>::load(from),
-                        (true, false) => Access::<E>::load_first(from, count),
-                        (false, _) => load_strided(from, stride, count),
+                    match stride {
+                        1 => Access::<E>::load_first(from, count),
+                        _ => load_strided(from, stride, count),
                     }
-                };
-                let grad = load(grad_out, if CONTIGUOUS { 1 } else { self.grad_out.strides[2] });
-                for (sum, corner) in sums.iter_mut().zip(corners) {
-                    let zeros = corner == self.plan.zeros();
-                    let channels = load(corner, if CONTIGUOUS || zeros { 1 } else { self.plan.value.strides[3] });
-                    *sum = channels.mul_add(grad, *sum);
                 }
+            };
+            let grad = load(grad_out, self.grad_out.strides[2]);
+            for (sum, corner) in sums.iter_mut().zip(corners) {
+                let stride = if corner == self.plan.zeros() { 1 } else { self.plan.value.strides[3] };
+                *sum = load(corner, stride).mul_add(grad, *sum);
             }
-            first += lanes;
         }
         Lanes::sums(sums)
     }
 }
+
+/// The products of `grad` with each corner, summed over the channels.
+///
+/// # Safety
+/// The corners are readable, for as many channels as `grad` has lanes.
+#[inline(always)]
+unsafe fn products<E: Vectorized, I: Isa, const VECTORS: usize>(
+    grad: &[E::Lanes<I>; VECTORS],
+    corners: [*const E; 4],
+) -> [E::Accumulator; 4] {
+    let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
+    for (sum, corner) in sums.iter_mut().zip(corners) {
+        for (vector, grad) in grad.iter().enumerate() {
+            // SAFETY: as the caller promises.
+            let channels: E::Lanes<I> = unsafe { Access::<E>::load(corner.add(vector * E::Lanes::<I>::COUNT)) };
+            *sum = channels.mul_add(*grad, *sum);
+        }
+    }
+    Lanes::sums(sums)
+}
+
+/// In place of a number of vectors: as many as there are, and channels need not follow each other.
+const ANY: usize = 0;
 
 /// From the dot products to the gradients by x, y and weight; exactly 0 where a sample takes no part.
 #[inline(always)]
@@ -148,19 +181,24 @@ fn combine<R: Real>(
     weight: &Block<R>,
     dots: &[Block<R>; 4],
 ) -> [Block<R>; 3] {
+    // Loops without branches, which compilers vectorise.
+    let mut inner = [[R::ZERO; BLOCK]; 4];
+    for corner in 0..4 {
+        for i in 0..BLOCK {
+            let inside = cells.inside[i] >> corner & 1 != 0;
+            inner[corner][i] = if inside { dots[corner][i] } else { R::ZERO };
+        }
+    }
     let mut gradients = [[R::ZERO; BLOCK]; 3];
     for i in 0..BLOCK {
         let [x, y] = [cells.past[0][i], cells.past[1][i]];
-        let corner = |corner: usize| if cells.inside[i] >> corner & 1 != 0 { dots[corner][i] } else { R::ZERO };
-        let [a, b, c, d] = [corner(0), corner(1), corner(2), corner(3)];
-        let all = [
-            weight[i] * scale[0][i] * ((R::ONE - y) * (b - a) + y * (d - c)),
-            weight[i] * scale[1][i] * ((R::ONE - x) * (c - a) + x * (d - b)),
-            (R::ONE - y) * ((R::ONE - x) * a + x * b) + y * ((R::ONE - x) * c + x * d),
-        ];
-        for (gradient, one) in gradients.iter_mut().zip(all) {
-            gradient[i] = if cells.inside[i] != 0 { one } else { R::ZERO };
-        }
+        let [a, b, c, d] = [inner[0][i], inner[1][i], inner[2][i], inner[3][i]];
+        let by_x = weight[i] * scale[0][i] * ((R::ONE - y) * (b - a) + y * (d - c));
+        let by_y = weight[i] * scale[1][i] * ((R::ONE - x) * (c - a) + x * (d - b));
+        let takes_part = cells.inside[i] != 0;
+        gradients[0][i] = if takes_part { by_x } else { R::ZERO };
+        gradients[1][i] = if takes_part { by_y } else { R::ZERO };
+        gradients[2][i] = (R::ONE - y) * ((R::ONE - x) * a + x * b) + y * ((R::ONE - x) * c + x * d);
     }
     gradients
 }

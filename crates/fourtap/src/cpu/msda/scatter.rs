@@ -6,8 +6,11 @@ use std::ops::Range;
 
 use super::geometry::locate;
 use super::plan::{Plan, Raw, Slots};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, store_strided};
+use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch, store_strided};
 use crate::dtype::Element;
+
+/// How many queries ahead of their use data is asked for.
+const PREFETCH_QUERIES: usize = 16;
 
 /// One level, laid out for walking its samples.
 pub(super) struct LevelWalk<R> {
@@ -33,27 +36,37 @@ pub(super) struct Scatter<'a, E: Element> {
 impl<E: Vectorized> Kernel for Scatter<'_, E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
+        let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
+        let contiguous = self.grad_out.strides[2] == 1;
         // SAFETY: the band lies in the problem.
         unsafe {
-            if self.grad_out.strides[2] == 1 {
-                self.add_all::<I, true>();
-            } else {
-                self.add_all::<I, false>();
+            match channels / lanes {
+                1 if contiguous && channels == lanes => self.add_all::<I, 1>(),
+                2 if contiguous && channels == 2 * lanes => self.add_all::<I, 2>(),
+                4 if contiguous && channels == 4 * lanes => self.add_all::<I, 4>(),
+                _ => self.add_all::<I, ANY>(),
             }
             self.write_back::<I>();
         }
     }
 }
 
+/// In place of a number of vectors: as many as there are, and channels need not follow each other.
+const ANY: usize = 0;
+
 impl<E: Vectorized> Scatter<'_, E> {
     /// # Safety
     /// The band lies in the problem.
     #[inline(always)]
-    unsafe fn add_all<I: Isa, const CONTIGUOUS: bool>(&mut self) {
+    unsafe fn add_all<I: Isa, const VECTORS: usize>(&mut self) {
         let sizes = self.plan.sizes;
+        if sizes.points == 0 {
+            return;
+        }
         let pixels = self.band.len() as u64;
         for query in (0..sizes.queries).step_by(self.walk.queries) {
             let queries = (sizes.queries - query).min(self.walk.queries);
+            self.prefetch(query + PREFETCH_QUERIES);
             for slots in &self.walk.slots {
                 // Fewer only in the last pass, and only where one block holds all points of several queries.
                 let count = slots.count.min(queries * sizes.points);
@@ -70,10 +83,20 @@ impl<E: Vectorized> Scatter<'_, E> {
                     }
                     let q = query + slots.samples[i][0];
                     let grad_out = self.grad_out.at([self.image, q, self.head * sizes.channels]);
+                    // SAFETY: the query lies in the problem.
+                    let grad = unsafe { self.load::<I, VECTORS>(grad_out) };
                     for (corner, pixel) in [first, first + 1, below, below + 1].into_iter().enumerate() {
                         if cells.inside[i] >> corner & 1 != 0 && (pixel as u64) < pixels {
+                            let share = E::Lanes::<I>::splat(shares[corner][i]);
                             // SAFETY: the pixel lies in the band and the query in the problem.
-                            unsafe { self.add::<I, CONTIGUOUS>(grad_out, pixel as usize, shares[corner][i]) };
+                            unsafe {
+                                let sums = self.sums.as_mut_ptr().add(pixel as usize * sizes.channels);
+                                if VECTORS == ANY {
+                                    self.add_any::<I>(sums, grad_out, share);
+                                } else {
+                                    add::<E, I, VECTORS>(sums, &grad, share);
+                                }
+                            }
                         }
                     }
                 }
@@ -81,36 +104,46 @@ impl<E: Vectorized> Scatter<'_, E> {
         }
     }
 
-    /// Adds `share * grad_out` to a pixel's sums.
+    /// # Safety
+    /// `grad_out` is readable.
+    #[inline(always)]
+    unsafe fn load<I: Isa, const VECTORS: usize>(&self, grad_out: *const E) -> [E::Lanes<I>; VECTORS] {
+        // SAFETY: a pixel has as many vectors.
+        std::array::from_fn(|vector| unsafe { Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT)) })
+    }
+
+    /// Asks for what the pass from `query` on will read. The entries of one head and level lie so far apart that
+    /// the processor does not see the pattern, and waiting for them took half the time.
+    #[inline(always)]
+    fn prefetch(&self, query: usize) {
+        for query in query..query + self.walk.queries {
+            let grad_out = self.grad_out.at([self.image, query, self.head * self.plan.sizes.channels]);
+            prefetch(grad_out, self.plan.sizes.channels * size_of::<E>());
+            let row = [self.image, query, self.head];
+            self.plan.prefetch(row, &self.walk.slots[0], self.plan.sizes.points);
+        }
+    }
+
+    /// Adds `share * grad_out` to a pixel's sums, however many channels there are and wherever they lie.
     ///
     /// # Safety
-    /// The pixel lies in the band, and `grad_out` is readable.
+    /// The sums are the pixel's, and `grad_out` is readable.
     #[inline(always)]
-    unsafe fn add<I: Isa, const CONTIGUOUS: bool>(&mut self, grad_out: *const E, pixel: usize, share: E::Accumulator) {
+    unsafe fn add_any<I: Isa>(&self, sums: *mut E::Accumulator, grad_out: *const E, share: E::Lanes<I>) {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
-        let share = E::Lanes::<I>::splat(share);
-        let stride = if CONTIGUOUS { 1 } else { self.grad_out.strides[2] };
-        let mut first = 0;
-        while first < channels {
+        let stride = self.grad_out.strides[2];
+        for first in (0..channels).step_by(lanes) {
             let count = (channels - first).min(lanes);
-            // SAFETY: `first..first + count` are channels of `grad_out` and of the pixel's sums.
+            // SAFETY: `first..first + count` are channels of both.
             unsafe {
-                let from = grad_out.offset(first as isize * stride);
-                let to = self.sums.as_mut_ptr().add(pixel * channels + first);
-                if CONTIGUOUS && count == lanes {
-                    let grad: E::Lanes<I> = Access::<E>::load(from);
-                    let sum: E::Lanes<I> = Access::<E::Accumulator>::load(to);
-                    Access::<E::Accumulator>::store(grad.mul_add(share, sum), to);
-                } else {
-                    let grad: E::Lanes<I> = match CONTIGUOUS {
-                        true => Access::<E>::load_first(from, count),
-                        false => load_strided(from, stride, count),
-                    };
-                    let sum: E::Lanes<I> = Access::<E::Accumulator>::load_first(to, count);
-                    Access::<E::Accumulator>::store_first(grad.mul_add(share, sum), to, count);
-                }
+                let (from, to) = (grad_out.offset(first as isize * stride), sums.add(first));
+                let grad: E::Lanes<I> = match stride {
+                    1 => Access::<E>::load_first(from, count),
+                    _ => load_strided(from, stride, count),
+                };
+                let sum: E::Lanes<I> = Access::<E::Accumulator>::load_first(to, count);
+                Access::<E::Accumulator>::store_first(grad.mul_add(share, sum), to, count);
             }
-            first += lanes;
         }
     }
 
@@ -141,6 +174,26 @@ impl<E: Vectorized> Scatter<'_, E> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Adds `share * grad` to a pixel's sums.
+///
+/// # Safety
+/// The sums are the pixel's, as many as `grad` has lanes.
+#[inline(always)]
+unsafe fn add<E: Vectorized, I: Isa, const VECTORS: usize>(
+    sums: *mut E::Accumulator,
+    grad: &[E::Lanes<I>; VECTORS],
+    share: E::Lanes<I>,
+) {
+    for vector in 0..VECTORS {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let to = sums.add(vector * E::Lanes::<I>::COUNT);
+            let sum: E::Lanes<I> = Access::<E::Accumulator>::load(to);
+            Access::<E::Accumulator>::store(grad[vector].mul_add(share, sum), to);
         }
     }
 }

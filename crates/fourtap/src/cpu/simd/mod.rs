@@ -197,6 +197,22 @@ pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(vector: V, to: *mut
     }
 }
 
+/// Asks for the cache lines of `bytes` bytes at `address`, which need not be readable. Nothing where there is no such
+/// instruction.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch of any address is a hint and never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(address.wrapping_byte_add(line).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, bytes);
+}
+
 /// f16 to f32 in a form compilers vectorise, which `half`'s, with its run-time detection, is not.
 #[inline(always)]
 pub(crate) fn widen_f16(half: f16) -> f32 {

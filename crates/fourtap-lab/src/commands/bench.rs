@@ -1,0 +1,313 @@
+//! `fourtap bench`: verify, then time.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fourtap::msda::Inputs;
+use fourtap::{DType, View};
+use indicatif::ProgressBar;
+
+use super::{json_line, note, print, progress};
+use crate::cli::{BenchArgs, Direction};
+use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::generate;
+use crate::machine;
+use crate::measure::measure;
+use crate::record::{DTypes, ProblemSizes, Record, SCHEMA};
+use crate::selection::{self, Benchmark, Subject};
+use crate::statistics::Summary;
+use crate::table;
+use crate::target::Target;
+use crate::tensors::{GradOut, MappedFile, Source, Tensors};
+use crate::trial::Trial;
+use crate::verification::verify;
+use crate::workload::Workload;
+
+/// Most time spent on repeating one benchmark.
+const BUDGET: Duration = Duration::from_secs(3);
+const QUICK_BUDGET: Duration = Duration::from_millis(500);
+
+/// Half the confidence interval, as a share of the median, that deserves a word.
+const UNCERTAIN: f64 = 0.05;
+
+pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
+    if arguments.list {
+        let workloads = Workload::names()
+            .filter_map(Workload::built_in)
+            .collect::<Result<Vec<_>>>()?;
+        print(table::workloads(&workloads))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Every name is looked up and every file opened before the first, perhaps long, measurement.
+    let target = Target::new(&arguments.target)?;
+    let subjects = selection::subjects(arguments)?;
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    let mut plan: Vec<_> = subjects
+        .iter()
+        .map(|subject| subject.benchmarks(arguments))
+        .collect();
+    let all: usize = plan.iter().map(Vec::len).sum();
+    for benchmarks in &mut plan {
+        benchmarks.retain(|benchmark| benchmark.name().contains(filter));
+    }
+    let count: usize = plan.iter().map(Vec::len).sum();
+    if count == 0 {
+        return Err(Error::NothingSelected {
+            filter: filter.to_string(),
+            count: all,
+        });
+    }
+    let mut bench = Bench {
+        target,
+        seed: arguments.seed,
+        budget: if arguments.quick {
+            QUICK_BUDGET
+        } else {
+            BUDGET
+        },
+        bar: progress(count as u64),
+        sink: Sink::open(arguments.json.as_deref())?,
+        records: Vec::new(),
+        failed: None,
+    };
+    for (subject, benchmarks) in subjects.iter().zip(plan) {
+        bench.subject(subject, &benchmarks)?;
+    }
+    bench.bar.finish_and_clear();
+    if !matches!(bench.sink, Sink::Stdout) && !bench.records.is_empty() {
+        print(table::results(&bench.records))?;
+    }
+    let uncertain = bench
+        .records
+        .iter()
+        .filter(|record| record.summary().relative_spread() > UNCERTAIN);
+    let (uncertain, all) = (uncertain.count(), bench.records.len());
+    if uncertain > 0 {
+        let longer = if arguments.quick {
+            ", or leave --quick out"
+        } else {
+            ""
+        };
+        note(&format!(
+            "note: {uncertain} of {all} medians are uncertain by more than 5 %: close other programs{longer}"
+        ));
+    }
+    Ok(bench.failed.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Where records go.
+#[derive(Debug)]
+enum Sink {
+    Nowhere,
+    Stdout,
+    File { path: PathBuf, file: File },
+}
+
+impl Sink {
+    fn open(path: Option<&Path>) -> Result<Self> {
+        match path {
+            None => Ok(Sink::Nowhere),
+            Some(path) if path == Path::new("-") => Ok(Sink::Stdout),
+            Some(path) => {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                let file = file.map_err(|source| Error::Write {
+                    file: path.to_path_buf(),
+                    source,
+                })?;
+                Ok(Sink::File {
+                    path: path.to_path_buf(),
+                    file,
+                })
+            }
+        }
+    }
+
+    /// As soon as it is known, so that an interrupted run keeps what it has.
+    fn put(&mut self, record: &Record) -> Result<()> {
+        let line = json_line(record)?;
+        match self {
+            Sink::Nowhere => Ok(()),
+            Sink::Stdout => print(line),
+            Sink::File { path, file } => {
+                file.write_all(line.as_bytes())
+                    .map_err(|source| Error::Write {
+                        file: path.clone(),
+                        source,
+                    })
+            }
+        }
+    }
+}
+
+/// A run of benchmarks.
+struct Bench {
+    target: Target,
+    seed: u64,
+    budget: Duration,
+    bar: ProgressBar,
+    sink: Sink,
+    records: Vec<Record>,
+    /// What to end with if something failed; a failed verification outweighs the rest.
+    failed: Option<ExitCode>,
+}
+
+impl Bench {
+    /// All benchmarks of a subject. What fails is reported and skipped; only an unwritable result stops the rest.
+    fn subject(&mut self, subject: &Subject, benchmarks: &[Benchmark]) -> Result<()> {
+        let mut remaining = benchmarks;
+        while let Some(first) = remaining.first() {
+            let same = |other: &&Benchmark| {
+                other.distribution == first.distribution && other.dtype == first.dtype
+            };
+            let count = remaining.iter().take_while(same).count();
+            let (group, rest) = remaining.split_at(count);
+            remaining = rest;
+            let done = match subject {
+                Subject::Synthetic(workload) => self.synthetic(workload, group),
+                Subject::File(file) => self.file(file, group),
+            };
+            match done {
+                Err(error @ (Error::Stdout(_) | Error::Write { .. })) => return Err(error),
+                Err(error) => self.fail(&error),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.bar.suspend(|| error.report());
+        if self.failed != Some(ExitCode::from(EXIT_MISMATCH)) {
+            self.failed = Some(error.exit_code());
+        }
+    }
+
+    fn say(&self, benchmark: &Benchmark, phase: &str) {
+        self.bar
+            .set_message(format!("{}: {phase}", benchmark.name()));
+    }
+
+    /// Benchmarks of one distribution and element type, which share their numbers.
+    fn synthetic(&mut self, workload: &Workload, group: &[Benchmark]) -> Result<()> {
+        let Some((first, distribution, dtype)) = group
+            .first()
+            .and_then(|first| Some((first, first.distribution?, first.dtype?)))
+        else {
+            return Ok(());
+        };
+        let levels = workload.levels()?;
+        let sizes = workload.sizes(&levels);
+        // Inputs, outputs and gradients at once: better no result than a machine that swaps.
+        let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
+        let coordinates = 3 * count(&sizes.attention_weights()) * DType::F32.size() as u64;
+        let values = (count(&sizes.value()) + count(&sizes.out())) * dtype.size() as u64;
+        let needed = 2 * (coordinates + values);
+        if let Some(available) = machine::memory_available().filter(|&available| needed > available)
+        {
+            let what = format!("{}/{}/{dtype}", workload.name, distribution.name());
+            return Err(Error::Memory {
+                what,
+                needed,
+                available: Some(available),
+            });
+        }
+        self.say(first, "making random numbers");
+        let locations =
+            generate::locations(&sizes, &levels, workload.reference, distribution, self.seed)?;
+        let weights = generate::weights(&sizes, self.seed)?;
+        let value = generate::value(&sizes, dtype, self.seed)?;
+        let grad_out = generate::grad_out(&sizes, dtype, self.seed)?;
+        let inputs = Inputs {
+            value: value.view(),
+            levels: &levels,
+            sampling_locations: locations.view(),
+            attention_weights: weights.view(),
+        };
+        self.group(group, inputs, grad_out.view())
+    }
+
+    fn file(&mut self, file: &MappedFile, group: &[Benchmark]) -> Result<()> {
+        let misfit = |source| file.misfit(source);
+        let tensors = Tensors::read(file, GradOut::Optional)?;
+        let forward = Trial::forward(self.target.backend, tensors.inputs()).map_err(misfit)?;
+        let (sizes, dtype) = (
+            *forward.problem().sizes(),
+            forward.problem().value().dtype(),
+        );
+        if sizes.samples() == 0 || sizes.pixels == 0 {
+            let workload = file.path().display().to_string();
+            return Err(Error::NothingToTime { workload });
+        }
+        let grad_out = match &tensors.grad_out {
+            Some(grad_out) => grad_out,
+            None => &Source::Owned(generate::grad_out(&sizes, dtype, self.seed)?),
+        };
+        let (inputs, grad_out) = (tensors.inputs(), grad_out.view());
+        Trial::backward(self.target.backend, inputs, grad_out).map_err(misfit)?;
+        self.group(group, inputs, grad_out)
+    }
+
+    fn group(&mut self, group: &[Benchmark], inputs: Inputs<'_>, grad_out: View<'_>) -> Result<()> {
+        let backend = self.target.backend;
+        for benchmark in group {
+            let trial = match benchmark.direction {
+                Direction::Forward => Trial::forward(backend, inputs)?,
+                Direction::Backward => Trial::backward(backend, inputs, grad_out)?,
+            };
+            self.one(benchmark, &trial)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, benchmark: &Benchmark, trial: &Trial<'_>) -> Result<()> {
+        let mut outputs = trial.outputs()?;
+        self.say(benchmark, "verifying");
+        trial.compute(&mut outputs)?;
+        let verification = match verify(trial, &outputs, self.seed)? {
+            Ok(verification) => verification,
+            Err(found) => {
+                self.fail(&Error::Verification {
+                    benchmark: benchmark.name(),
+                    found,
+                });
+                self.bar.inc(1);
+                return Ok(());
+            }
+        };
+        self.say(benchmark, "timing");
+        let samples_ms = measure(trial, &mut outputs, self.budget)?;
+        let summary = Summary::of(&samples_ms);
+        let traffic = trial.traffic();
+        let per_second = |count: u64| count as f64 / summary.median / 1e6;
+        let record = Record {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            unix_time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            workload: benchmark.workload.clone(),
+            distribution: benchmark.distribution_name().to_string(),
+            seed: self.seed,
+            problem: ProblemSizes::from(trial.problem()),
+            dtypes: DTypes::from(trial.problem()),
+            direction: benchmark.direction,
+            device: self.target.device.clone(),
+            verification,
+            median_ms: summary.median,
+            ci_low_ms: summary.low,
+            ci_high_ms: summary.high,
+            samples_ms,
+            traffic: traffic.into(),
+            in_bounds_fraction: trial.in_bounds_fraction()?,
+            gathered_gb_s: per_second(traffic.gathered_bytes),
+            gflop_s: per_second(traffic.flop),
+        };
+        self.sink.put(&record)?;
+        self.records.push(record);
+        self.bar.inc(1);
+        Ok(())
+    }
+}

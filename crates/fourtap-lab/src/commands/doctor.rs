@@ -1,0 +1,117 @@
+//! `fourtap doctor`: what this machine has and what is missing.
+
+use std::process::ExitCode;
+
+use fourtap::cpu::Simd;
+use serde::Serialize;
+
+use super::check::{self, Report};
+use super::{print, print_json};
+use crate::cli::DoctorArgs;
+use crate::error::Result;
+use crate::machine::{self, gib};
+use crate::record::SCHEMA;
+
+/// Random problems of the self-check: under a second.
+const CASES: u64 = 20;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    schema: u32,
+    version: &'static str,
+    command: &'static str,
+    system: &'static str,
+    architecture: &'static str,
+    processor: Option<String>,
+    hardware_threads: Option<usize>,
+    threads: usize,
+    vector_paths: Vec<&'static str>,
+    vector_path_chosen: &'static str,
+    vector_paths_missing: Vec<&'static str>,
+    memory_bytes: Option<u64>,
+    memory_available_bytes: Option<u64>,
+    gpu: &'static str,
+    self_check: Report,
+}
+
+pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
+    let available: Vec<Simd> = Simd::available().collect();
+    let missing = Simd::ALL.iter().filter(|simd| !simd.is_available());
+    let diagnosis = Diagnosis {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        command: "doctor",
+        system: std::env::consts::OS,
+        architecture: std::env::consts::ARCH,
+        processor: machine::cpu_model(),
+        hardware_threads: std::thread::available_parallelism().ok().map(usize::from),
+        threads: rayon::current_num_threads(),
+        vector_paths: available.iter().map(|simd| simd.name()).collect(),
+        vector_path_chosen: Simd::best().name(),
+        vector_paths_missing: missing.map(|simd| simd.name()).collect(),
+        memory_bytes: machine::memory_total(),
+        memory_available_bytes: machine::memory_available(),
+        gpu: "none used: this build has no CUDA backend",
+        self_check: check::check(0, CASES, &available)?,
+    };
+    if arguments.json {
+        print_json(&diagnosis)?;
+    } else {
+        print(diagnosis.in_words())?;
+    }
+    Ok(diagnosis.self_check.exit_code())
+}
+
+impl Diagnosis {
+    fn in_words(&self) -> String {
+        let chosen = self.vector_path_chosen;
+        let others: Vec<_> = self
+            .vector_paths
+            .iter()
+            .copied()
+            .filter(|path| *path != chosen)
+            .collect();
+        let mut vectors = format!("{chosen}, the widest this processor has");
+        if !others.is_empty() {
+            vectors += &format!("; also {}", others.join(", "));
+        }
+        if !self.vector_paths_missing.is_empty() {
+            vectors += &format!("; missing: {}", self.vector_paths_missing.join(", "));
+        }
+        let threads = match self.hardware_threads {
+            Some(hardware) if hardware == self.threads => format!("{hardware}, all there are"),
+            Some(hardware) => format!("{} of {hardware}", self.threads),
+            None => self.threads.to_string(),
+        };
+        let memory = match (self.memory_bytes, self.memory_available_bytes) {
+            (Some(all), Some(free)) => format!("{}, {} free", gib(all), gib(free)),
+            _ => "unknown on this system".to_string(),
+        };
+        let mut lines = vec![
+            ("fourtap", self.version.to_string()),
+            ("system", format!("{} {}", self.system, self.architecture)),
+            (
+                "processor",
+                self.processor
+                    .clone()
+                    .unwrap_or("unknown on this system".to_string()),
+            ),
+            ("vectors", vectors),
+            ("threads", threads),
+            ("memory", memory),
+            ("gpu", self.gpu.to_string()),
+            ("self-check", self.self_check.summary()),
+        ];
+        if !self.self_check.mismatches.is_empty() {
+            lines.push((
+                "advice",
+                "results are wrong here: run `fourtap check` and report what it prints".to_string(),
+            ));
+        }
+        lines
+            .iter()
+            .map(|(what, found)| format!("{what:12}{found}\n"))
+            .collect()
+    }
+}

@@ -1,0 +1,76 @@
+//! One module a subcommand.
+
+mod bench;
+mod check;
+mod doctor;
+mod run;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::cli::{Cli, Command};
+use crate::error::{Error, Result};
+
+/// Does what was typed.
+pub fn execute(cli: Cli) -> Result<ExitCode> {
+    if let Some(requested) = cli.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(requested as usize)
+            .build_global()
+            .map_err(|error| Error::Threads {
+                requested,
+                reason: error.to_string(),
+            })?;
+    }
+    match cli.command {
+        Command::Run(arguments) => run::execute(&arguments),
+        Command::Bench(arguments) => bench::execute(&arguments),
+        Command::Check(arguments) => check::execute(&arguments),
+        Command::Doctor(arguments) => doctor::execute(&arguments),
+        Command::Completions { shell } => {
+            // Into memory first: the generator panics if it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fourtap", &mut script);
+            print(&script)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Writes data to standard output; `print!` would panic where that is closed.
+fn print(data: impl AsRef<[u8]>) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(data.as_ref())
+        .and_then(|()| stdout.flush())
+        .map_err(Error::Stdout)
+}
+
+/// Writes one JSON record, on one line.
+fn print_json(record: &impl Serialize) -> Result<()> {
+    print(json_line(record)?)
+}
+
+fn json_line(record: &impl Serialize) -> Result<String> {
+    let json = serde_json::to_string(record).map_err(|error| Error::Stdout(error.into()))?;
+    Ok(json + "\n")
+}
+
+/// Tells the user something that is not data.
+fn note(text: &str) {
+    // A note that cannot be read is no reason to stop.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A bar on standard error; nothing is drawn unless that is a terminal.
+fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,198 @@
+//! `fourtap bench`: only what is right is timed, and every result is a record.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use common::{command, encode, entry, folder_with, fourtap, valid, with};
+
+const SMALL: &str = r#"
+name = "small"
+description = "milliseconds to time"
+images = 1
+queries = 20
+heads = 2
+channels = 8
+levels = [[6, 7], [3, 3]]
+points = 2
+reference = "raster"
+"#;
+
+#[test]
+fn every_result_is_one_record() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    let arguments = [
+        "bench",
+        "small.toml",
+        "--dtype",
+        "f32,bf16",
+        "--dtype",
+        "f16,f64",
+        "--images",
+        "2",
+    ];
+    let outcome = fourtap(
+        folder.path(),
+        arguments.iter().chain(&["--json", "results.jsonl"]),
+    );
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(
+        outcome
+            .stdout
+            .lines()
+            .all(|line| line.chars().count() <= 100),
+        "{}",
+        outcome.stdout
+    );
+    let lines = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
+    // 4 types, 2 distributions, 2 directions.
+    assert_eq!(lines.lines().count(), 16);
+    for line in lines.lines() {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(record["workload"], "small");
+        assert_eq!(record["problem"]["images"], 2);
+        assert_eq!(record["dtypes"]["locations"], "f32");
+        let median = record["median_ms"].as_f64().unwrap();
+        assert!(record["ci_low_ms"].as_f64().unwrap() <= median);
+        assert!(record["ci_high_ms"].as_f64().unwrap() >= median);
+        assert!(record["samples_ms"].as_array().unwrap().len() >= 5);
+        assert!((0.0..=1.0).contains(&record["in_bounds_fraction"].as_f64().unwrap()));
+        let passes = if record["direction"] == "backward" {
+            2
+        } else {
+            1
+        };
+        assert_eq!(
+            record["traffic"]["flop"],
+            passes * 10 * 8 * (2 * 20 * 2 * 2 * 2)
+        );
+        for tensor in record["verification"]["tensors"].as_array().unwrap() {
+            assert!(
+                tensor["max_error"].as_f64() <= tensor["max_allowed"].as_f64(),
+                "{tensor}"
+            );
+        }
+    }
+
+    let again = fourtap(
+        folder.path(),
+        arguments
+            .iter()
+            .chain(&["--json", "results.jsonl", "--filter", "local/f16/"]),
+    );
+    assert_eq!(again.code, Some(0));
+    let lines = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 18, "records are appended");
+}
+
+#[test]
+fn a_dash_prints_records_instead_of_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    let arguments = [
+        "bench",
+        "small.toml",
+        "--distribution",
+        "local",
+        "--json",
+        "-",
+    ];
+    let outcome = fourtap(folder.path(), arguments);
+    let records: Vec<serde_json::Value> = outcome
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("only JSON"))
+        .collect();
+    assert_eq!(records.len(), 2, "{outcome:?}");
+}
+
+#[test]
+fn times_the_tensors_of_a_file() {
+    let folder = folder_with(&encode(&valid()));
+    let outcome = fourtap(folder.path(), ["bench", "in.safetensors"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(
+        outcome.stdout.matches("in.safetensors").count(),
+        2,
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[test]
+fn a_wrong_result_is_never_timed() {
+    let nan = f32::NAN.to_le_bytes().repeat(8 * 2 * 2);
+    let folder = folder_with(&encode(&with(entry("value", "F32", &[1, 8, 2, 2], nan))));
+    let outcome = fourtap(
+        folder.path(),
+        ["bench", "in.safetensors", "--direction", "forward"],
+    );
+    assert_eq!(outcome.code, Some(3), "{outcome:?}");
+    assert!(outcome.stdout.is_empty(), "{outcome:?}");
+    assert!(
+        outcome
+            .stderr
+            .contains("verification failed, so it is not timed: out: element"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_workload_larger_than_memory_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let huge = SMALL
+        .replace("images = 1", "images = 4000000000")
+        .replace("small", "huge");
+    fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    fs::write(folder.path().join("huge.toml"), huge).unwrap();
+    let outcome = fourtap(
+        folder.path(),
+        [
+            "bench",
+            "huge.toml",
+            "small.toml",
+            "--filter",
+            "local/f32/forward",
+        ],
+    );
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("huge/local/f32: expected"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stdout.contains("small"),
+        "the rest is timed: {outcome:?}"
+    );
+}
+
+#[test]
+fn a_closed_output_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["bench", "--list"][..],
+        &["completions", "bash"],
+        &["doctor"],
+        &["--help"],
+    ] {
+        let mut child = command(folder.path())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut stderr)
+            .unwrap();
+        assert!(child.wait().unwrap().success(), "{arguments:?}: {stderr}");
+        assert_eq!(stderr, "", "{arguments:?}");
+    }
+}

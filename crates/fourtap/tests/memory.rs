@@ -1,0 +1,78 @@
+//! Forward allocates no workspace, and backward no more than it says.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use fourtap::msda::{self, Gradients, Inputs, Levels};
+use fourtap::{Backend, View, ViewMut};
+
+/// Counts bytes in use and their peak.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = IN_USE.fetch_add(layout.size(), SeqCst) + layout.size();
+        PEAK.fetch_max(now, SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn peak_of(work: impl FnOnce()) -> usize {
+    let before = IN_USE.load(SeqCst);
+    PEAK.store(before, SeqCst);
+    work();
+    PEAK.load(SeqCst) - before
+}
+
+#[test]
+fn workspaces_stay_within_their_bounds() {
+    let threads = 4;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let levels = Levels::packed(&[(64, 64), (32, 32)]).unwrap();
+    let (q, m, d, p) = (levels.pixels(), 4, 32, 4);
+    let value = vec![1.0f32; levels.pixels() * m * d];
+    let locations = vec![0.5f32; q * m * 2 * p * 2];
+    let weights = vec![0.125f32; q * m * 2 * p];
+    let inputs = Inputs {
+        value: View::new(&value, &[1, levels.pixels(), m, d]),
+        levels: &levels,
+        sampling_locations: View::new(&locations, &[1, q, m, 2, p, 2]),
+        attention_weights: View::new(&weights, &[1, q, m, 2, p]),
+    };
+    let mut out = vec![0f32; q * m * d];
+    let mut grad_value = vec![0f32; value.len()];
+    let (mut grad_locations, mut grad_weights) = (locations.clone(), weights.clone());
+    let mut forward = || {
+        let out = ViewMut::new(&mut out, &[1, q, m * d]);
+        pool.install(|| msda::forward(&Backend::default(), inputs, out)).unwrap();
+    };
+    forward(); // rayon allocates its queues once
+    let peak = peak_of(forward);
+    assert!(peak < 64 << 10, "forward allocated {peak} bytes");
+
+    let grad_out = vec![1f32; q * m * d];
+    let peak = peak_of(|| {
+        let gradients = Gradients {
+            value: Some(ViewMut::new(&mut grad_value, &[1, levels.pixels(), m, d])),
+            sampling_locations: Some(ViewMut::new(&mut grad_locations, &[1, q, m, 2, p, 2])),
+            attention_weights: Some(ViewMut::new(&mut grad_weights, &[1, q, m, 2, p])),
+        };
+        let grad_out = View::new(&grad_out, &[1, q, m * d]);
+        pool.install(|| msda::backward(&Backend::default(), inputs, grad_out, gradients)).unwrap();
+    });
+    let largest_level = 64 * 64 * d * size_of::<f32>();
+    assert!(peak < threads * largest_level + (64 << 10), "backward allocated {peak} bytes");
+}
