@@ -137,8 +137,24 @@ macro_rules! element {
     };
 }
 
-element!(f16, F16, f32, f16::to_f32, f16::from_f32, f16::to_f64, |v| f16::from_f32(v as f32));
-element!(bf16, BF16, f32, bf16::to_f32, bf16::from_f32, bf16::to_f64, |v| bf16::from_f32(v as f32));
+element!(
+    f16,
+    F16,
+    f32,
+    f16::to_f32,
+    f16::from_f32,
+    f16::to_f64,
+    |v| f16::from_f32(v as f32)
+);
+element!(
+    bf16,
+    BF16,
+    f32,
+    bf16::to_f32,
+    bf16::from_f32,
+    bf16::to_f64,
+    |v| bf16::from_f32(v as f32)
+);
 element!(f32, F32, f32, |v| v, |v| v, |v| v as f64, |v| v as f32);
 element!(f64, F64, f64, |v| v, |v| v, |v| v, |v| v);
 

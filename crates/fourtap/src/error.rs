@@ -1,7 +1,7 @@
 //! What can be wrong with a call.
 
 use crate::dtype::DType;
-use crate::tensor::Shape;
+use crate::layout::Shape;
 
 /// Why a call was refused. Nothing was computed and no output was touched.
 ///
@@ -104,7 +104,10 @@ pub enum Error {
         address: usize,
     },
     /// A size does not fit the address space.
-    #[error("{tensor}: expected at most {} bytes, found {what} that overflows", isize::MAX)]
+    #[error(
+        "{tensor}: expected at most {} bytes, found {what} that overflows",
+        isize::MAX
+    )]
     Overflow {
         /// Name of the tensor.
         tensor: &'static str,
@@ -120,7 +123,9 @@ pub enum Error {
         other: &'static str,
     },
     /// A tensor to be written reaches the same element by two indices.
-    #[error("{tensor}: expected each element at its own address, found shape {shape} with strides {strides:?}")]
+    #[error(
+        "{tensor}: expected each element at its own address, found shape {shape} with strides {strides:?}"
+    )]
     SelfOverlap {
         /// Name of the tensor.
         tensor: &'static str,
@@ -130,7 +135,10 @@ pub enum Error {
         strides: Vec<isize>,
     },
     /// A level has a negative or too large height or width.
-    #[error("spatial_shapes[{level}]: expected height and width from 0 to {}, found ({height}, {width})", i32::MAX)]
+    #[error(
+        "spatial_shapes[{level}]: expected height and width from 0 to {}, found ({height}, {width})",
+        i32::MAX
+    )]
     LevelSize {
         /// Index of the level.
         level: usize,
@@ -140,7 +148,9 @@ pub enum Error {
         width: i64,
     },
     /// The levels do not add up to the rows of `value`.
-    #[error("value: expected {expected} pixels (axis S), the sum over spatial_shapes, found {found}")]
+    #[error(
+        "value: expected {expected} pixels (axis S), the sum over spatial_shapes, found {found}"
+    )]
     LevelSum {
         /// Sum of height times width.
         expected: usize,

@@ -7,6 +7,7 @@ mod backend;
 pub mod cpu;
 mod dtype;
 mod error;
+mod layout;
 pub mod msda;
 mod tensor;
 #[cfg(feature = "verify")]
@@ -15,4 +16,5 @@ pub mod verify;
 pub use backend::Backend;
 pub use dtype::{DType, Element, Real, bf16, f16};
 pub use error::{Error, Result};
-pub use tensor::{Layout, MAX_RANK, Shape, View, ViewMut};
+pub use layout::{Layout, MAX_RANK, Shape};
+pub use tensor::{View, ViewMut};

@@ -3,163 +3,12 @@
 //! A view only describes; nothing is checked when it is made. The operator that receives it checks it under the
 //! name the tensor has there, so that an error can say which tensor is wrong.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-
-/// The most axes a tensor of this crate has.
-pub const MAX_RANK: usize = 6;
-
-/// The sizes of a tensor's axes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
-    rank: usize,
-    sizes: [usize; MAX_RANK],
-}
-
-impl Shape {
-    /// A shape with these sizes. Axes past [`MAX_RANK`] are counted, not kept: no operator accepts them.
-    pub fn new(sizes: &[usize]) -> Self {
-        let mut kept = [0; MAX_RANK];
-        let n = sizes.len().min(MAX_RANK);
-        kept[..n].copy_from_slice(&sizes[..n]);
-        Shape { rank: sizes.len(), sizes: kept }
-    }
-
-    /// Number of axes.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// The sizes.
-    pub fn sizes(&self) -> &[usize] {
-        &self.sizes[..self.rank.min(MAX_RANK)]
-    }
-
-    /// Product of the sizes, or `None` if it overflows.
-    pub fn elements(&self) -> Option<usize> {
-        if self.sizes().contains(&0) {
-            return Some(0);
-        }
-        self.sizes().iter().try_fold(1usize, |product, &size| product.checked_mul(size))
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (axis, size) in self.sizes().iter().enumerate() {
-            write!(f, "{}{size}", if axis == 0 { "" } else { ", " })?;
-        }
-        f.write_str(if self.rank > MAX_RANK { ", ...]" } else { "]" })
-    }
-}
-
-impl fmt::Debug for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Where a tensor's elements lie relative to its first one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Layout {
-    dtype: DType,
-    shape: Shape,
-    stride_count: usize,
-    strides: [isize; MAX_RANK],
-}
-
-impl Layout {
-    /// Row-major elements without gaps.
-    pub fn contiguous(dtype: DType, shape: &[usize]) -> Self {
-        let shape = Shape::new(shape);
-        let mut strides = [0; MAX_RANK];
-        let mut next = 1isize;
-        for axis in (0..shape.sizes().len()).rev() {
-            strides[axis] = next;
-            // An overflowing product is reported by `check`, which multiplies the sizes again.
-            next = next.wrapping_mul(shape.sizes()[axis].max(1) as isize);
-        }
-        Layout { dtype, shape, stride_count: shape.rank(), strides }
-    }
-
-    /// Elements `strides` elements apart; a stride may be zero or negative.
-    pub fn strided(dtype: DType, shape: &[usize], strides: &[isize]) -> Self {
-        let mut kept = [0; MAX_RANK];
-        let n = strides.len().min(MAX_RANK);
-        kept[..n].copy_from_slice(&strides[..n]);
-        Layout { dtype, shape: Shape::new(shape), stride_count: strides.len(), strides: kept }
-    }
-
-    /// The element type.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// The shape.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// Distance, in elements, from one index of an axis to the next.
-    pub fn strides(&self) -> &[isize] {
-        &self.strides[..self.stride_count.min(MAX_RANK)]
-    }
-
-    /// Lowest and highest element offset, or `None` if there are no elements.
-    fn offsets(&self, tensor: &'static str) -> Result<Option<(isize, isize)>> {
-        let overflow = || Error::Overflow {
-            tensor,
-            what: format!("shape {} with strides {:?} of {}", self.shape, self.strides(), self.dtype),
-        };
-        let elements = self.shape.elements().ok_or_else(overflow)?;
-        if elements == 0 {
-            return Ok(None);
-        }
-        let (mut lowest, mut highest) = (0isize, 0isize);
-        for (&size, &stride) in self.shape.sizes().iter().zip(self.strides()) {
-            let last = isize::try_from(size - 1).map_err(|_| overflow())?;
-            let reach = last.checked_mul(stride).ok_or_else(overflow)?;
-            let end = if reach < 0 { &mut lowest } else { &mut highest };
-            *end = end.checked_add(reach).ok_or_else(overflow)?;
-        }
-        // Byte offsets, and the length in bytes, must fit too: pointers are moved by them.
-        let size = self.dtype.size() as isize;
-        let bytes = |offset: isize| offset.checked_mul(size);
-        highest
-            .checked_sub(lowest)
-            .and_then(|span| span.checked_add(1))
-            .and_then(bytes)
-            .and(bytes(lowest))
-            .and(bytes(highest))
-            .ok_or_else(overflow)?;
-        Ok(Some((lowest, highest)))
-    }
-
-    /// Whether two indices may reach the same element. Exact for layouts whose axes nest, which are all that
-    /// slicing and permuting a dense tensor can make; stranger ones count as overlapping.
-    fn overlaps_itself(&self) -> bool {
-        let mut axes: Vec<(usize, usize)> = self
-            .shape
-            .sizes()
-            .iter()
-            .zip(self.strides())
-            .filter(|(size, _)| **size > 1)
-            .map(|(&size, &stride)| (stride.unsigned_abs(), size))
-            .collect();
-        axes.sort_unstable();
-        let mut reach = 0usize;
-        axes.iter().any(|&(stride, size)| {
-            let collides = stride <= reach;
-            reach = reach.saturating_add(stride.saturating_mul(size - 1));
-            collides
-        })
-    }
-}
+use crate::layout::{Layout, Shape};
 
 /// How much memory around the first element a view may touch.
 #[derive(Clone, Copy, Debug)]
@@ -207,10 +56,18 @@ impl<'a> View<'a> {
     }
 
     /// Elements of `data`, the first at `offset`, the others `strides` elements apart.
-    pub fn strided<T: Element>(data: &'a [T], offset: usize, shape: &[usize], strides: &[isize]) -> Self {
+    pub fn strided<T: Element>(
+        data: &'a [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Self {
         View {
             data: data.as_ptr().wrapping_add(offset).cast(),
-            bounds: Bounds::Within { offset, length: data.len() },
+            bounds: Bounds::Within {
+                offset,
+                length: data.len(),
+            },
             layout: Layout::strided(T::DTYPE, shape, strides),
             memory: PhantomData,
         }
@@ -222,17 +79,22 @@ impl<'a> View<'a> {
     /// If `layout` has elements, `data` is null or every address it reaches is readable for `'a`, holds initialised
     /// elements, and is not written meanwhile.
     pub unsafe fn from_raw(data: *const u8, layout: Layout) -> Self {
-        View { data, bounds: Bounds::Trusted, layout, memory: PhantomData }
+        View {
+            data,
+            bounds: Bounds::Trusted,
+            layout,
+            memory: PhantomData,
+        }
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.layout.dtype
+        self.layout.dtype()
     }
 
     /// The shape.
     pub fn shape(&self) -> Shape {
-        self.layout.shape
+        self.layout.shape()
     }
 
     /// Where the elements lie.
@@ -248,9 +110,13 @@ impl<'a> View<'a> {
     /// Proves that every element can be reached, and returns the addresses they occupy.
     pub(crate) fn check(&self, tensor: &'static str) -> Result<Range<usize>> {
         let layout = &self.layout;
-        let (shape, rank) = (layout.shape, layout.shape.rank());
-        if layout.stride_count != rank {
-            return Err(Error::StrideCount { tensor, expected: rank, found: layout.stride_count });
+        let (shape, rank) = (layout.shape(), layout.shape().rank());
+        if layout.stride_count() != rank {
+            return Err(Error::StrideCount {
+                tensor,
+                expected: rank,
+                found: layout.stride_count(),
+            });
         }
         let offsets = layout.offsets(tensor)?;
         match self.bounds {
@@ -258,13 +124,23 @@ impl<'a> View<'a> {
                 // `offsets` has shown that the product does not overflow.
                 let expected = shape.elements().unwrap_or(usize::MAX);
                 if expected != length {
-                    return Err(Error::Length { tensor, shape, expected, found: length });
+                    return Err(Error::Length {
+                        tensor,
+                        shape,
+                        expected,
+                        found: length,
+                    });
                 }
             }
             Bounds::Within { offset, length } => {
                 if let Some((lowest, highest)) = offsets {
-                    let place = |reach: isize| isize::try_from(offset).ok().and_then(|o| o.checked_add(reach));
-                    let inside = |at: Option<isize>| at.is_some_and(|at| at >= 0 && (at as usize) < length);
+                    let place = |reach: isize| {
+                        isize::try_from(offset)
+                            .ok()
+                            .and_then(|o| o.checked_add(reach))
+                    };
+                    let inside =
+                        |at: Option<isize>| at.is_some_and(|at| at >= 0 && (at as usize) < length);
                     if !inside(place(lowest)) || !inside(place(highest)) {
                         return Err(Error::StridesOutOfRange {
                             tensor,
@@ -277,13 +153,19 @@ impl<'a> View<'a> {
             }
             Bounds::Trusted => {}
         }
-        let Some((lowest, highest)) = offsets else { return Ok(0..0) };
-        let (address, size) = (self.data as usize, layout.dtype.size());
+        let Some((lowest, highest)) = offsets else {
+            return Ok(0..0);
+        };
+        let (address, size) = (self.data as usize, layout.dtype().size());
         if self.data.is_null() {
             return Err(Error::Null { tensor, shape });
         }
         if !address.is_multiple_of(size) {
-            return Err(Error::Misaligned { tensor, expected: size, address });
+            return Err(Error::Misaligned {
+                tensor,
+                expected: size,
+                address,
+            });
         }
         let at = |offset: isize| address.wrapping_add_signed(offset * size as isize);
         Ok(at(lowest)..at(highest) + size)
@@ -301,12 +183,24 @@ impl<'a> ViewMut<'a> {
     /// All of `data` as a row-major tensor.
     pub fn new<T: Element>(data: &'a mut [T], shape: &[usize]) -> Self {
         let length = data.len();
-        ViewMut::of(data.as_mut_ptr().cast(), Bounds::Whole { length }, Layout::contiguous(T::DTYPE, shape))
+        ViewMut::of(
+            data.as_mut_ptr().cast(),
+            Bounds::Whole { length },
+            Layout::contiguous(T::DTYPE, shape),
+        )
     }
 
     /// Elements of `data`, the first at `offset`, the others `strides` elements apart.
-    pub fn strided<T: Element>(data: &'a mut [T], offset: usize, shape: &[usize], strides: &[isize]) -> Self {
-        let bounds = Bounds::Within { offset, length: data.len() };
+    pub fn strided<T: Element>(
+        data: &'a mut [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Self {
+        let bounds = Bounds::Within {
+            offset,
+            length: data.len(),
+        };
         let first = data.as_mut_ptr().wrapping_add(offset).cast();
         ViewMut::of(first, bounds, Layout::strided(T::DTYPE, shape, strides))
     }
@@ -321,7 +215,15 @@ impl<'a> ViewMut<'a> {
     }
 
     fn of(data: *mut u8, bounds: Bounds, layout: Layout) -> Self {
-        ViewMut { view: View { data, bounds, layout, memory: PhantomData }, memory: PhantomData }
+        ViewMut {
+            view: View {
+                data,
+                bounds,
+                layout,
+                memory: PhantomData,
+            },
+            memory: PhantomData,
+        }
     }
 
     /// The element type.
@@ -349,7 +251,11 @@ impl<'a> ViewMut<'a> {
         let range = self.view.check(tensor)?;
         let layout = &self.view.layout;
         if !range.is_empty() && layout.overlaps_itself() {
-            return Err(Error::SelfOverlap { tensor, shape: layout.shape, strides: layout.strides().to_vec() });
+            return Err(Error::SelfOverlap {
+                tensor,
+                shape: layout.shape(),
+                strides: layout.strides().to_vec(),
+            });
         }
         Ok(range)
     }

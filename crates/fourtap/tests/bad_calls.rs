@@ -41,13 +41,20 @@ macro_rules! view {
                 Some((_, strides)) => Layout::strided(claim.dtype, &claim.shape, strides),
                 None => Layout::contiguous(claim.dtype, &claim.shape),
             };
-            return unsafe { $View::from_raw(first.with_addr(claim.address.unwrap_or(first.addr())), layout) };
+            return unsafe {
+                $View::from_raw(
+                    first.with_addr(claim.address.unwrap_or(first.addr())),
+                    layout,
+                )
+            };
         }
         macro_rules! of {
             ($type:ty) => {{
                 let slice = unsafe { $slice(first.cast::<$type>(), claim.length) };
                 match &claim.strides {
-                    Some((offset, strides)) => $View::strided(slice, *offset, &claim.shape, strides),
+                    Some((offset, strides)) => {
+                        $View::strided(slice, *offset, &claim.shape, strides)
+                    }
                     None => $View::new(slice, &claim.shape),
                 }
             }};
@@ -61,7 +68,10 @@ macro_rules! view {
     }};
 }
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "the callers promise what the blocks need")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the callers promise what the blocks need"
+)]
 impl Claim {
     /// # Safety
     /// `first` points to the claimed slice, or the call will be refused.
@@ -91,7 +101,9 @@ impl Call {
         let levels = Levels::packed(&SHAPES).unwrap();
         let (value, out) = (vec![n, levels.pixels(), m, d], vec![n, q, m * d]);
         let (locations, weights) = (vec![n, q, m, l, p, 2], vec![n, q, m, l, p]);
-        let shapes = [&value, &locations, &weights, &out, &out, &value, &locations, &weights];
+        let shapes = [
+            &value, &locations, &weights, &out, &out, &value, &locations, &weights,
+        ];
         let claim = |shape: &&Vec<usize>| Claim {
             dtype: DType::F32,
             shape: shape.to_vec(),
@@ -99,25 +111,39 @@ impl Call {
             strides: None,
             address: None,
         };
-        Call { claims: shapes.iter().map(claim).collect(), levels, shared: None }
+        Call {
+            claims: shapes.iter().map(claim).collect(),
+            levels,
+            shared: None,
+        }
     }
 
     /// Runs forward if `tensor` belongs to it, else backward; the error, and whether the outputs were kept.
     fn run(&self, tensor: usize) -> (Result<(), Error>, bool) {
         // Memory enough for any claim, aligned, of a pattern that any write would change.
-        let mut memory: Vec<Vec<u64>> =
-            self.claims.iter().map(|claim| vec![0x7fc1_2345_7fc1_2345; claim.length + 8]).collect();
+        let mut memory: Vec<Vec<u64>> = self
+            .claims
+            .iter()
+            .map(|claim| vec![0x7fc1_2345_7fc1_2345; claim.length + 8])
+            .collect();
         let before = memory.clone();
-        let firsts: Vec<*mut u8> = memory.iter_mut().map(|block| block.as_mut_ptr().cast()).collect();
+        let firsts: Vec<*mut u8> = memory
+            .iter_mut()
+            .map(|block| block.as_mut_ptr().cast())
+            .collect();
         let first = |tensor: usize| match self.shared {
             Some((owner, sharer)) if sharer == tensor => firsts[owner],
             _ => firsts[tensor],
         };
         // SAFETY: each block holds `length` elements of up to eight bytes and is viewed once, unless it is shared;
         // shared memory and addresses of no block are refused before anything is read or written.
-        let view = |tensor: usize| unsafe { self.claims[tensor].view(first(tensor), self.shared.is_some()) };
+        let view = |tensor: usize| unsafe {
+            self.claims[tensor].view(first(tensor), self.shared.is_some())
+        };
         // SAFETY: likewise.
-        let view_mut = |tensor: usize| unsafe { self.claims[tensor].view_mut(first(tensor), self.shared.is_some()) };
+        let view_mut = |tensor: usize| unsafe {
+            self.claims[tensor].view_mut(first(tensor), self.shared.is_some())
+        };
         let inputs = Inputs {
             value: view(0),
             levels: &self.levels,
@@ -142,7 +168,12 @@ impl Call {
 /// What is wrong, the call, the tensor that is wrong, and the errors it may end in.
 type Bad = (String, Call, usize, &'static [&'static str]);
 
-fn spoil(tensor: usize, what: &str, kinds: &'static [&'static str], change: impl FnOnce(&mut Claim)) -> Bad {
+fn spoil(
+    tensor: usize,
+    what: &str,
+    kinds: &'static [&'static str],
+    change: impl FnOnce(&mut Claim),
+) -> Bad {
     let mut call = Call::legal();
     change(&mut call.claims[tensor]);
     (format!("{}: {what}", NAMES[tensor]), call, tensor, kinds)
@@ -168,56 +199,140 @@ fn spoiled(tensor: usize) -> Vec<Bad> {
     }
     for axis in 0..rank {
         // Q and P belong to the locations: another size there makes the other tensors wrong.
-        for (what, size) in [("one more", legal.shape[axis] + 1), ("one fewer", legal.shape[axis] - 1)] {
+        for (what, size) in [
+            ("one more", legal.shape[axis] + 1),
+            ("one fewer", legal.shape[axis] - 1),
+        ] {
             let kinds: &[&str] = &["Shape", "LevelSum", "NoChannels"];
-            bad.push(spoil(tensor, &format!("{what} on axis {axis}"), kinds, |claim| {
-                claim.shape[axis] = size;
-                claim.length = claim.shape.iter().product();
-            }));
+            bad.push(spoil(
+                tensor,
+                &format!("{what} on axis {axis}"),
+                kinds,
+                |claim| {
+                    claim.shape[axis] = size;
+                    claim.length = claim.shape.iter().product();
+                },
+            ));
         }
     }
     for dtype in [DType::F16, DType::BF16, DType::F64] {
-        bad.push(spoil(tensor, &format!("of {dtype}"), &["DType"], |claim| claim.dtype = dtype));
+        bad.push(spoil(tensor, &format!("of {dtype}"), &["DType"], |claim| {
+            claim.dtype = dtype
+        }));
     }
-    bad.push(spoil(tensor, "a slice too short", &["Length"], |claim| claim.length -= 1));
-    bad.push(spoil(tensor, "a slice too long", &["Length"], |claim| claim.length += 1));
-    bad.push(spoil(tensor, "an empty slice", &["Length"], |claim| claim.length = 0));
-    let dense = Layout::contiguous(DType::F32, &legal.shape).strides().to_vec();
+    bad.push(spoil(tensor, "a slice too short", &["Length"], |claim| {
+        claim.length -= 1
+    }));
+    bad.push(spoil(tensor, "a slice too long", &["Length"], |claim| {
+        claim.length += 1
+    }));
+    bad.push(spoil(tensor, "an empty slice", &["Length"], |claim| {
+        claim.length = 0
+    }));
+    let dense = Layout::contiguous(DType::F32, &legal.shape)
+        .strides()
+        .to_vec();
     let strided = |offset: usize, change: &dyn Fn(&mut Vec<isize>)| {
         let mut strides = dense.clone();
         change(&mut strides);
         Some((offset, strides))
     };
     for (what, kinds, strides) in [
-        ("a stride too few", &["StrideCount"], strided(0, &|strides| strides.truncate(rank - 1))),
-        ("a stride too many", &["StrideCount"], strided(0, &|strides| strides.push(1))),
-        ("no strides", &["StrideCount"], strided(0, &|strides| strides.clear())),
-        ("a stride out of the slice", &["StridesOutOfRange"], strided(0, &|strides| strides[0] += 1)),
-        ("a stride back out of the slice", &["StridesOutOfRange"], strided(0, &|strides| strides[0] = -1)),
-        ("an offset out of the slice", &["StridesOutOfRange"], strided(1, &|_| ())),
-        ("an offset far out of the slice", &["StridesOutOfRange"], strided(usize::MAX / 16, &|_| ())),
-        ("a stride that overflows", &["Overflow"], strided(0, &|strides| strides[0] = isize::MAX)),
-        ("a stride that overflows in bytes", &["Overflow"], strided(0, &|strides| strides[0] = isize::MAX / 2)),
-        ("a stride back that overflows", &["Overflow"], strided(0, &|strides| strides[0] = isize::MIN)),
+        (
+            "a stride too few",
+            &["StrideCount"],
+            strided(0, &|strides| strides.truncate(rank - 1)),
+        ),
+        (
+            "a stride too many",
+            &["StrideCount"],
+            strided(0, &|strides| strides.push(1)),
+        ),
+        (
+            "no strides",
+            &["StrideCount"],
+            strided(0, &|strides| strides.clear()),
+        ),
+        (
+            "a stride out of the slice",
+            &["StridesOutOfRange"],
+            strided(0, &|strides| strides[0] += 1),
+        ),
+        (
+            "a stride back out of the slice",
+            &["StridesOutOfRange"],
+            strided(0, &|strides| strides[0] = -1),
+        ),
+        (
+            "an offset out of the slice",
+            &["StridesOutOfRange"],
+            strided(1, &|_| ()),
+        ),
+        (
+            "an offset far out of the slice",
+            &["StridesOutOfRange"],
+            strided(usize::MAX / 16, &|_| ()),
+        ),
+        (
+            "a stride that overflows",
+            &["Overflow"],
+            strided(0, &|strides| strides[0] = isize::MAX),
+        ),
+        (
+            "a stride that overflows in bytes",
+            &["Overflow"],
+            strided(0, &|strides| strides[0] = isize::MAX / 2),
+        ),
+        (
+            "a stride back that overflows",
+            &["Overflow"],
+            strided(0, &|strides| strides[0] = isize::MIN),
+        ),
     ] {
         bad.push(spoil(tensor, what, kinds, |claim| claim.strides = strides));
     }
-    bad.push(spoil(tensor, "null", &["Null"], |claim| claim.address = Some(0)));
-    bad.push(spoil(tensor, "misaligned by one", &["Misaligned"], |claim| claim.address = Some(4097)));
-    bad.push(spoil(tensor, "misaligned by half", &["Misaligned"], |claim| claim.address = Some(4098)));
+    bad.push(spoil(tensor, "null", &["Null"], |claim| {
+        claim.address = Some(0)
+    }));
+    bad.push(spoil(
+        tensor,
+        "misaligned by one",
+        &["Misaligned"],
+        |claim| claim.address = Some(4097),
+    ));
+    bad.push(spoil(
+        tensor,
+        "misaligned by half",
+        &["Misaligned"],
+        |claim| claim.address = Some(4098),
+    ));
     if OUTPUTS.contains(&tensor) {
         for axis in 0..rank {
             let mut strides = dense.clone();
             strides[axis] = 0;
-            bad.push(spoil(tensor, &format!("broadcast on axis {axis}"), &["SelfOverlap"], |claim| {
-                claim.strides = Some((0, strides));
-            }));
+            bad.push(spoil(
+                tensor,
+                &format!("broadcast on axis {axis}"),
+                &["SelfOverlap"],
+                |claim| {
+                    claim.strides = Some((0, strides));
+                },
+            ));
         }
-        let others: &[usize] = if tensor == 3 { &[0, 1, 2] } else { &[0, 1, 2, 4] };
+        let others: &[usize] = if tensor == 3 {
+            &[0, 1, 2]
+        } else {
+            &[0, 1, 2, 4]
+        };
         for &owner in others {
             let mut call = Call::legal();
             call.shared = Some((owner, tensor));
-            bad.push((format!("{} in the memory of {}", NAMES[tensor], NAMES[owner]), call, tensor, &["Overlap"]));
+            bad.push((
+                format!("{} in the memory of {}", NAMES[tensor], NAMES[owner]),
+                call,
+                tensor,
+                &["Overlap"],
+            ));
         }
     }
     bad
@@ -228,7 +343,11 @@ fn huge() -> Vec<Bad> {
     let sizes: [(usize, &str, Vec<usize>); 5] = [
         (0, "images without number", vec![many, 14, 2, 4]),
         (0, "no images of heads without number", vec![0, 14, many, 4]),
-        (0, "no images of channels without number", vec![0, 14, 2, many]),
+        (
+            0,
+            "no images of channels without number",
+            vec![0, 14, 2, many],
+        ),
         (1, "queries without number", vec![2, many, 2, 2, 3, 2]),
         (1, "points without number", vec![2, 3, 2, 2, many, 2]),
     ];
@@ -244,7 +363,11 @@ fn huge() -> Vec<Bad> {
 
 /// The variant's name, as `Debug` begins with it.
 fn kind(error: &Error) -> String {
-    format!("{error:?}").split([' ', '{']).next().unwrap_or_default().to_string()
+    format!("{error:?}")
+        .split([' ', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_string()
 }
 
 #[test]
@@ -269,7 +392,10 @@ fn every_malformed_call_ends_in_its_typed_error() {
             Err(error) => {
                 let message = error.to_string();
                 let named = NAMES.iter().any(|name| message.starts_with(name));
-                if !expected.contains(&kind(&error).as_str()) || !named || !message.contains("found") {
+                if !expected.contains(&kind(&error).as_str())
+                    || !named
+                    || !message.contains("found")
+                {
                     wrong.push(format!("{what}: {} ({message})", kind(&error)));
                 }
                 *kinds.entry(kind(&error)).or_insert(0) += 1;
@@ -279,7 +405,13 @@ fn every_malformed_call_ends_in_its_typed_error() {
             wrong.push(format!("{what}: wrote to a tensor"));
         }
     }
-    assert!(wrong.is_empty(), "{} of {}:\n{}\n{kinds:?}", wrong.len(), corpus.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}\n{kinds:?}",
+        wrong.len(),
+        corpus.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -308,7 +440,8 @@ fn errors_name_the_tensor_the_expected_and_the_found() {
 
 #[test]
 fn levels_that_do_not_tile_the_pixels_are_refused() {
-    let kind_of = |result: fourtap::Result<Levels>| result.map_err(|error| kind(&error)).unwrap_err();
+    let kind_of =
+        |result: fourtap::Result<Levels>| result.map_err(|error| kind(&error)).unwrap_err();
     let big = i64::from(i32::MAX);
     for (shapes, starts, expected) in [
         (vec![3], None, "LevelPairs"),
@@ -336,7 +469,10 @@ fn levels_that_do_not_tile_the_pixels_are_refused() {
         assert_eq!(found, expected, "{shapes:?} {starts:?}");
     }
     assert_eq!(kind_of(Levels::packed(&[(usize::MAX, 1)])), "LevelSize");
-    assert_eq!(kind_of(Levels::with_starts(&[(1, 1)], &[usize::MAX])), "LevelStart");
+    assert_eq!(
+        kind_of(Levels::with_starts(&[(1, 1)], &[usize::MAX])),
+        "LevelStart"
+    );
 }
 
 #[test]
@@ -344,7 +480,9 @@ fn a_path_the_processor_lacks_is_refused() {
     for simd in Simd::ALL {
         match Cpu::with_simd(simd) {
             Ok(cpu) => assert!(simd.is_available() && cpu.simd() == simd),
-            Err(error) => assert!(!simd.is_available() && error.to_string().starts_with("simd: expected")),
+            Err(error) => {
+                assert!(!simd.is_available() && error.to_string().starts_with("simd: expected"))
+            }
         }
     }
 }

@@ -27,7 +27,9 @@ impl Point {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let levels = Levels::packed(&LEVELS).unwrap();
         let samples = N * Q * M * levels.len() * P;
-        let mut random = |count: usize| -> Vec<f64> { (0..count).map(|_| rng.random_range(-1.0..1.0)).collect() };
+        let mut random = |count: usize| -> Vec<f64> {
+            (0..count).map(|_| rng.random_range(-1.0..1.0)).collect()
+        };
         let value = random(N * levels.pixels() * M * channels);
         let weights = random(samples);
         let grad_out = random(N * Q * M * channels);
@@ -40,7 +42,14 @@ impl Point {
                 locations.push((pixel + 0.5) / size as f64);
             }
         }
-        Point { levels, channels, value, locations, weights, grad_out }
+        Point {
+            levels,
+            channels,
+            value,
+            locations,
+            weights,
+            grad_out,
+        }
     }
 
     fn inputs(&self) -> Inputs<'_> {
@@ -58,7 +67,10 @@ impl Point {
         let mut out = vec![f64::NAN; self.grad_out.len()];
         let shape = [N, Q, M * self.channels];
         msda::forward(backend, self.inputs(), ViewMut::new(&mut out, &shape)).unwrap();
-        out.iter().zip(&self.grad_out).map(|(out, grad)| out * grad).sum()
+        out.iter()
+            .zip(&self.grad_out)
+            .map(|(out, grad)| out * grad)
+            .sum()
     }
 
     fn gradients(&self, backend: &Backend) -> [Vec<f64>; 3] {
@@ -66,7 +78,10 @@ impl Point {
         let [mut value, mut locations, mut weights] =
             [&self.value, &self.locations, &self.weights].map(|like| vec![f64::NAN; like.len()]);
         let gradients = Gradients {
-            value: Some(ViewMut::new(&mut value, &[N, self.levels.pixels(), M, self.channels])),
+            value: Some(ViewMut::new(
+                &mut value,
+                &[N, self.levels.pixels(), M, self.channels],
+            )),
             sampling_locations: Some(ViewMut::new(&mut locations, &[N, Q, M, l, P, 2])),
             attention_weights: Some(ViewMut::new(&mut weights, &[N, Q, M, l, P])),
         };

@@ -8,7 +8,17 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-const HOSTILE: [f64; 9] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e38, -1e38, 3e9, -3e9, 1e-45, -0.0];
+const HOSTILE: [f64; 9] = [
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    1e38,
+    -1e38,
+    3e9,
+    -3e9,
+    1e-45,
+    -0.0,
+];
 
 /// Numbers in the range, one in four hostile.
 fn numbers(rng: &mut Xoshiro256PlusPlus, hostile: bool) -> impl FnMut() -> f64 {
@@ -65,7 +75,16 @@ fn locations_weights_and_values_of_any_kind_give_what_the_oracle_gives() {
 fn a_sample_that_takes_no_part_gets_and_gives_nothing() {
     // One pixel of NaN: whoever reads it shows it. Points at no number, at infinity and outside must not.
     let levels = Levels::packed(&[(1, 1)]).unwrap();
-    let outside = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 1.5, -0.5, 3e9];
+    let outside = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        1e38,
+        -1e38,
+        1.5,
+        -0.5,
+        3e9,
+    ];
     let (q, d) = (outside.len(), 33);
     let value = vec![f32::NAN; d];
     let locations: Vec<f32> = outside.iter().flat_map(|&x| [x, 0.5]).collect();
@@ -89,9 +108,22 @@ fn a_sample_that_takes_no_part_gets_and_gives_nothing() {
             sampling_locations: Some(ViewMut::new(&mut of_locations, &[1, q, 1, 1, 1, 2])),
             attention_weights: Some(ViewMut::new(&mut of_weights, &[1, q, 1, 1, 1])),
         };
-        msda::backward(&backend, inputs, View::new(&grad_out, &[1, q, d]), gradients).unwrap();
-        for (name, gradient) in [("value", of_value), ("locations", of_locations), ("weights", of_weights)] {
-            assert!(gradient.iter().all(|&x| x == 0.0), "{simd}: gradient of {name} is {gradient:?}");
+        msda::backward(
+            &backend,
+            inputs,
+            View::new(&grad_out, &[1, q, d]),
+            gradients,
+        )
+        .unwrap();
+        for (name, gradient) in [
+            ("value", of_value),
+            ("locations", of_locations),
+            ("weights", of_weights),
+        ] {
+            assert!(
+                gradient.iter().all(|&x| x == 0.0),
+                "{simd}: gradient of {name} is {gradient:?}"
+            );
         }
     }
 }
@@ -101,8 +133,9 @@ fn small_integers_on_pixel_centres_are_exact() {
     let levels = Levels::packed(&[(4, 8)]).unwrap();
     let (d, q) = (40, 32);
     let value: Vec<f32> = (0..32 * d).map(|i| ((i * 7) % 23) as f32 - 11.0).collect();
-    let locations: Vec<f32> =
-        (0..q).flat_map(|q| [((q % 8) as f32 + 0.5) / 8.0, ((q / 8) as f32 + 0.5) / 4.0]).collect();
+    let locations: Vec<f32> = (0..q)
+        .flat_map(|q| [((q % 8) as f32 + 0.5) / 8.0, ((q / 8) as f32 + 0.5) / 4.0])
+        .collect();
     let weights: Vec<f32> = (0..q).map(|q| (q % 5) as f32 - 2.0).collect();
     let inputs = Inputs {
         value: View::new(&value, &[1, 32, 1, d]),

@@ -40,7 +40,10 @@ fn peak_of(work: impl FnOnce()) -> usize {
 #[test]
 fn workspaces_stay_within_their_bounds() {
     let threads = 4;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .unwrap();
     let levels = Levels::packed(&[(64, 64), (32, 32)]).unwrap();
     let (q, m, d, p) = (levels.pixels(), 4, 32, 4);
     let value = vec![1.0f32; levels.pixels() * m * d];
@@ -57,7 +60,8 @@ fn workspaces_stay_within_their_bounds() {
     let (mut grad_locations, mut grad_weights) = (locations.clone(), weights.clone());
     let mut forward = || {
         let out = ViewMut::new(&mut out, &[1, q, m * d]);
-        pool.install(|| msda::forward(&Backend::default(), inputs, out)).unwrap();
+        pool.install(|| msda::forward(&Backend::default(), inputs, out))
+            .unwrap();
     };
     forward(); // rayon allocates its queues once
     let peak = peak_of(forward);
@@ -71,8 +75,12 @@ fn workspaces_stay_within_their_bounds() {
             attention_weights: Some(ViewMut::new(&mut grad_weights, &[1, q, m, 2, p])),
         };
         let grad_out = View::new(&grad_out, &[1, q, m * d]);
-        pool.install(|| msda::backward(&Backend::default(), inputs, grad_out, gradients)).unwrap();
+        pool.install(|| msda::backward(&Backend::default(), inputs, grad_out, gradients))
+            .unwrap();
     });
     let largest_level = 64 * 64 * d * size_of::<f32>();
-    assert!(peak < threads * largest_level + (64 << 10), "backward allocated {peak} bytes");
+    assert!(
+        peak < threads * largest_level + (64 << 10),
+        "backward allocated {peak} bytes"
+    );
 }

@@ -21,7 +21,9 @@ impl Crowded {
         let levels = Levels::packed(&[(40, 50), (20, 25), (one, one)]).unwrap();
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(7);
         let mut tensor = |dtype, shape: &[usize], low: f64, high: f64| {
-            Tensor::from_fn(dtype, shape, &Storage::dense(shape.len()), || rng.random_range(low..high))
+            Tensor::from_fn(dtype, shape, &Storage::dense(shape.len()), || {
+                rng.random_range(low..high)
+            })
         };
         let tensors = [
             tensor(dtype, &[n, levels.pixels(), m, d], -1.0, 1.0),
@@ -56,12 +58,21 @@ impl Crowded {
             attention_weights: Some(of_weights.view_mut()),
         };
         msda::backward(&backend, inputs, grad_out.view(), wanted).unwrap();
-        [out.bits(), gradients[0].bits(), gradients[1].bits(), gradients[2].bits()]
+        [
+            out.bits(),
+            gradients[0].bits(),
+            gradients[1].bits(),
+            gradients[2].bits(),
+        ]
     }
 }
 
 fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .unwrap()
+        .install(work)
 }
 
 #[test]
@@ -76,7 +87,10 @@ fn any_number_of_threads_gives_the_same_bits() {
                     .iter()
                     .zip(one.iter().zip(&many))
                 {
-                    assert!(one == many, "{tensor} of {dtype} on {simd} differs between 1 and {threads} threads");
+                    assert!(
+                        one == many,
+                        "{tensor} of {dtype} on {simd} differs between 1 and {threads} threads"
+                    );
                 }
             }
         }
@@ -89,7 +103,10 @@ fn two_hundred_and_fifty_runs_give_the_same_bits() {
     let first = with_threads(4, || problem.run(Simd::best()));
     with_threads(4, || {
         for run in 1..250 {
-            assert!(problem.run(Simd::best()) == first, "run {run} differs from the first");
+            assert!(
+                problem.run(Simd::best()) == first,
+                "run {run} differs from the first"
+            );
         }
     });
 }
@@ -116,8 +133,15 @@ fn a_gradient_does_not_depend_on_which_others_are_wanted() {
         };
         msda::backward(&Backend::default(), inputs, grad_out.view(), gradients).unwrap();
         for i in 0..3 {
-            let expected = if wanted >> i & 1 != 0 { &all[i + 1] } else { &before[i] };
-            assert!(alone[i].bits() == *expected, "gradient {i} with set {wanted:#b}");
+            let expected = if wanted >> i & 1 != 0 {
+                &all[i + 1]
+            } else {
+                &before[i]
+            };
+            assert!(
+                alone[i].bits() == *expected,
+                "gradient {i} with set {wanted:#b}"
+            );
         }
     }
 }

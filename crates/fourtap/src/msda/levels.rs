@@ -38,13 +38,19 @@ pub struct Levels {
 impl Levels {
     /// Levels of these (height, width), one right after another.
     pub fn packed(shapes: &[(usize, usize)]) -> Result<Self> {
-        let shapes: Vec<_> = shapes.iter().map(|&(height, width)| (saturate(height), saturate(width))).collect();
+        let shapes: Vec<_> = shapes
+            .iter()
+            .map(|&(height, width)| (saturate(height), saturate(width)))
+            .collect();
         Levels::build(&shapes, None)
     }
 
     /// Levels of these (height, width), level `l` beginning at pixel `starts[l]`.
     pub fn with_starts(shapes: &[(usize, usize)], starts: &[usize]) -> Result<Self> {
-        let shapes: Vec<_> = shapes.iter().map(|&(height, width)| (saturate(height), saturate(width))).collect();
+        let shapes: Vec<_> = shapes
+            .iter()
+            .map(|&(height, width)| (saturate(height), saturate(width)))
+            .collect();
         let starts: Vec<_> = starts.iter().map(|&start| saturate(start)).collect();
         Levels::build(&shapes, Some(&starts))
     }
@@ -53,9 +59,14 @@ impl Levels {
     pub fn from_i64(spatial_shapes: &[i64], level_start_index: Option<&[i64]>) -> Result<Self> {
         let (pairs, rest) = spatial_shapes.as_chunks::<2>();
         if !rest.is_empty() {
-            return Err(Error::LevelPairs { found: spatial_shapes.len() });
+            return Err(Error::LevelPairs {
+                found: spatial_shapes.len(),
+            });
         }
-        let shapes: Vec<_> = pairs.iter().map(|&[height, width]| (height, width)).collect();
+        let shapes: Vec<_> = pairs
+            .iter()
+            .map(|&[height, width]| (height, width))
+            .collect();
         Levels::build(&shapes, level_start_index)
     }
 
@@ -70,12 +81,24 @@ impl Levels {
         for (level, &(height, width)) in shapes.iter().enumerate() {
             // An axis fits an i32 so that a pixel's coordinates do: beyond, f32 coordinates miss pixels anyway.
             let (Ok(h), Ok(w)) = (i32::try_from(height), i32::try_from(width)) else {
-                return Err(Error::LevelSize { level, height, width });
+                return Err(Error::LevelSize {
+                    level,
+                    height,
+                    width,
+                });
             };
             if h < 0 || w < 0 {
-                return Err(Error::LevelSize { level, height, width });
+                return Err(Error::LevelSize {
+                    level,
+                    height,
+                    width,
+                });
             }
-            let one = Level { height: h as usize, width: w as usize, start: pixels };
+            let one = Level {
+                height: h as usize,
+                width: w as usize,
+                start: pixels,
+            };
             pixels = one
                 .height
                 .checked_mul(one.width)
@@ -97,22 +120,40 @@ impl Levels {
 /// Moves each level to its start. With every level inside the sum of all and no two overlapping, they tile it.
 fn place(levels: &mut [Level], starts: &[i64], pixels: usize) -> Result<()> {
     if starts.len() != levels.len() {
-        return Err(Error::LevelStartCount { expected: levels.len(), found: starts.len() });
+        return Err(Error::LevelStartCount {
+            expected: levels.len(),
+            found: starts.len(),
+        });
     }
     for (level, (one, &found)) in levels.iter_mut().zip(starts).enumerate() {
         let (own, highest) = (one.pixels(), pixels - one.pixels());
         one.start = usize::try_from(found)
             .ok()
             .filter(|&start| start <= highest)
-            .ok_or(Error::LevelStart { level, highest, pixels: own, found })?;
+            .ok_or(Error::LevelStart {
+                level,
+                highest,
+                pixels: own,
+                found,
+            })?;
     }
-    let mut order: Vec<usize> = (0..levels.len()).filter(|&level| levels[level].pixels() > 0).collect();
+    let mut order: Vec<usize> = (0..levels.len())
+        .filter(|&level| levels[level].pixels() > 0)
+        .collect();
     order.sort_by_key(|&level| (levels[level].start, level));
     for pair in order.windows(2) {
         let (other, level) = (pair[0], pair[1]);
-        let (expected, found) = (levels[other].start + levels[other].pixels(), levels[level].start);
+        let (expected, found) = (
+            levels[other].start + levels[other].pixels(),
+            levels[level].start,
+        );
         if found < expected {
-            return Err(Error::LevelOverlap { level, other, expected, found });
+            return Err(Error::LevelOverlap {
+                level,
+                other,
+                expected,
+                found,
+            });
         }
     }
     Ok(())
@@ -136,12 +177,23 @@ mod tests {
     #[test]
     fn accepts_levels_in_any_order() {
         let levels = Levels::with_starts(&[(2, 3), (1, 1), (0, 9)], &[1, 0, 5]).unwrap();
-        assert_eq!((levels[0].start, levels[1].start, levels.pixels()), (1, 0, 7));
+        assert_eq!(
+            (levels[0].start, levels[1].start, levels.pixels()),
+            (1, 0, 7)
+        );
     }
 
     #[test]
     fn refuses_levels_that_share_pixels() {
         let error = Levels::with_starts(&[(2, 3), (1, 2)], &[0, 5]).unwrap_err();
-        assert_eq!(error, Error::LevelOverlap { level: 1, other: 0, expected: 6, found: 5 });
+        assert_eq!(
+            error,
+            Error::LevelOverlap {
+                level: 1,
+                other: 0,
+                expected: 6,
+                found: 5
+            }
+        );
     }
 }

@@ -39,7 +39,10 @@ impl Traffic {
     /// ```
     pub fn of_forward(problem: &Problem) -> Self {
         let sizes = problem.sizes();
-        let (value, out) = (bytes(&sizes.value(), problem.value().dtype()), problem.value().dtype());
+        let (value, out) = (
+            bytes(&sizes.value(), problem.value().dtype()),
+            problem.value().dtype(),
+        );
         let per_sample = sizes.channels as u64 * sizes.samples() as u64;
         Traffic {
             compulsory_bytes: value + Self::coordinates(problem) + bytes(&sizes.out(), out),
@@ -63,8 +66,13 @@ impl Traffic {
     /// Bytes of locations and weights.
     fn coordinates(problem: &Problem) -> u64 {
         let sizes = problem.sizes();
-        bytes(&sizes.sampling_locations(), problem.sampling_locations().dtype())
-            + bytes(&sizes.attention_weights(), problem.attention_weights().dtype())
+        bytes(
+            &sizes.sampling_locations(),
+            problem.sampling_locations().dtype(),
+        ) + bytes(
+            &sizes.attention_weights(),
+            problem.attention_weights().dtype(),
+        )
     }
 }
 
@@ -83,7 +91,11 @@ pub fn in_bounds_fraction(inputs: &Inputs<'_>) -> Result<f64> {
             }
         }
     }
-    Ok(if all == 0 { 1.0 } else { inside as f64 / all as f64 })
+    Ok(if all == 0 {
+        1.0
+    } else {
+        inside as f64 / all as f64
+    })
 }
 
 fn bytes(shape: &[usize], dtype: DType) -> u64 {

@@ -61,7 +61,10 @@ pub struct Gradients<R> {
 /// The output, `[N, Q, M*D]`.
 pub fn forward<R: Real>(inputs: &Inputs<'_>) -> Result<Vec<Sum<R>>> {
     let reader = Reader::new(inputs)?;
-    Ok(reader.rows().flat_map(|row| reader.forward_row(row)).collect())
+    Ok(reader
+        .rows()
+        .flat_map(|row| reader.forward_row(row))
+        .collect())
 }
 
 /// All gradients.
@@ -85,7 +88,9 @@ pub fn backward<R: Real>(inputs: &Inputs<'_>, grad_out: &View<'_>) -> Result<Gra
             }
         });
         let (locations, weights) = gradient_reader.sample_gradients_row([n, q, m]);
-        gradients.sampling_locations.extend(locations.into_iter().flatten());
+        gradients
+            .sampling_locations
+            .extend(locations.into_iter().flatten());
         gradients.attention_weights.extend(weights);
     }
     Ok(gradients)
@@ -100,7 +105,10 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Checks the inputs.
     pub fn new(inputs: &Inputs<'a>) -> Result<Self> {
-        Ok(Reader { problem: Problem::new(inputs)?, inputs: *inputs })
+        Ok(Reader {
+            problem: Problem::new(inputs)?,
+            inputs: *inputs,
+        })
     }
 
     /// What was checked.
@@ -112,7 +120,8 @@ impl<'a> Reader<'a> {
     pub fn rows(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
         let sizes = *self.problem.sizes();
         let (queries, heads) = (sizes.queries, sizes.heads);
-        (0..sizes.images * queries * heads).map(move |i| [i / heads / queries, i / heads % queries, i % heads])
+        (0..sizes.images * queries * heads)
+            .map(move |i| [i / heads / queries, i / heads % queries, i % heads])
     }
 
     /// Calls `visit` with the samples of one (image, query, head), by level, then by point.
@@ -121,7 +130,8 @@ impl<'a> Reader<'a> {
         for (l, level) in self.problem.levels().iter().enumerate() {
             let size = [level.width, level.height];
             for p in 0..points {
-                let location = [0, 1].map(|xy| read(&self.inputs.sampling_locations, [n, q, m, l, p, xy]));
+                let location =
+                    [0, 1].map(|xy| read(&self.inputs.sampling_locations, [n, q, m, l, p, xy]));
                 let weight = R::from_f64(read(&self.inputs.attention_weights, [n, q, m, l, p]));
                 let rounded = [0, 1].map(|xy| self.rounded_coordinate(location[xy], size[xy]));
                 let mut corners = [None; 4];
@@ -134,7 +144,8 @@ impl<'a> Reader<'a> {
                             continue;
                         }
                         let share = [0, 1].map(|xy| {
-                            let exact = R::from_f64(location[xy]).fused(R::from_f64(size[xy] as f64), R::ZERO - R::HALF);
+                            let exact = R::from_f64(location[xy])
+                                .fused(R::from_f64(size[xy] as f64), R::ZERO - R::HALF);
                             let past = exact - R::from_f64(cell[xy]);
                             if side[xy] == 1 { past } else { R::ONE - past }
                         });
@@ -149,7 +160,11 @@ impl<'a> Reader<'a> {
                         });
                     }
                 }
-                visit(Sample { place: [l, p], weight, corners });
+                visit(Sample {
+                    place: [l, p],
+                    weight,
+                    corners,
+                });
             }
         }
     }
@@ -190,7 +205,13 @@ impl<'a> GradientReader<'a> {
     /// Checks the inputs and `grad_out`.
     pub fn new(inputs: &Inputs<'a>, grad_out: &View<'a>) -> Result<Self> {
         let call = Backward::new(*inputs, *grad_out, Default::default())?;
-        Ok(GradientReader { reader: Reader { problem: call.problem, inputs: *inputs }, grad_out: *grad_out })
+        Ok(GradientReader {
+            reader: Reader {
+                problem: call.problem,
+                inputs: *inputs,
+            },
+            grad_out: *grad_out,
+        })
     }
 
     /// Gradients of the locations (x, y) and weights of one (image, query, head).
@@ -222,7 +243,12 @@ impl<'a> GradientReader<'a> {
         let mut sums = vec![Sum::default(); self.reader.problem.sizes().channels];
         for q in 0..self.reader.problem.sizes().queries {
             self.reader.each_sample([n, q, m], |sample: Sample<R>| {
-                for corner in sample.corners.iter().flatten().filter(|corner| corner.pixel == s) {
+                for corner in sample
+                    .corners
+                    .iter()
+                    .flatten()
+                    .filter(|corner| corner.pixel == s)
+                {
                     for (sum, grad) in sums.iter_mut().zip(self.grad_out_row([n, q, m])) {
                         sum.add(sample.weight * corner.share * grad);
                     }
@@ -234,15 +260,24 @@ impl<'a> GradientReader<'a> {
 
     fn grad_out_row<R: Real>(&self, [n, q, m]: [usize; 3]) -> Vec<R> {
         let channels = self.reader.problem.sizes().channels;
-        (0..channels).map(|d| R::from_f64(read(&self.grad_out, [n, q, m * channels + d]))).collect()
+        (0..channels)
+            .map(|d| R::from_f64(read(&self.grad_out, [n, q, m * channels + d])))
+            .collect()
     }
 }
 
 /// One element, exactly.
 pub(crate) fn read<const RANK: usize>(view: &View<'_>, index: [usize; RANK]) -> f64 {
     let (shape, strides) = (view.shape(), view.layout().strides());
-    assert!(index.iter().zip(shape.sizes()).all(|(i, size)| i < size), "index {index:?} outside {shape}");
-    let offset: isize = index.iter().zip(strides).map(|(&i, &stride)| i as isize * stride).sum();
+    assert!(
+        index.iter().zip(shape.sizes()).all(|(i, size)| i < size),
+        "index {index:?} outside {shape}"
+    );
+    let offset: isize = index
+        .iter()
+        .zip(strides)
+        .map(|(&i, &stride)| i as isize * stride)
+        .sum();
     let first = view.as_ptr();
     // SAFETY: the view was checked when the problem was, and the index is inside its shape.
     unsafe {

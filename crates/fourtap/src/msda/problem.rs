@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::{Layout, Shape};
 use crate::msda::{Gradients, Inputs, Levels};
-use crate::tensor::{Layout, Shape, View, ViewMut};
+use crate::tensor::{View, ViewMut};
 
 /// The sizes of a problem, under the letters the field uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,12 +40,25 @@ impl Sizes {
 
     /// Shape of `sampling_locations`.
     pub fn sampling_locations(&self) -> [usize; 6] {
-        [self.images, self.queries, self.heads, self.levels, self.points, 2]
+        [
+            self.images,
+            self.queries,
+            self.heads,
+            self.levels,
+            self.points,
+            2,
+        ]
     }
 
     /// Shape of `attention_weights`.
     pub fn attention_weights(&self) -> [usize; 5] {
-        [self.images, self.queries, self.heads, self.levels, self.points]
+        [
+            self.images,
+            self.queries,
+            self.heads,
+            self.levels,
+            self.points,
+        ]
     }
 
     /// Shape of `out` and `grad_out`.
@@ -67,10 +81,25 @@ pub struct Problem {
 impl Problem {
     /// Checks `inputs` on their own.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
-        let Inputs { value, levels, sampling_locations, attention_weights } = *inputs;
+        let Inputs {
+            value,
+            levels,
+            sampling_locations,
+            attention_weights,
+        } = *inputs;
         expect_rank("value", value.shape(), 4, "[N, S, M, D]")?;
-        expect_rank("sampling_locations", sampling_locations.shape(), 6, "[N, Q, M, L, P, 2]")?;
-        expect_rank("attention_weights", attention_weights.shape(), 5, "[N, Q, M, L, P]")?;
+        expect_rank(
+            "sampling_locations",
+            sampling_locations.shape(),
+            6,
+            "[N, Q, M, L, P, 2]",
+        )?;
+        expect_rank(
+            "attention_weights",
+            attention_weights.shape(),
+            5,
+            "[N, Q, M, L, P]",
+        )?;
 
         let (value_shape, location_shape) = (value.shape(), sampling_locations.shape());
         let (of_value, of_locations) = (value_shape.sizes(), location_shape.sizes());
@@ -84,12 +113,26 @@ impl Problem {
             points: of_locations[4],
         };
         if sizes.channels == 0 {
-            return Err(Error::NoChannels { tensor: "value", found: value.shape() });
+            return Err(Error::NoChannels {
+                tensor: "value",
+                found: value.shape(),
+            });
         }
         if sizes.pixels != levels.pixels() {
-            return Err(Error::LevelSum { expected: levels.pixels(), found: sizes.pixels });
+            return Err(Error::LevelSum {
+                expected: levels.pixels(),
+                found: sizes.pixels,
+            });
         }
-        let Sizes { images: n, pixels: s, heads: m, channels: d, queries: q, levels: l, points: p } = sizes;
+        let Sizes {
+            images: n,
+            pixels: s,
+            heads: m,
+            channels: d,
+            queries: q,
+            levels: l,
+            points: p,
+        } = sizes;
         if location_shape != Shape::new(&sizes.sampling_locations()) {
             return Err(Error::Shape {
                 tensor: "sampling_locations",
@@ -97,7 +140,11 @@ impl Problem {
                 found: location_shape,
             });
         }
-        expect_shape("attention_weights", attention_weights.shape(), &sizes.attention_weights())?;
+        expect_shape(
+            "attention_weights",
+            attention_weights.shape(),
+            &sizes.attention_weights(),
+        )?;
         expect_countable("value", &[n, s, m, d])?;
         expect_countable("sampling_locations", &[n, q, m, l, p, 2])?;
         expect_countable("out", &[n, q, m, d])?;
@@ -111,7 +158,11 @@ impl Problem {
                     DType::F32 => "f32".to_string(),
                     other => format!("f32 or {other} (that of value)"),
                 };
-                return Err(Error::DType { tensor, expected, found: dtype });
+                return Err(Error::DType {
+                    tensor,
+                    expected,
+                    found: dtype,
+                });
             }
         }
         value.check("value")?;
@@ -169,7 +220,11 @@ impl<'a> Forward<'a> {
         expect_dtype("out", out.dtype(), "value", problem.value.dtype())?;
         let mut occupied = inputs.occupied()?;
         claim(&mut occupied, "out", &out)?;
-        Ok(Forward { problem, inputs, out })
+        Ok(Forward {
+            problem,
+            inputs,
+            out,
+        })
     }
 }
 
@@ -193,8 +248,18 @@ impl<'a> Backward<'a> {
         occupied.push(("grad_out", grad_out.check("grad_out")?));
         let wanted = [
             ("grad_value", &gradients.value, "value", &problem.value),
-            ("grad_locations", &gradients.sampling_locations, "sampling_locations", &problem.sampling_locations),
-            ("grad_weights", &gradients.attention_weights, "attention_weights", &problem.attention_weights),
+            (
+                "grad_locations",
+                &gradients.sampling_locations,
+                "sampling_locations",
+                &problem.sampling_locations,
+            ),
+            (
+                "grad_weights",
+                &gradients.attention_weights,
+                "attention_weights",
+                &problem.attention_weights,
+            ),
         ];
         for (tensor, gradient, source, layout) in wanted {
             let Some(gradient) = gradient else { continue };
@@ -203,7 +268,12 @@ impl<'a> Backward<'a> {
             expect_dtype(tensor, gradient.dtype(), source, layout.dtype())?;
             claim(&mut occupied, tensor, gradient)?;
         }
-        Ok(Backward { problem, inputs, grad_out, gradients })
+        Ok(Backward {
+            problem,
+            inputs,
+            grad_out,
+            gradients,
+        })
     }
 }
 
@@ -214,8 +284,14 @@ impl Inputs<'_> {
     fn occupied(&self) -> Result<Occupied> {
         Ok(vec![
             ("value", self.value.check("value")?),
-            ("sampling_locations", self.sampling_locations.check("sampling_locations")?),
-            ("attention_weights", self.attention_weights.check("attention_weights")?),
+            (
+                "sampling_locations",
+                self.sampling_locations.check("sampling_locations")?,
+            ),
+            (
+                "attention_weights",
+                self.attention_weights.check("attention_weights")?,
+            ),
         ])
     }
 }
@@ -232,10 +308,20 @@ fn claim(occupied: &mut Occupied, output: &'static str, view: &ViewMut<'_>) -> R
     Ok(())
 }
 
-fn expect_rank(tensor: &'static str, found: Shape, expected: usize, axes: &'static str) -> Result<()> {
+fn expect_rank(
+    tensor: &'static str,
+    found: Shape,
+    expected: usize,
+    axes: &'static str,
+) -> Result<()> {
     match found.rank() {
         rank if rank == expected => Ok(()),
-        found => Err(Error::Rank { tensor, expected, axes, found }),
+        found => Err(Error::Rank {
+            tensor,
+            expected,
+            axes,
+            found,
+        }),
     }
 }
 
@@ -243,15 +329,24 @@ fn expect_shape(tensor: &'static str, found: Shape, expected: &[usize]) -> Resul
     if found == Shape::new(expected) {
         return Ok(());
     }
-    Err(Error::Shape { tensor, expected: Shape::new(expected).to_string(), found })
+    Err(Error::Shape {
+        tensor,
+        expected: Shape::new(expected).to_string(),
+        found,
+    })
 }
 
 /// Even where another size is 0, so that no backend meets an overflow in a product of some of them.
 fn expect_countable(tensor: &'static str, sizes: &[usize]) -> Result<()> {
-    let counted = sizes.iter().try_fold(size_of::<f64>(), |product, &size| product.checked_mul(size.max(1)));
+    let counted = sizes.iter().try_fold(size_of::<f64>(), |product, &size| {
+        product.checked_mul(size.max(1))
+    });
     match counted.and_then(|bytes| isize::try_from(bytes).ok()) {
         Some(_) => Ok(()),
-        None => Err(Error::Overflow { tensor, what: format!("a product of {sizes:?}") }),
+        None => Err(Error::Overflow {
+            tensor,
+            what: format!("a product of {sizes:?}"),
+        }),
     }
 }
 
@@ -259,5 +354,9 @@ fn expect_dtype(tensor: &'static str, found: DType, source: &str, expected: DTyp
     if found == expected {
         return Ok(());
     }
-    Err(Error::DType { tensor, expected: format!("{expected} (that of {source})"), found })
+    Err(Error::DType {
+        tensor,
+        expected: format!("{expected} (that of {source})"),
+        found,
+    })
 }

@@ -38,31 +38,63 @@ impl Case {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let (sizes, levels) = random_sizes(rng);
         let dtype = pick(rng, &DType::ALL);
-        let coordinates = [0, 1].map(|_| if rng.random_bool(0.5) { DType::F32 } else { dtype });
+        let coordinates = [0, 1].map(|_| {
+            if rng.random_bool(0.5) {
+                DType::F32
+            } else {
+                dtype
+            }
+        });
         let hostile = rng.random_bool(0.125);
         let seeds: [u64; 4] = rng.random();
         let mut numbers = seeds.map(Xoshiro256PlusPlus::seed_from_u64);
         let [of_value, of_locations, of_weights, of_grad] = &mut numbers;
 
         let storage = random_storage(rng, 4, true);
-        let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || of_value.random_range(-1.0..1.0));
+        let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || {
+            of_value.random_range(-1.0..1.0)
+        });
         let storage = random_storage(rng, 6, true);
         let mut index = 0;
-        let sampling_locations = Tensor::from_fn(coordinates[0], &sizes.sampling_locations(), &storage, || {
-            let level = &levels[index / 2 / sizes.points % sizes.levels];
-            let size = if index % 2 == 0 { level.width } else { level.height };
-            index += 1;
-            random_location(of_locations, size, hostile)
-        });
+        let sampling_locations = Tensor::from_fn(
+            coordinates[0],
+            &sizes.sampling_locations(),
+            &storage,
+            || {
+                let level = &levels[index / 2 / sizes.points % sizes.levels];
+                let size = if index % 2 == 0 {
+                    level.width
+                } else {
+                    level.height
+                };
+                index += 1;
+                random_location(of_locations, size, hostile)
+            },
+        );
         let storage = random_storage(rng, 5, true);
         let scale = 1.0 / (sizes.levels * sizes.points).max(1) as f64;
-        let attention_weights = Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
-            if of_weights.random_bool(0.05) { 0.0 } else { of_weights.random_range(-1.0..3.0) * scale }
-        });
+        let attention_weights =
+            Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
+                if of_weights.random_bool(0.05) {
+                    0.0
+                } else {
+                    of_weights.random_range(-1.0..3.0) * scale
+                }
+            });
         let storage = random_storage(rng, 3, true);
-        let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || of_grad.random_range(-1.0..1.0));
+        let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || {
+            of_grad.random_range(-1.0..1.0)
+        });
         let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false));
-        Case { seed, levels, value, sampling_locations, attention_weights, grad_out, outputs }
+        Case {
+            seed,
+            levels,
+            value,
+            sampling_locations,
+            attention_weights,
+            grad_out,
+            outputs,
+        }
     }
 
     /// What the operator reads.
@@ -90,13 +122,23 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus) -> (Sizes, Levels) {
         let channels = match rng.random_range(0..20) {
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
-            _ => pick(rng, &[1, 2, 3, 5, 7, 12, 15, 17, 24, 30, 31, 33, 47, 48, 63, 65, 71, 80, 96, 100, 129, 130]),
+            _ => pick(
+                rng,
+                &[
+                    1, 2, 3, 5, 7, 12, 15, 17, 24, 30, 31, 33, 47, 48, 63, 65, 71, 80, 96, 100,
+                    129, 130,
+                ],
+            ),
         };
         let shapes: Vec<(usize, usize)> = (0..pick(rng, &[0, 1, 1, 1, 2, 2, 3, 4, 4, 5]))
             .map(|_| {
                 let mut size = || pick(rng, &[1, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 20, 23, 37]);
                 let shape = (size(), size());
-                if rng.random_bool(0.02) { (0, shape.1) } else { shape }
+                if rng.random_bool(0.02) {
+                    (0, shape.1)
+                } else {
+                    shape
+                }
             })
             .collect();
         let levels = random_levels(rng, &shapes);
@@ -139,9 +181,20 @@ fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> 
         0 | 1 => (rng.random_range(0.0..size).floor() + 0.5) / size,
         2 => rng.random_range(0.0..size).floor() / size,
         3 => pick(rng, &[-0.5, 0.0, size, size + 0.5]) / size,
-        4 if hostile => {
-            pick(rng, &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e38, -1e38, 3e9, -3e9, 1e-40, -0.0])
-        }
+        4 if hostile => pick(
+            rng,
+            &[
+                f64::NAN,
+                f64::INFINITY,
+                f64::NEG_INFINITY,
+                1e38,
+                -1e38,
+                3e9,
+                -3e9,
+                1e-40,
+                -0.0,
+            ],
+        ),
         _ => rng.random_range(-0.2..1.2),
     }
 }

@@ -7,6 +7,6 @@ mod rule;
 mod tensor;
 
 pub use case::Case;
-pub use check::{Failure, check};
+pub use check::{Failure, backends, check};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

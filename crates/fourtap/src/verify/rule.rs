@@ -47,10 +47,24 @@ impl Judgement {
 ///
 /// # Panics
 /// If the three differ in length.
-pub fn judge(pass: Pass, dtype: DType, found: &[f64], oracle: &[Sum<f64>], naive: &[Sum<f32>]) -> Judgement {
-    assert_eq!((found.len(), naive.len()), (oracle.len(), oracle.len()), "results of one problem");
+pub fn judge(
+    pass: Pass,
+    dtype: DType,
+    found: &[f64],
+    oracle: &[Sum<f64>],
+    naive: &[Sum<f32>],
+) -> Judgement {
+    assert_eq!(
+        (found.len(), naive.len()),
+        (oracle.len(), oracle.len()),
+        "results of one problem"
+    );
     // The oracle of f64 is f64 itself, off by as much as anybody: there the sums of magnitudes set the scale alone.
-    let cancellation = if dtype == DType::F64 { 16.0 * DType::F64.epsilon() } else { DType::F32.epsilon() };
+    let cancellation = if dtype == DType::F64 {
+        16.0 * DType::F64.epsilon()
+    } else {
+        DType::F32.epsilon()
+    };
     let (mut naive_error, mut largest, mut mass) = (0f64, 0f64, 0f64);
     let (mut square_error, mut square_naive, mut square) = (0f64, 0f64, 0f64);
     let mut judgement = Judgement {
@@ -64,10 +78,20 @@ pub fn judge(pass: Pass, dtype: DType, found: &[f64], oracle: &[Sum<f64>], naive
     };
     for (index, ((&found, oracle), naive)) in found.iter().zip(oracle).zip(naive).enumerate() {
         let error = (found - oracle.total).abs();
-        let naive = if dtype == DType::F64 { 0.0 } else { (round(dtype, naive.total) - oracle.total).abs() };
+        let naive = if dtype == DType::F64 {
+            0.0
+        } else {
+            (round(dtype, naive.total) - oracle.total).abs()
+        };
         // The first NaN wins and stays.
         if (error > judgement.max_error || error.is_nan()) && !judgement.max_error.is_nan() {
-            judgement = Judgement { worst: index, found, expected: oracle.total, max_error: error, ..judgement };
+            judgement = Judgement {
+                worst: index,
+                found,
+                expected: oracle.total,
+                max_error: error,
+                ..judgement
+            };
         }
         naive_error = naive_error.max(naive);
         largest = largest.max(oracle.total.abs());
@@ -111,7 +135,10 @@ mod tests {
     use super::*;
 
     fn sum<R: From<f32>>(total: f32) -> Sum<R> {
-        Sum { total: R::from(total), mass: R::from(total.abs()) }
+        Sum {
+            total: R::from(total),
+            mass: R::from(total.abs()),
+        }
     }
 
     #[test]
@@ -123,7 +150,13 @@ mod tests {
 
     #[test]
     fn never_accepts_nan() {
-        let judgement = judge(Pass::Backward, DType::F32, &[1.0, f64::NAN], &[sum(1.0); 2], &[sum(1.0); 2]);
+        let judgement = judge(
+            Pass::Backward,
+            DType::F32,
+            &[1.0, f64::NAN],
+            &[sum(1.0); 2],
+            &[sum(1.0); 2],
+        );
         assert!(!judgement.passed());
         assert_eq!(judgement.worst, 1);
     }

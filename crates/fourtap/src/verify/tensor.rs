@@ -1,7 +1,8 @@
 //! Tensors that own their memory, in any layout, with guard zones around it.
 
 use crate::dtype::{DType, Element, bf16, f16};
-use crate::tensor::{Layout, Shape, View, ViewMut};
+use crate::layout::{Layout, Shape};
+use crate::tensor::{View, ViewMut};
 
 /// How a tensor's elements are laid out in memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,12 @@ impl Tensor {
             if storage.broadcast[axis] {
                 continue;
             }
-            let stride = length + if length == 1 { storage.gaps[axis].min(1) } else { storage.gaps[axis] };
+            let stride = length
+                + if length == 1 {
+                    storage.gaps[axis].min(1)
+                } else {
+                    storage.gaps[axis]
+                };
             strides[axis] = stride as isize;
             length = stride * shape[axis].max(1);
             if storage.reversed[axis] && shape[axis] > 0 {
@@ -78,19 +84,33 @@ impl Tensor {
         }
         let dense = *storage == Storage::dense(shape.len());
         let empty = shape.contains(&0);
-        let length = if dense && empty { 0 } else { length + 2 * storage.guard };
+        let length = if dense && empty {
+            0
+        } else {
+            length + 2 * storage.guard
+        };
         let data = match dtype {
             DType::F16 => Data::F16(vec![f16::NAN; length]),
             DType::BF16 => Data::BF16(vec![bf16::NAN; length]),
             DType::F32 => Data::F32(vec![f32::NAN; length]),
             DType::F64 => Data::F64(vec![f64::NAN; length]),
         };
-        Tensor { data, offset, dense, layout: Layout::strided(dtype, shape, &strides) }
+        Tensor {
+            data,
+            offset,
+            dense,
+            layout: Layout::strided(dtype, shape, &strides),
+        }
     }
 
     /// A tensor of the numbers `next` gives, in row-major order, rounded to `dtype`. On a broadcast axis the last
     /// number counts.
-    pub fn from_fn(dtype: DType, shape: &[usize], storage: &Storage, mut next: impl FnMut() -> f64) -> Self {
+    pub fn from_fn(
+        dtype: DType,
+        shape: &[usize],
+        storage: &Storage,
+        mut next: impl FnMut() -> f64,
+    ) -> Self {
         let mut tensor = Tensor::poisoned(dtype, shape, storage);
         for place in places(&tensor.layout, tensor.offset) {
             let number = next();
@@ -102,7 +122,12 @@ impl Tensor {
     /// A row-major tensor over `data`.
     pub fn dense<T: Element>(data: Vec<T>, shape: &[usize]) -> Self {
         let mut tensor = Tensor::poisoned(T::DTYPE, shape, &Storage::dense(shape.len()));
-        assert_eq!(tensor.len(), data.len(), "as many elements as the shape {:?} has", tensor.shape());
+        assert_eq!(
+            tensor.len(),
+            data.len(),
+            "as many elements as the shape {:?} has",
+            tensor.shape()
+        );
         with_data!(&mut tensor.data, own => {
             for (own, number) in own.iter_mut().zip(data) {
                 *own = Element::from_f64(number.to_f64());

@@ -1,17 +1,19 @@
 //! Forward: for each (image, query, head), samples in blocks, channels in vectors held in registers.
 
+use std::ops::Range;
+
 use super::geometry::{BLOCK, Block, locate};
-use super::order::Share;
-use super::plan::{Plan, Raw, Slots};
+use super::plan::{Pass, Plan};
+use super::raw::Raw;
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, store_strided};
 use crate::dtype::{Element, Real};
 
-/// A range of (image, query) rows of `out`.
+/// Some (image, query) rows of `out`.
 pub(super) struct Rows<'a, E: Element> {
     pub plan: &'a Plan<E>,
-    pub slots: &'a [Slots<E::Accumulator>],
+    pub passes: &'a [Pass<E::Accumulator>],
     pub out: Raw<E, 3>,
-    pub rows: Share<'a>,
+    pub rows: Range<usize>,
 }
 
 /// What a block of samples reads and how much of it.
@@ -23,7 +25,10 @@ struct Taps<E: Element> {
 
 impl<E: Element> Taps<E> {
     fn empty() -> Self {
-        Taps { shares: [[E::Accumulator::ZERO; BLOCK]; 4], neighbours: [[std::ptr::null(); BLOCK]; 4] }
+        Taps {
+            shares: [[E::Accumulator::ZERO; BLOCK]; 4],
+            neighbours: [[std::ptr::null(); BLOCK]; 4],
+        }
     }
 }
 
@@ -31,40 +36,54 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
-        let lanes = E::Lanes::<I>::COUNT;
-        let contiguous = self.plan.value.strides[3] == 1;
-        let mut taps = vec![Taps::empty(); self.slots.len()];
-        for rows in self.rows.rows() {
-            let [[n, q], [next_n, next_q]] = rows.map(|row| [row / sizes.queries, row % sizes.queries]);
-            for m in 0..sizes.heads {
-                if let Some(slots) = self.slots.first() {
-                    self.plan.prefetch([next_n, next_q, m], slots, sizes.levels * sizes.points);
-                }
+        let row_length = sizes.heads * sizes.channels;
+        // Sums wait for the next pass in `out` itself where it holds them as they are, else here.
+        let in_out = E::DTYPE == E::Accumulator::DTYPE && self.out.strides[2] == 1;
+        let waiting = if in_out || self.passes.len() < 2 {
+            0
+        } else {
+            self.rows.len() * row_length
+        };
+        let mut waiting = vec![E::Accumulator::ZERO; waiting];
+        for (number, pass) in self.passes.iter().enumerate() {
+            let mut taps = vec![Taps::empty(); pass.slots.len()];
+            for row in self.rows.clone() {
+                let [n, q] = [row / sizes.queries, row % sizes.queries];
+                let sums = match in_out {
+                    true => self.out.at([n, q]).cast(),
+                    false => waiting
+                        .as_mut_ptr()
+                        .wrapping_add((row - self.rows.start) * row_length),
+                };
+                let place = Place {
+                    n,
+                    q,
+                    sums,
+                    first: number == 0,
+                    last: number + 1 == self.passes.len(),
+                };
                 // SAFETY: the row lies in the problem.
-                unsafe { self.find([n, q, m], &mut taps) };
-                let mut done = 0;
-                while done < sizes.channels {
-                    let left = sizes.channels - done;
-                    // SAFETY: the row lies in the problem, and `done..done + step` in the channels.
-                    unsafe {
-                        done += if !contiguous {
-                            self.chunk::<I, 1, STRIDED>([n, q, m], &taps, done, left.min(lanes))
-                        } else if left >= 8 * lanes {
-                            self.chunk::<I, 8, WHOLE>([n, q, m], &taps, done, 8 * lanes)
-                        } else if left >= 4 * lanes {
-                            self.chunk::<I, 4, WHOLE>([n, q, m], &taps, done, 4 * lanes)
-                        } else if left >= 2 * lanes {
-                            self.chunk::<I, 2, WHOLE>([n, q, m], &taps, done, 2 * lanes)
-                        } else if left >= lanes {
-                            self.chunk::<I, 1, WHOLE>([n, q, m], &taps, done, lanes)
-                        } else {
-                            self.chunk::<I, 1, FIRST>([n, q, m], &taps, done, left)
-                        };
+                unsafe {
+                    self.find([n, q], pass, &mut taps);
+                    for m in 0..sizes.heads {
+                        self.head::<I>(&place, m, pass, &taps);
                     }
                 }
             }
         }
     }
+}
+
+/// A row of the output, during one pass.
+struct Place<A> {
+    n: usize,
+    q: usize,
+    /// Where its sums wait between passes.
+    sums: *mut A,
+    /// Whether it has none yet.
+    first: bool,
+    /// Whether they are complete after this pass.
+    last: bool,
 }
 
 /// How channels are read: all lanes, the first few, or a stride apart.
@@ -73,18 +92,54 @@ const FIRST: u8 = 1;
 const STRIDED: u8 = 2;
 
 impl<E: Vectorized> Rows<'_, E> {
-    /// Finds what one (image, query, head) reads.
+    /// Finds what one (image, query) reads.
     ///
     /// # Safety
     /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn find(&self, [n, q, m]: [usize; 3], taps: &mut [Taps<E>]) {
-        for (taps, slots) in taps.iter_mut().zip(self.slots) {
+    unsafe fn find(&self, [n, q]: [usize; 2], pass: &Pass<E::Accumulator>, taps: &mut [Taps<E>]) {
+        for (taps, slots) in taps.iter_mut().zip(&pass.slots) {
             // SAFETY: the row lies in the problem.
-            let [x, y, weight] = unsafe { self.plan.read([n, q, m], slots, slots.count) };
+            let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
             let cells = locate(&slots.grid, &x, &y);
             taps.shares = cells.shares(&weight);
-            taps.neighbours = self.plan.neighbours([n, m], slots, &cells);
+            taps.neighbours = self.plan.neighbours(n, slots, &cells);
+        }
+    }
+
+    /// All channels of a head, as many at a time as fit the registers.
+    ///
+    /// # Safety
+    /// The row lies in the problem, and `taps` are its.
+    #[inline(always)]
+    unsafe fn head<I: Isa>(
+        &self,
+        place: &Place<E::Accumulator>,
+        m: usize,
+        pass: &Pass<E::Accumulator>,
+        taps: &[Taps<E>],
+    ) {
+        let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
+        let contiguous = self.plan.value.strides[3] == 1;
+        let mut done = 0;
+        while done < channels {
+            let left = channels - done;
+            // SAFETY: `done..done + count` lie in the channels and fit the vectors.
+            done += unsafe {
+                if !contiguous {
+                    self.chunk::<I, 1, STRIDED>(place, m, pass, taps, done, left.min(lanes))
+                } else if left >= 8 * lanes {
+                    self.chunk::<I, 8, WHOLE>(place, m, pass, taps, done, 8 * lanes)
+                } else if left >= 4 * lanes {
+                    self.chunk::<I, 4, WHOLE>(place, m, pass, taps, done, 4 * lanes)
+                } else if left >= 2 * lanes {
+                    self.chunk::<I, 2, WHOLE>(place, m, pass, taps, done, 2 * lanes)
+                } else if left >= lanes {
+                    self.chunk::<I, 1, WHOLE>(place, m, pass, taps, done, lanes)
+                } else {
+                    self.chunk::<I, 1, FIRST>(place, m, pass, taps, done, left)
+                }
+            };
         }
     }
 
@@ -95,17 +150,33 @@ impl<E: Vectorized> Rows<'_, E> {
     #[inline(always)]
     unsafe fn chunk<I: Isa, const VECTORS: usize, const READ: u8>(
         &self,
-        [n, q, m]: [usize; 3],
+        place: &Place<E::Accumulator>,
+        m: usize,
+        pass: &Pass<E::Accumulator>,
         taps: &[Taps<E>],
         first: usize,
         count: usize,
     ) -> usize {
         let lanes = E::Lanes::<I>::COUNT;
         let stride = self.plan.value.strides[3];
+        let channel = m * self.plan.sizes.channels + first;
+        let waiting = place.sums.wrapping_add(channel);
         // Two sets, so that additions to one need not wait for those to the other.
         let mut sums = [[E::Lanes::<I>::splat(E::Accumulator::ZERO); VECTORS]; 2];
-        for (taps, slots) in taps.iter().zip(self.slots) {
-            for i in 0..slots.count {
+        if !place.first {
+            for vector in 0..VECTORS {
+                // SAFETY: the pass before stored them.
+                sums[0][vector] = unsafe {
+                    match READ {
+                        WHOLE => Access::<E::Accumulator>::load(waiting.add(vector * lanes)),
+                        _ => Access::<E::Accumulator>::load_first(waiting, count),
+                    }
+                };
+            }
+        }
+        pass.each_of_head(m, |block, lanes_of_block| {
+            let taps = &taps[block];
+            for i in lanes_of_block {
                 for corner in 0..4 {
                     let share = E::Lanes::<I>::splat(taps.shares[corner][i]);
                     let from = taps.neighbours[corner][i];
@@ -116,21 +187,31 @@ impl<E: Vectorized> Rows<'_, E> {
                             match READ {
                                 WHOLE => Access::<E>::load(from.add(first + vector * lanes)),
                                 FIRST => Access::<E>::load_first(from.add(first), count),
-                                _ if from == self.plan.zeros() => Access::<E>::load_first(from, count),
-                                _ => load_strided(from.offset(first as isize * stride), stride, count),
+                                _ if from == self.plan.zeros() => {
+                                    Access::<E>::load_first(from, count)
+                                }
+                                _ => load_strided(
+                                    from.offset(first as isize * stride),
+                                    stride,
+                                    count,
+                                ),
                             }
                         };
                         *sum = channels.mul_add(share, *sum);
                     }
                 }
             }
-        }
-        let out = self.out.at([n, q, m * self.plan.sizes.channels + first]);
+        });
+        let out = self.out.at([place.n, place.q, channel]);
         for (vector, (&even, &odd)) in sums[0].iter().zip(&sums[1]).enumerate() {
             let sum = even.add(odd);
-            // SAFETY: these channels of `out` lie in it, and no other row has them.
+            // SAFETY: these channels of `out`, or of the sums that wait, lie in it, and no other row has them.
             unsafe {
                 match self.out.strides[2] {
+                    _ if !place.last && READ == WHOLE => {
+                        Access::<E::Accumulator>::store(sum, waiting.add(vector * lanes));
+                    }
+                    _ if !place.last => Access::<E::Accumulator>::store_first(sum, waiting, count),
                     1 if READ == WHOLE => Access::<E>::store(sum, out.add(vector * lanes)),
                     1 => Access::<E>::store_first(sum, out, count),
                     stride => {

@@ -21,7 +21,12 @@ pub(super) struct Grid<R> {
 
 impl<R: Real> Grid<R> {
     pub fn empty() -> Self {
-        Grid { width: [0; BLOCK], height: [0; BLOCK], start: [0; BLOCK], scale: [[R::ZERO; BLOCK]; 2] }
+        Grid {
+            width: [0; BLOCK],
+            height: [0; BLOCK],
+            start: [0; BLOCK],
+            scale: [[R::ZERO; BLOCK]; 2],
+        }
     }
 }
 
@@ -41,7 +46,11 @@ pub(super) struct Cells<R> {
 /// The loop holds no 64-bit number: with one, compilers make vectors of half the width.
 #[inline(always)]
 pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cells<R> {
-    let mut cells = Cells { corner: [[0; BLOCK]; 2], inside: [0; BLOCK], past: [[R::ZERO; BLOCK]; 2] };
+    let mut cells = Cells {
+        corner: [[0; BLOCK]; 2],
+        inside: [0; BLOCK],
+        past: [[R::ZERO; BLOCK]; 2],
+    };
     for i in 0..BLOCK {
         let px = x[i].fused(grid.scale[0][i], R::ZERO - R::HALF);
         let py = y[i].fused(grid.scale[1][i], R::ZERO - R::HALF);
@@ -103,7 +112,12 @@ impl<R: Real> Cells<R> {
         for i in 0..BLOCK {
             let [x, y] = [self.past[0][i], self.past[1][i]];
             let (upper, lower) = ((R::ONE - y) * weight[i], y * weight[i]);
-            let all = [upper * (R::ONE - x), upper * x, lower * (R::ONE - x), lower * x];
+            let all = [
+                upper * (R::ONE - x),
+                upper * x,
+                lower * (R::ONE - x),
+                lower * x,
+            ];
             for corner in 0..4 {
                 let inside = self.inside[i] >> corner & 1 != 0;
                 shares[corner][i] = if inside { all[corner] } else { R::ZERO };

@@ -1,23 +1,35 @@
 //! Backward, gradients of locations and weights: for each (image, query, head) and sample, the dot products of
 //! `grad_out` with the four neighbours.
 
+use std::ops::Range;
+
 use super::geometry::{BLOCK, Block, Cells, locate};
-use super::order::Share;
-use super::plan::{Coordinates, Plan, Raw, Slots};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch};
+use super::plan::{Pass, Plan};
+use super::raw::{Coordinates, Raw};
+use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;
 
 /// A gradient of locations or weights, and where each block of samples lies in it.
 pub(super) struct Destination<const RANK: usize> {
     tensor: Coordinates<RANK>,
-    places: Vec<Block<isize>>,
+    /// By pass and block.
+    places: Vec<Vec<Block<isize>>>,
 }
 
 impl<const RANK: usize> Destination<RANK> {
-    pub fn new<R: Real>(tensor: &ViewMut<'_>, slots: &[Slots<R>]) -> Self {
-        let places = slots.iter().map(|slots| slots.places(tensor.layout().strides())).collect();
-        Destination { tensor: Coordinates::new(tensor.as_mut_ptr(), tensor.layout()), places }
+    pub fn new<R: Real>(tensor: &ViewMut<'_>, passes: &[Pass<R>]) -> Self {
+        let of_pass = |pass: &Pass<R>| {
+            pass.slots
+                .iter()
+                .map(|slots| slots.places(tensor.layout().strides()))
+                .collect()
+        };
+        let places = passes.iter().map(of_pass).collect();
+        Destination {
+            tensor: Coordinates::new(tensor.as_mut_ptr(), tensor.layout()),
+            places,
+        }
     }
 
     /// # Safety
@@ -25,25 +37,29 @@ impl<const RANK: usize> Destination<RANK> {
     #[inline(always)]
     unsafe fn write<R: Real>(
         &self,
-        row: [usize; 3],
+        [n, q]: [usize; 2],
         offset: isize,
-        block: usize,
+        [pass, block]: [usize; 2],
         count: usize,
         numbers: &Block<R>,
     ) {
+        let row = self.tensor.row([n, q, 0]) + offset;
         // SAFETY: as the caller promises.
-        unsafe { self.tensor.write(self.tensor.row(row) + offset, &self.places[block], count, numbers) }
+        unsafe {
+            self.tensor
+                .write(row, &self.places[pass][block], count, numbers)
+        }
     }
 }
 
-/// A range of (image, query) rows.
+/// Some (image, query) rows.
 pub(super) struct SampleGradients<'a, E: Element> {
     pub plan: &'a Plan<E>,
-    pub slots: &'a [Slots<E::Accumulator>],
+    pub passes: &'a [Pass<E::Accumulator>],
     pub grad_out: Raw<E, 3>,
     pub grad_locations: &'a Option<Destination<6>>,
     pub grad_weights: &'a Option<Destination<5>>,
-    pub rows: Share<'a>,
+    pub rows: Range<usize>,
 }
 
 impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
@@ -52,23 +68,22 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
         let sizes = self.plan.sizes;
         let (channels, lanes) = (sizes.channels, E::Lanes::<I>::COUNT);
         let contiguous = self.plan.value.strides[3] == 1 && self.grad_out.strides[2] == 1;
-        let vectors = if contiguous && channels.is_multiple_of(lanes) { channels / lanes } else { ANY };
-        for rows in self.rows.rows() {
-            let [[n, q], [next_n, next_q]] = rows.map(|row| [row / sizes.queries, row % sizes.queries]);
-            for m in 0..sizes.heads {
-                if let Some(slots) = self.slots.first() {
-                    self.plan.prefetch([next_n, next_q, m], slots, sizes.levels * sizes.points);
-                    let grad_out = self.grad_out.at([next_n, next_q, m * channels]);
-                    prefetch(grad_out, channels * size_of::<E>());
-                }
-                for block in 0..self.slots.len() {
+        let vectors = if contiguous && channels.is_multiple_of(lanes) {
+            channels / lanes
+        } else {
+            ANY
+        };
+        for (number, pass) in self.passes.iter().enumerate() {
+            for row in self.rows.clone() {
+                let row = [row / sizes.queries, row % sizes.queries];
+                for block in 0..pass.slots.len() {
                     // SAFETY: the row lies in the problem.
                     unsafe {
                         match vectors {
-                            1 => self.block::<I, 1>([n, q, m], block),
-                            2 => self.block::<I, 2>([n, q, m], block),
-                            4 => self.block::<I, 4>([n, q, m], block),
-                            _ => self.block::<I, ANY>([n, q, m], block),
+                            1 => self.block::<I, 1>(row, [number, block]),
+                            2 => self.block::<I, 2>(row, [number, block]),
+                            4 => self.block::<I, 4>(row, [number, block]),
+                            _ => self.block::<I, ANY>(row, [number, block]),
                         }
                     }
                 }
@@ -81,25 +96,29 @@ impl<E: Vectorized> SampleGradients<'_, E> {
     /// # Safety
     /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn block<I: Isa, const VECTORS: usize>(&self, [n, q, m]: [usize; 3], block: usize) {
-        let slots = &self.slots[block];
+    unsafe fn block<I: Isa, const VECTORS: usize>(
+        &self,
+        [n, q]: [usize; 2],
+        [pass, block]: [usize; 2],
+    ) {
+        let slots = &self.passes[pass].slots[block];
         // SAFETY: the row lies in the problem.
-        let [x, y, weight] = unsafe { self.plan.read([n, q, m], slots, slots.count) };
+        let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
         let cells = locate(&slots.grid, &x, &y);
-        let neighbours = self.plan.neighbours([n, m], slots, &cells);
-        let grad_out = self.grad_out.at([n, q, m * self.plan.sizes.channels]).cast_const();
-        // SAFETY: the row lies in the problem and has as many vectors.
-        let grad: [E::Lanes<I>; VECTORS] = std::array::from_fn(|vector| unsafe {
-            Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT))
-        });
+        let neighbours = self.plan.neighbours(n, slots, &cells);
         let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];
         for i in 0..slots.count {
+            let head = slots.samples[i][1];
+            let grad_out = self
+                .grad_out
+                .at([n, q, head * self.plan.sizes.channels])
+                .cast_const();
             let corners = [0, 1, 2, 3].map(|corner| neighbours[corner][i]);
-            // SAFETY: a neighbour is a pixel of the level, or one of zeros.
+            // SAFETY: a neighbour is a pixel of the level, or one of zeros; the row has as many vectors.
             let four = unsafe {
                 match VECTORS {
                     ANY => self.products_any::<I>(grad_out, corners),
-                    _ => products::<E, I, VECTORS>(&grad, corners),
+                    _ => products::<E, I, VECTORS>(grad_out, corners),
                 }
             };
             for corner in 0..4 {
@@ -110,11 +129,17 @@ impl<E: Vectorized> SampleGradients<'_, E> {
         // SAFETY: these entries belong to this row alone.
         unsafe {
             if let Some(to) = self.grad_locations {
-                to.write([n, q, m], 0, block, slots.count, &by_x);
-                to.write([n, q, m], to.tensor.strides()[5], block, slots.count, &by_y);
+                to.write([n, q], 0, [pass, block], slots.count, &by_x);
+                to.write(
+                    [n, q],
+                    to.tensor.strides()[5],
+                    [pass, block],
+                    slots.count,
+                    &by_y,
+                );
             }
             if let Some(to) = self.grad_weights {
-                to.write([n, q, m], 0, block, slots.count, &by_weight);
+                to.write([n, q], 0, [pass, block], slots.count, &by_weight);
             }
         }
     }
@@ -125,13 +150,17 @@ impl<E: Vectorized> SampleGradients<'_, E> {
     /// # Safety
     /// All are readable.
     #[inline(always)]
-    unsafe fn products_any<I: Isa>(&self, grad_out: *const E, corners: [*const E; 4]) -> [E::Accumulator; 4] {
+    unsafe fn products_any<I: Isa>(
+        &self,
+        grad_out: *const E,
+        corners: [*const E; 4],
+    ) -> [E::Accumulator; 4] {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
         let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
         for first in (0..channels).step_by(lanes) {
             let count = (channels - first).min(lanes);
-            // SAFETY: `first..first + count` are channels of both.
             let load = |from: *const E, stride: isize| -> E::Lanes<I> {
+                // SAFETY: `first..first + count` are channels of both.
                 unsafe {
                     let from = from.offset(first as isize * stride);
                     match stride {
@@ -142,7 +171,11 @@ impl<E: Vectorized> SampleGradients<'_, E> {
             };
             let grad = load(grad_out, self.grad_out.strides[2]);
             for (sum, corner) in sums.iter_mut().zip(corners) {
-                let stride = if corner == self.plan.zeros() { 1 } else { self.plan.value.strides[3] };
+                let stride = if corner == self.plan.zeros() {
+                    1
+                } else {
+                    self.plan.value.strides[3]
+                };
                 *sum = load(corner, stride).mul_add(grad, *sum);
             }
         }
@@ -150,21 +183,24 @@ impl<E: Vectorized> SampleGradients<'_, E> {
     }
 }
 
-/// The products of `grad` with each corner, summed over the channels.
+/// The products of `grad_out` with each corner, summed over the channels.
 ///
 /// # Safety
-/// The corners are readable, for as many channels as `grad` has lanes.
+/// All are readable, for as many vectors.
 #[inline(always)]
 unsafe fn products<E: Vectorized, I: Isa, const VECTORS: usize>(
-    grad: &[E::Lanes<I>; VECTORS],
+    grad_out: *const E,
     corners: [*const E; 4],
 ) -> [E::Accumulator; 4] {
+    let load = |from: *const E, vector: usize| -> E::Lanes<I> {
+        // SAFETY: as the caller promises.
+        unsafe { Access::<E>::load(from.add(vector * E::Lanes::<I>::COUNT)) }
+    };
+    let grad: [E::Lanes<I>; VECTORS] = std::array::from_fn(|vector| load(grad_out, vector));
     let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
     for (sum, corner) in sums.iter_mut().zip(corners) {
         for (vector, grad) in grad.iter().enumerate() {
-            // SAFETY: as the caller promises.
-            let channels: E::Lanes<I> = unsafe { Access::<E>::load(corner.add(vector * E::Lanes::<I>::COUNT)) };
-            *sum = channels.mul_add(*grad, *sum);
+            *sum = load(corner, vector).mul_add(*grad, *sum);
         }
     }
     Lanes::sums(sums)
@@ -198,7 +234,8 @@ fn combine<R: Real>(
         let takes_part = cells.inside[i] != 0;
         gradients[0][i] = if takes_part { by_x } else { R::ZERO };
         gradients[1][i] = if takes_part { by_y } else { R::ZERO };
-        gradients[2][i] = (R::ONE - y) * ((R::ONE - x) * a + x * b) + y * ((R::ONE - x) * c + x * d);
+        gradients[2][i] =
+            (R::ONE - y) * ((R::ONE - x) * a + x * b) + y * ((R::ONE - x) * c + x * d);
     }
     gradients
 }

@@ -5,8 +5,11 @@
 use std::ops::Range;
 
 use super::geometry::locate;
-use super::plan::{Plan, Raw, Slots};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch, store_strided};
+use super::plan::{Plan, Slots};
+use super::raw::Raw;
+use crate::cpu::simd::{
+    Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch, store_strided,
+};
 use crate::dtype::Element;
 
 /// How many queries ahead of their use data is asked for.
@@ -71,7 +74,8 @@ impl<E: Vectorized> Scatter<'_, E> {
                 // Fewer only in the last pass, and only where one block holds all points of several queries.
                 let count = slots.count.min(queries * sizes.points);
                 // SAFETY: the queries lie in the problem.
-                let [x, y, weight] = unsafe { self.plan.read([self.image, query, self.head], slots, count) };
+                let [x, y, weight] =
+                    unsafe { self.plan.read([self.image, query, self.head], slots, count) };
                 let cells = locate(&slots.grid, &x, &y);
                 let shares = cells.shares(&weight);
                 let upper_left = cells.pixels(&slots.grid);
@@ -82,15 +86,20 @@ impl<E: Vectorized> Scatter<'_, E> {
                         continue;
                     }
                     let q = query + slots.samples[i][0];
-                    let grad_out = self.grad_out.at([self.image, q, self.head * sizes.channels]);
+                    let grad_out = self
+                        .grad_out
+                        .at([self.image, q, self.head * sizes.channels]);
                     // SAFETY: the query lies in the problem.
                     let grad = unsafe { self.load::<I, VECTORS>(grad_out) };
-                    for (corner, pixel) in [first, first + 1, below, below + 1].into_iter().enumerate() {
+                    for (corner, pixel) in
+                        [first, first + 1, below, below + 1].into_iter().enumerate()
+                    {
                         if cells.inside[i] >> corner & 1 != 0 && (pixel as u64) < pixels {
                             let share = E::Lanes::<I>::splat(shares[corner][i]);
                             // SAFETY: the pixel lies in the band and the query in the problem.
                             unsafe {
-                                let sums = self.sums.as_mut_ptr().add(pixel as usize * sizes.channels);
+                                let sums =
+                                    self.sums.as_mut_ptr().add(pixel as usize * sizes.channels);
                                 if VECTORS == ANY {
                                     self.add_any::<I>(sums, grad_out, share);
                                 } else {
@@ -107,9 +116,14 @@ impl<E: Vectorized> Scatter<'_, E> {
     /// # Safety
     /// `grad_out` is readable.
     #[inline(always)]
-    unsafe fn load<I: Isa, const VECTORS: usize>(&self, grad_out: *const E) -> [E::Lanes<I>; VECTORS] {
+    unsafe fn load<I: Isa, const VECTORS: usize>(
+        &self,
+        grad_out: *const E,
+    ) -> [E::Lanes<I>; VECTORS] {
         // SAFETY: a pixel has as many vectors.
-        std::array::from_fn(|vector| unsafe { Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT)) })
+        std::array::from_fn(|vector| unsafe {
+            Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT))
+        })
     }
 
     /// Asks for what the pass from `query` on will read. The entries of one head and level lie so far apart that
@@ -117,10 +131,13 @@ impl<E: Vectorized> Scatter<'_, E> {
     #[inline(always)]
     fn prefetch(&self, query: usize) {
         for query in query..query + self.walk.queries {
-            let grad_out = self.grad_out.at([self.image, query, self.head * self.plan.sizes.channels]);
+            let grad_out =
+                self.grad_out
+                    .at([self.image, query, self.head * self.plan.sizes.channels]);
             prefetch(grad_out, self.plan.sizes.channels * size_of::<E>());
             let row = [self.image, query, self.head];
-            self.plan.prefetch(row, &self.walk.slots[0], self.plan.sizes.points);
+            self.plan
+                .prefetch(row, &self.walk.slots[0], self.plan.sizes.points);
         }
     }
 
@@ -129,7 +146,12 @@ impl<E: Vectorized> Scatter<'_, E> {
     /// # Safety
     /// The sums are the pixel's, and `grad_out` is readable.
     #[inline(always)]
-    unsafe fn add_any<I: Isa>(&self, sums: *mut E::Accumulator, grad_out: *const E, share: E::Lanes<I>) {
+    unsafe fn add_any<I: Isa>(
+        &self,
+        sums: *mut E::Accumulator,
+        grad_out: *const E,
+        share: E::Lanes<I>,
+    ) {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
         let stride = self.grad_out.strides[2];
         for first in (0..channels).step_by(lanes) {

@@ -51,7 +51,10 @@ impl Lanes<f32> for F32x8 {
     fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         unsafe {
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a.0, b.0), _mm256_hadd_ps(c.0, d.0));
-            let sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
+            let sums = _mm_add_ps(
+                _mm256_castps256_ps128(pairs),
+                _mm256_extractf128_ps::<1>(pairs),
+            );
             let mut array = [0.0; 4];
             _mm_storeu_ps(array.as_mut_ptr(), sums);
             array
@@ -133,7 +136,12 @@ impl Access<f16> for F32x8 {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f16) {
-        unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+        unsafe {
+            _mm_storeu_si128(
+                to.cast(),
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0),
+            )
+        }
     }
 
     #[inline(always)]
@@ -159,7 +167,10 @@ impl Access<bf16> for F32x8 {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut bf16) {
-        unsafe { to.cast::<[bf16; 8]>().write_unaligned(self.to_array().map(bf16::from_f32)) }
+        unsafe {
+            to.cast::<[bf16; 8]>()
+                .write_unaligned(self.to_array().map(bf16::from_f32))
+        }
     }
 
     #[inline(always)]

@@ -56,7 +56,10 @@ impl Lanes<f32> for F32x16 {
         unsafe {
             // Two vectors a step: halves of a pair are swapped into one register and added.
             let pair = |a: __m512, b: __m512| {
-                _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0b01_00_01_00), _mm512_shuffle_f32x4(a, b, 0b11_10_11_10))
+                _mm512_add_ps(
+                    _mm512_shuffle_f32x4(a, b, 0b01_00_01_00),
+                    _mm512_shuffle_f32x4(a, b, 0b11_10_11_10),
+                )
             };
             let (ab, cd) = (pair(a.0, b.0), pair(c.0, d.0));
             // Quarters [a a b b] and [c c d d] become [a b c d].
@@ -68,7 +71,10 @@ impl Lanes<f32> for F32x16 {
             let ones = _mm512_add_ps(twos, _mm512_permute_ps(twos, 0b10_11_00_01));
             let lanes = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
             let mut sums = [0.0; 4];
-            _mm_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps128(_mm512_permutexvar_ps(lanes, ones)));
+            _mm_storeu_ps(
+                sums.as_mut_ptr(),
+                _mm512_castps512_ps128(_mm512_permutexvar_ps(lanes, ones)),
+            );
             sums
         }
     }
@@ -111,7 +117,12 @@ impl Access<f16> for F32x16 {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f16) {
-        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+        unsafe {
+            _mm256_storeu_si256(
+                to.cast(),
+                _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0),
+            )
+        }
     }
 
     #[inline(always)]
@@ -143,7 +154,9 @@ impl F32x16 {
     #[inline(always)]
     fn of_bf16(halves: __m256i) -> Self {
         #[allow(clippy::undocumented_unsafe_blocks)]
-        F32x16(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) })
+        F32x16(unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        })
     }
 }
 

@@ -31,7 +31,10 @@ impl Simd {
 
     /// The best path this processor has.
     pub fn best() -> Simd {
-        *Self::ALL.iter().find(|simd| simd.is_available()).unwrap_or(&Simd::Portable)
+        *Self::ALL
+            .iter()
+            .find(|simd| simd.is_available())
+            .unwrap_or(&Simd::Portable)
     }
 
     /// The paths this processor has, best first.
@@ -45,7 +48,11 @@ impl Simd {
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => {
                 use std::arch::is_x86_feature_detected as has;
-                Simd::Avx2.is_available() && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
+                Simd::Avx2.is_available()
+                    && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512dq")
+                    && has!("avx512vl")
             }
             #[cfg(target_arch = "x86_64")]
             Simd::Avx2 => {
@@ -73,7 +80,10 @@ impl Simd {
             return Ok(self);
         }
         let available: Vec<_> = Simd::available().map(Simd::name).collect();
-        Err(Error::SimdUnavailable { requested: self.name(), available: available.join(", ") })
+        Err(Error::SimdUnavailable {
+            requested: self.name(),
+            available: available.join(", "),
+        })
     }
 
     /// Runs the copy of `kernel` compiled for these instructions.
@@ -171,7 +181,11 @@ pub(crate) const MAX_LANES: usize = 16;
 /// # Safety
 /// They are readable, and `count` is at most the number of lanes.
 #[inline(always)]
-pub(crate) unsafe fn load_strided<E: Element, V: Access<E>>(from: *const E, stride: isize, count: usize) -> V {
+pub(crate) unsafe fn load_strided<E: Element, V: Access<E>>(
+    from: *const E,
+    stride: isize,
+    count: usize,
+) -> V {
     let mut gathered = [E::default(); MAX_LANES];
     for (lane, element) in gathered.iter_mut().enumerate().take(count) {
         // SAFETY: readable, as the caller promises.
@@ -186,7 +200,12 @@ pub(crate) unsafe fn load_strided<E: Element, V: Access<E>>(from: *const E, stri
 /// # Safety
 /// They are writable, and `count` is at most the number of lanes.
 #[inline(always)]
-pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(vector: V, to: *mut E, stride: isize, count: usize) {
+pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(
+    vector: V,
+    to: *mut E,
+    stride: isize,
+    count: usize,
+) {
     let mut scattered = [E::default(); MAX_LANES];
     // SAFETY: `scattered` has room for any vector; the addresses written are writable, as the caller promises.
     unsafe {
@@ -221,7 +240,11 @@ pub(crate) fn widen_f16(half: f16) -> f32 {
     // Shifting by the difference of the exponents' biases, 112, as a product also normalises subnormal numbers.
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let special = magnitude | 0x7f80_0000;
-    let bits = if magnitude >= 0x7c00 << 13 { special } else { finite.to_bits() };
+    let bits = if magnitude >= 0x7c00 << 13 {
+        special
+    } else {
+        finite.to_bits()
+    };
     f32::from_bits(sign | bits)
 }
 
@@ -234,7 +257,10 @@ mod tests {
         for bits in 0..=u16::MAX {
             let half = f16::from_bits(bits);
             let (ours, theirs) = (widen_f16(half), half.to_f32());
-            assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{bits:#x}: {ours} is not {theirs}");
+            assert!(
+                ours == theirs || (ours.is_nan() && theirs.is_nan()),
+                "{bits:#x}: {ours} is not {theirs}"
+            );
         }
     }
 }

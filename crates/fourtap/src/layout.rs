@@ -1,0 +1,186 @@
+//! The shape of a tensor and where its elements lie.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// The most axes a tensor of this crate has.
+pub const MAX_RANK: usize = 6;
+
+/// The sizes of a tensor's axes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    rank: usize,
+    sizes: [usize; MAX_RANK],
+}
+
+impl Shape {
+    /// A shape with these sizes. Axes past [`MAX_RANK`] are counted, not kept: no operator accepts them.
+    pub fn new(sizes: &[usize]) -> Self {
+        let mut kept = [0; MAX_RANK];
+        let n = sizes.len().min(MAX_RANK);
+        kept[..n].copy_from_slice(&sizes[..n]);
+        Shape {
+            rank: sizes.len(),
+            sizes: kept,
+        }
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The sizes.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes[..self.rank.min(MAX_RANK)]
+    }
+
+    /// Product of the sizes, or `None` if it overflows or there are more than [`MAX_RANK`].
+    pub fn elements(&self) -> Option<usize> {
+        if self.rank > MAX_RANK {
+            return None;
+        }
+        if self.sizes().contains(&0) {
+            return Some(0);
+        }
+        self.sizes()
+            .iter()
+            .try_fold(1usize, |product, &size| product.checked_mul(size))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (axis, size) in self.sizes().iter().enumerate() {
+            write!(f, "{}{size}", if axis == 0 { "" } else { ", " })?;
+        }
+        f.write_str(if self.rank > MAX_RANK { ", ...]" } else { "]" })
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a tensor's elements lie relative to its first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    dtype: DType,
+    shape: Shape,
+    /// Kept apart from the rank, so that a mismatch can be reported.
+    stride_count: usize,
+    strides: [isize; MAX_RANK],
+}
+
+impl Layout {
+    /// Row-major elements without gaps.
+    pub fn contiguous(dtype: DType, shape: &[usize]) -> Self {
+        let shape = Shape::new(shape);
+        let mut strides = [0; MAX_RANK];
+        let mut next = 1isize;
+        for axis in (0..shape.sizes().len()).rev() {
+            strides[axis] = next;
+            // An overflowing product is reported by `check`, which multiplies the sizes again.
+            next = next.wrapping_mul(shape.sizes()[axis].max(1) as isize);
+        }
+        Layout {
+            dtype,
+            shape,
+            stride_count: shape.rank(),
+            strides,
+        }
+    }
+
+    /// Elements `strides` elements apart; a stride may be zero or negative.
+    pub fn strided(dtype: DType, shape: &[usize], strides: &[isize]) -> Self {
+        let mut kept = [0; MAX_RANK];
+        let n = strides.len().min(MAX_RANK);
+        kept[..n].copy_from_slice(&strides[..n]);
+        Layout {
+            dtype,
+            shape: Shape::new(shape),
+            stride_count: strides.len(),
+            strides: kept,
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Distance, in elements, from one index of an axis to the next.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides[..self.stride_count.min(MAX_RANK)]
+    }
+
+    /// How many strides it was made with.
+    pub(crate) fn stride_count(&self) -> usize {
+        self.stride_count
+    }
+
+    /// Lowest and highest element offset, or `None` if there are no elements.
+    pub(crate) fn offsets(&self, tensor: &'static str) -> Result<Option<(isize, isize)>> {
+        let overflow = || Error::Overflow {
+            tensor,
+            what: format!(
+                "shape {} with strides {:?} of {}",
+                self.shape,
+                self.strides(),
+                self.dtype
+            ),
+        };
+        let elements = self.shape.elements().ok_or_else(overflow)?;
+        if elements == 0 {
+            return Ok(None);
+        }
+        let (mut lowest, mut highest) = (0isize, 0isize);
+        for (&size, &stride) in self.shape.sizes().iter().zip(self.strides()) {
+            let last = isize::try_from(size - 1).map_err(|_| overflow())?;
+            let reach = last.checked_mul(stride).ok_or_else(overflow)?;
+            let end = if reach < 0 { &mut lowest } else { &mut highest };
+            *end = end.checked_add(reach).ok_or_else(overflow)?;
+        }
+        // Byte offsets, and the length in bytes, must fit too: pointers are moved by them.
+        let size = self.dtype.size() as isize;
+        let bytes = |offset: isize| offset.checked_mul(size);
+        highest
+            .checked_sub(lowest)
+            .and_then(|span| span.checked_add(1))
+            .and_then(bytes)
+            .and(bytes(lowest))
+            .and(bytes(highest))
+            .ok_or_else(overflow)?;
+        Ok(Some((lowest, highest)))
+    }
+
+    /// Whether two indices may reach the same element. Exact for layouts whose axes nest, which are all that
+    /// slicing and permuting a dense tensor can make; stranger ones count as overlapping.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        let mut axes: Vec<(usize, usize)> = self
+            .shape
+            .sizes()
+            .iter()
+            .zip(self.strides())
+            .filter(|(size, _)| **size > 1)
+            .map(|(&size, &stride)| (stride.unsigned_abs(), size))
+            .collect();
+        axes.sort_unstable();
+        let mut reach = 0usize;
+        axes.iter().any(|&(stride, size)| {
+            let collides = stride <= reach;
+            reach = reach.saturating_add(stride.saturating_mul(size - 1));
+            collides
+        })
+    }
+}
