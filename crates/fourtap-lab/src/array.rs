@@ -14,9 +14,18 @@ compile_error!("safetensors holds little-endian numbers, which are used as they 
 pub struct Array {
     dtype: DType,
     shape: Shape,
-    /// Whole words, so that every element type is aligned; the last may be filled in part.
-    words: Vec<u64>,
+    /// Whole cache lines, as frameworks allocate them: a vector that crosses lines takes up to twice as long to
+    /// read. The last may be filled in part.
+    lines: Vec<Line>,
 }
+
+/// Every array begins at a multiple of this many bytes.
+pub const ALIGNMENT: usize = align_of::<Line>();
+
+/// A cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
 
 impl Array {
     /// A tensor of NaN, or an error if memory is not enough.
@@ -42,25 +51,23 @@ impl Array {
         {
             return Err(failed(Some(available)));
         }
-        let mut words = Vec::new();
-        words
-            .try_reserve_exact(bytes.div_ceil(8))
+        let mut lines = Vec::new();
+        lines
+            .try_reserve_exact(bytes.div_ceil(size_of::<Line>()))
             .map_err(|_| failed(None))?;
-        words.resize(bytes.div_ceil(8), POISON);
+        lines.resize(bytes.div_ceil(size_of::<Line>()), POISON);
         Ok(Array {
             dtype,
             shape,
-            words,
+            lines,
         })
     }
 
     /// A copy of `bytes`, which must be as many as the shape has.
     pub fn copied(tensor: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Self> {
         let mut array = Array::poisoned(tensor, dtype, shape)?;
-        for (word, bytes) in array.words.iter_mut().zip(bytes.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(whole);
+        for (line, bytes) in array.lines.iter_mut().zip(bytes.chunks(size_of::<Line>())) {
+            line.0[..bytes.len()].copy_from_slice(bytes);
         }
         Ok(array)
     }
@@ -82,9 +89,9 @@ impl Array {
 
     /// The elements as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the words were allocated for this many bytes, all initialised; any bytes are legal as u8.
+        // SAFETY: the lines were allocated for this many bytes, all initialised; any bytes are legal as u8.
         unsafe {
-            std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len() * self.dtype.size())
+            std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len() * self.dtype.size())
         }
     }
 
@@ -94,9 +101,9 @@ impl Array {
     /// If `T` is not the element type.
     pub fn elements<T: Element>(&self) -> &[T] {
         assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
-        // SAFETY: the words were allocated for this many elements, are aligned for each of the four types and
+        // SAFETY: the lines were allocated for this many elements, are aligned for each of the four types and
         // initialised; any bits are legal in them.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len()) }
     }
 
     /// The elements, to write.
@@ -106,19 +113,19 @@ impl Array {
     pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
         // SAFETY: as in `elements`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len()) }
     }
 
     /// To read.
     pub fn view(&self) -> View<'_> {
-        // SAFETY: the words hold every element of the contiguous layout, and are borrowed as long as the view.
-        unsafe { View::from_raw(self.words.as_ptr().cast(), self.layout()) }
+        // SAFETY: the lines hold every element of the contiguous layout, and are borrowed as long as the view.
+        unsafe { View::from_raw(self.lines.as_ptr().cast(), self.layout()) }
     }
 
     /// To write.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         // SAFETY: as in `view`, and borrowed mutably.
-        unsafe { ViewMut::from_raw(self.words.as_mut_ptr().cast(), self.layout()) }
+        unsafe { ViewMut::from_raw(self.lines.as_mut_ptr().cast(), self.layout()) }
     }
 
     /// Some element that is NaN.
@@ -156,7 +163,7 @@ impl Array {
 }
 
 /// All bits set are NaN in every element type.
-const POISON: u64 = u64::MAX;
+const POISON: Line = Line([u8::MAX; 64]);
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_bytes_that_fill_no_whole_word() {
+    fn copies_bytes_that_fill_no_whole_line() {
         let numbers = [1.5f32, -2.0, 3.25];
         let bytes: Vec<u8> = numbers
             .iter()

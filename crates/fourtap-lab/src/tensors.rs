@@ -9,7 +9,7 @@ use memmap2::Mmap;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::array::Array;
+use crate::array::{ALIGNMENT, Array};
 use crate::error::{Error, Result};
 use crate::header;
 use crate::nearest::nearest;
@@ -110,6 +110,15 @@ pub enum GradOut {
     Required,
 }
 
+/// Which tensors are copied to memory of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Those that cannot be read where they lie.
+    AsItLies,
+    /// Also those that do not begin at a cache line, so that timings do not depend on the length of a header.
+    Aligned,
+}
+
 /// The operator's inputs.
 #[derive(Debug)]
 pub struct Tensors<'a> {
@@ -129,12 +138,16 @@ pub struct Tensors<'a> {
 
 impl<'a> Tensors<'a> {
     /// Finds the tensors in a file. Whether they fit each other is for the operator to say.
-    pub fn read(file: &'a MappedFile, grad_out: GradOut) -> Result<Self> {
+    pub fn read(file: &'a MappedFile, grad_out: GradOut, placement: Placement) -> Result<Self> {
         let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
             file: file.path.clone(),
             found: header::explain(&file.map, &error),
         })?;
-        let reader = Reader { file, parsed };
+        let reader = Reader {
+            file,
+            parsed,
+            placement,
+        };
         let names = reader.parsed.names().into_iter();
         let mut ignored: Vec<String> = names
             .filter(|name| !is_known(name))
@@ -170,6 +183,7 @@ impl<'a> Tensors<'a> {
 struct Reader<'a> {
     file: &'a MappedFile,
     parsed: SafeTensors<'a>,
+    placement: Placement,
 }
 
 impl<'a> Reader<'a> {
@@ -235,8 +249,12 @@ impl<'a> Reader<'a> {
             other => return Err(self.wrong_type(tensor, "F16, BF16, F32 or F64", other)),
         };
         let (shape, data) = (view.shape(), view.data());
-        // The format does not align tensors to their element size.
-        if !data.as_ptr().addr().is_multiple_of(dtype.size()) {
+        // The format does not even align tensors to their element size.
+        let multiple = match self.placement {
+            Placement::AsItLies => dtype.size(),
+            Placement::Aligned => ALIGNMENT,
+        };
+        if !data.as_ptr().addr().is_multiple_of(multiple) {
             return Array::copied(tensor, dtype, shape, data)
                 .map(|array| Some(Source::Owned(array)));
         }

@@ -21,7 +21,7 @@ use crate::selection::{self, Benchmark, Subject};
 use crate::statistics::Summary;
 use crate::table;
 use crate::target::Target;
-use crate::tensors::{GradOut, MappedFile, Source, Tensors};
+use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
 use crate::trial::Trial;
 use crate::verification::verify;
 use crate::workload::Workload;
@@ -231,7 +231,7 @@ impl Bench {
 
     fn file(&mut self, file: &MappedFile, group: &[Benchmark]) -> Result<()> {
         let misfit = |source| file.misfit(source);
-        let tensors = Tensors::read(file, GradOut::Optional)?;
+        let tensors = Tensors::read(file, GradOut::Optional, Placement::Aligned)?;
         let forward = Trial::forward(self.target.backend, tensors.inputs()).map_err(misfit)?;
         let (sizes, dtype) = (
             *forward.problem().sizes(),

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use fourtap::Backend;
-use fourtap::cpu::{Cpu, Simd};
+use fourtap::cpu::Simd;
 use fourtap::verify::{self, Case};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -71,10 +70,10 @@ pub fn check(seed: u64, cases: u64, paths: &[Simd]) -> Result<Report> {
     let end = seed
         .checked_add(cases)
         .ok_or(Error::Seeds { seed, cases })?;
-    let backends = paths
+    let backends: Vec<_> = paths
         .iter()
-        .map(|&simd| Ok((simd.name(), Backend::Cpu(Cpu::with_simd(simd)?))))
-        .collect::<Result<Vec<_>>>()?;
+        .map(|&simd| (simd.name(), verify::backends(simd)))
+        .collect();
     let bar = progress(cases);
     let mut mismatches: Vec<Mismatch> = (seed..end)
         .into_par_iter()
@@ -82,8 +81,9 @@ pub fn check(seed: u64, cases: u64, paths: &[Simd]) -> Result<Report> {
             let case = Case::random(seed);
             let found: Vec<_> = backends
                 .iter()
-                .filter_map(|(simd, backend)| {
-                    let failure = verify::check(&case, backend).err()?;
+                .filter_map(|(simd, backends)| {
+                    let checks = backends.iter().map(|one| verify::check(&case, one));
+                    let failure = checks.filter_map(|check| check.err()).next()?;
                     let repeat = format!("fourtap check --simd {simd} --cases 1 --seed {seed}");
                     Some(Mismatch {
                         seed,

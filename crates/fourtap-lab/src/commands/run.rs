@@ -13,7 +13,7 @@ use crate::output::Destination;
 use crate::record::{DTypes, ProblemSizes, SCHEMA};
 use crate::table;
 use crate::target::{Device, Target};
-use crate::tensors::{GradOut, MappedFile, Tensors};
+use crate::tensors::{GradOut, MappedFile, Placement, Tensors};
 use crate::trial::Trial;
 
 /// What was done.
@@ -44,7 +44,7 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     } else {
         GradOut::Ignored
     };
-    let tensors = Tensors::read(&file, grad_out)?;
+    let tensors = Tensors::read(&file, grad_out, Placement::AsItLies)?;
 
     // Everything is checked before anything is computed.
     let (backend, inputs) = (target.backend, tensors.inputs());
