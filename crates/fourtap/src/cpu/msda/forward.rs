@@ -5,7 +5,9 @@ use std::ops::Range;
 use super::geometry::{BLOCK, Block, locate};
 use super::plan::{Pass, Plan};
 use super::raw::Raw;
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided, store_strided};
+use crate::cpu::simd::{
+    Access, Isa, Kernel, Lanes, MAX_LANES, Vectorized, load_dealt, load_some, store_strided,
+};
 use crate::dtype::{Element, Real};
 
 /// Some (image, query) rows of `out`.
@@ -44,7 +46,8 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
         } else {
             self.rows.len() * row_length
         };
-        let mut waiting = vec![E::Accumulator::ZERO; waiting];
+        // Never read before the first pass has written it.
+        let mut waiting: Vec<E::Accumulator> = Vec::with_capacity(waiting);
         for (number, pass) in self.passes.iter().enumerate() {
             let mut taps = vec![Taps::empty(); pass.slots.len()];
             for row in self.rows.clone() {
@@ -86,10 +89,10 @@ struct Place<A> {
     last: bool,
 }
 
-/// How channels are read: all lanes, the first few, or a stride apart.
-const WHOLE: u8 = 0;
-const FIRST: u8 = 1;
-const STRIDED: u8 = 2;
+/// How channels are read: vectors two by two, one vector, or some lanes of one, which may lie a stride apart.
+const PAIRS: u8 = 0;
+const WHOLE: u8 = 1;
+const SOME: u8 = 2;
 
 impl<E: Vectorized> Rows<'_, E> {
     /// Finds what one (image, query) reads.
@@ -127,17 +130,17 @@ impl<E: Vectorized> Rows<'_, E> {
             // SAFETY: `done..done + count` lie in the channels and fit the vectors.
             done += unsafe {
                 if !contiguous {
-                    self.chunk::<I, 1, STRIDED>(place, m, pass, taps, done, left.min(lanes))
+                    self.chunk::<I, 1, SOME>(place, m, pass, taps, done, left.min(lanes))
                 } else if left >= 8 * lanes {
-                    self.chunk::<I, 8, WHOLE>(place, m, pass, taps, done, 8 * lanes)
+                    self.chunk::<I, 8, PAIRS>(place, m, pass, taps, done, 8 * lanes)
                 } else if left >= 4 * lanes {
-                    self.chunk::<I, 4, WHOLE>(place, m, pass, taps, done, 4 * lanes)
+                    self.chunk::<I, 4, PAIRS>(place, m, pass, taps, done, 4 * lanes)
                 } else if left >= 2 * lanes {
-                    self.chunk::<I, 2, WHOLE>(place, m, pass, taps, done, 2 * lanes)
+                    self.chunk::<I, 2, PAIRS>(place, m, pass, taps, done, 2 * lanes)
                 } else if left >= lanes {
                     self.chunk::<I, 1, WHOLE>(place, m, pass, taps, done, lanes)
                 } else {
-                    self.chunk::<I, 1, FIRST>(place, m, pass, taps, done, left)
+                    self.chunk::<I, 1, SOME>(place, m, pass, taps, done, left)
                 }
             };
         }
@@ -168,59 +171,94 @@ impl<E: Vectorized> Rows<'_, E> {
                 // SAFETY: the pass before stored them.
                 sums[0][vector] = unsafe {
                     match READ {
-                        WHOLE => Access::<E::Accumulator>::load(waiting.add(vector * lanes)),
+                        PAIRS | WHOLE => {
+                            Access::<E::Accumulator>::load(waiting.add(vector * lanes))
+                        }
                         _ => Access::<E::Accumulator>::load_first(waiting, count),
                     }
                 };
             }
         }
-        pass.each_of_head(m, |block, lanes_of_block| {
+        for (block, lanes_of_block) in pass.of_head(m) {
             let taps = &taps[block];
             for i in lanes_of_block {
                 for corner in 0..4 {
                     let share = E::Lanes::<I>::splat(taps.shares[corner][i]);
                     let from = taps.neighbours[corner][i];
-                    for vector in 0..VECTORS {
-                        let sum = &mut sums[corner % 2][vector];
-                        // SAFETY: a neighbour is a pixel of the level, or one of zeros.
-                        let channels: E::Lanes<I> = unsafe {
-                            match READ {
-                                WHOLE => Access::<E>::load(from.add(first + vector * lanes)),
-                                FIRST => Access::<E>::load_first(from.add(first), count),
-                                _ if from == self.plan.zeros() => {
-                                    Access::<E>::load_first(from, count)
-                                }
-                                _ => load_strided(
-                                    from.offset(first as isize * stride),
-                                    stride,
-                                    count,
-                                ),
+                    let sums = &mut sums[corner % 2];
+                    // SAFETY: a neighbour is a pixel of the level, or one of zeros.
+                    unsafe {
+                        let channels: [E::Lanes<I>; VECTORS] = match READ {
+                            PAIRS | WHOLE => load_dealt::<E, I, VECTORS>(from.add(first)),
+                            _ if from == self.plan.zeros() => {
+                                [Access::<E>::load_first(from, count); VECTORS]
                             }
+                            _ => [load_some::<E, I>(from, stride, first, count); VECTORS],
                         };
-                        *sum = channels.mul_add(share, *sum);
+                        for vector in 0..VECTORS {
+                            sums[vector] = channels[vector].mul_add(share, sums[vector]);
+                        }
                     }
                 }
             }
-        });
-        let out = self.out.at([place.n, place.q, channel]);
-        for (vector, (&even, &odd)) in sums[0].iter().zip(&sums[1]).enumerate() {
-            let sum = even.add(odd);
-            // SAFETY: these channels of `out`, or of the sums that wait, lie in it, and no other row has them.
-            unsafe {
-                match self.out.strides[2] {
-                    _ if !place.last && READ == WHOLE => {
-                        Access::<E::Accumulator>::store(sum, waiting.add(vector * lanes));
-                    }
-                    _ if !place.last => Access::<E::Accumulator>::store_first(sum, waiting, count),
-                    1 if READ == WHOLE => Access::<E>::store(sum, out.add(vector * lanes)),
-                    1 => Access::<E>::store_first(sum, out, count),
-                    stride => {
-                        let out = out.offset((vector * lanes) as isize * stride);
-                        store_strided::<E, _>(sum, out, stride, count.min(lanes));
+        }
+        let [mut sums, others] = sums;
+        for vector in 0..VECTORS {
+            sums[vector] = sums[vector].add(others[vector]);
+        }
+        // SAFETY: these channels of `out`, or of the sums that wait, lie in it, and no other row has them.
+        unsafe {
+            if place.last {
+                self.store::<I, VECTORS, READ>(
+                    sums,
+                    self.out.at([place.n, place.q, channel]),
+                    count,
+                );
+            } else {
+                for (vector, sum) in sums.into_iter().enumerate() {
+                    match READ {
+                        PAIRS | WHOLE => {
+                            Access::<E::Accumulator>::store(sum, waiting.add(vector * lanes))
+                        }
+                        _ => Access::<E::Accumulator>::store_first(sum, waiting, count),
                     }
                 }
             }
         }
         count
+    }
+
+    /// Rounds sums to `out`.
+    ///
+    /// # Safety
+    /// `count` channels from `out` on belong to the caller alone.
+    #[inline(always)]
+    unsafe fn store<I: Isa, const VECTORS: usize, const READ: u8>(
+        &self,
+        sums: [E::Lanes<I>; VECTORS],
+        out: *mut E,
+        count: usize,
+    ) {
+        let (lanes, stride) = (E::Lanes::<I>::COUNT, self.out.strides[2]);
+        // SAFETY: as the caller promises.
+        unsafe {
+            if READ == PAIRS {
+                for (pair, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
+                    if stride == 1 {
+                        Access::<E>::store_pair(*sums, out.add(2 * pair * lanes));
+                        continue;
+                    }
+                    let mut in_order = [E::default(); 2 * MAX_LANES];
+                    Access::<E>::store_pair(*sums, in_order.as_mut_ptr());
+                    for (i, element) in in_order[..2 * lanes].iter().enumerate() {
+                        *out.offset((2 * pair * lanes + i) as isize * stride) = *element;
+                    }
+                }
+            } else if stride == 1 {
+                Access::<E>::store_first(sums[0], out, count);
+            } else {
+                store_strided::<E, _>(sums[0], out, stride, count);
+            }
+        }
     }
 }

@@ -22,8 +22,9 @@ pub(super) struct Slots<R> {
     locations: Block<isize>,
     /// Where the weight of each sample lies, likewise.
     weights: Block<isize>,
-    /// Whether locations and weights follow each other without gaps.
-    packed: bool,
+    /// How many samples at a time have locations and weights that follow each other without gaps; 0 if not even x
+    /// and y do.
+    run: usize,
     /// (query and head past the first, level, point) of each sample.
     pub samples: Block<[usize; 4]>,
 }
@@ -50,16 +51,34 @@ pub(super) struct Pass<R> {
 }
 
 impl<R> Pass<R> {
-    /// Calls `visit` with the block and the lanes of each of a head's samples.
+    /// The samples of a head.
     #[inline(always)]
-    pub fn each_of_head(&self, head: usize, mut visit: impl FnMut(usize, Range<usize>)) {
-        let (mut next, end) = (head * self.per_head, (head + 1) * self.per_head);
-        while next < end {
-            let (block, lane) = (next / BLOCK, next % BLOCK);
-            let lanes = lane..(lane + end - next).min(BLOCK);
-            next += lanes.len();
-            visit(block, lanes);
+    pub fn of_head(&self, head: usize) -> HeadSamples {
+        HeadSamples {
+            next: head * self.per_head,
+            end: (head + 1) * self.per_head,
         }
+    }
+}
+
+/// Gives the block and the lanes of each of a head's samples.
+pub(super) struct HeadSamples {
+    next: usize,
+    end: usize,
+}
+
+impl Iterator for HeadSamples {
+    type Item = (usize, Range<usize>);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == self.end {
+            return None;
+        }
+        let (block, lane) = (self.next / BLOCK, self.next % BLOCK);
+        let lanes = lane..(lane + self.end - self.next).min(BLOCK);
+        self.next += lanes.len();
+        Some((block, lanes))
     }
 }
 
@@ -150,7 +169,7 @@ impl<E: Element> Plan<E> {
                     row_bytes: [0; BLOCK],
                     locations: [0; BLOCK],
                     weights: [0; BLOCK],
-                    packed: false,
+                    run: 0,
                     samples: [[0; 4]; BLOCK],
                 });
             }
@@ -172,13 +191,19 @@ impl<E: Element> Plan<E> {
         for block in &mut blocks {
             block.locations = block.places(&self.locations.strides());
             block.weights = block.places(&self.weights.strides());
-            let follow = |places: &Block<isize>, width: isize| {
-                places[..block.count]
-                    .windows(2)
+            let pairs = self.locations.strides()[5] == 1;
+            let follow = |run: usize, places: &Block<isize>, width: isize| {
+                let runs = places[..block.count].chunks(run);
+                runs.flat_map(|run| run.windows(2))
                     .all(|pair| pair[1] == pair[0] + width)
             };
-            let pairs = self.locations.strides()[5] == 1;
-            block.packed = pairs && follow(&block.locations, 2) && follow(&block.weights, 1);
+            // Whatever part of a block is read, it is whole queries: a run that divides the points is not cut.
+            let longest = [block.count, 8, 4, 2].into_iter().find(|&run| {
+                (run == block.count || self.sizes.points.is_multiple_of(run))
+                    && follow(run, &block.locations, 2)
+                    && follow(run, &block.weights, 1)
+            });
+            block.run = longest.filter(|_| pairs).unwrap_or(0);
         }
         blocks
     }
@@ -248,25 +273,65 @@ impl<E: Element> Plan<E> {
         slots: &Slots<E::Accumulator>,
         count: usize,
     ) -> [Block<E::Accumulator>; 3] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match slots.run {
+                run if run == slots.count => {
+                    let locations = self.locations.row(row) + slots.locations[0];
+                    let [x, y] = self.locations.read_packed(locations, count);
+                    let weights = self.weights.row(row) + slots.weights[0];
+                    let [weight] = self.weights.read_packed(weights, count);
+                    [x, y, weight]
+                }
+                8 => self.read_runs::<8>(row, slots, count),
+                4 => self.read_runs::<4>(row, slots, count),
+                2 => self.read_runs::<2>(row, slots, count),
+                _ => self.read_scattered(row, slots, count),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    #[inline(always)]
+    unsafe fn read_runs<const RUN: usize>(
+        &self,
+        row: [usize; 3],
+        slots: &Slots<E::Accumulator>,
+        count: usize,
+    ) -> [Block<E::Accumulator>; 3] {
         let (locations, weights) = (self.locations.row(row), self.weights.row(row));
         // SAFETY: as the caller promises.
         unsafe {
-            if slots.packed {
-                let [x, y] = self
-                    .locations
-                    .read_packed(locations + slots.locations[0], count);
-                let [weight] = self.weights.read_packed(weights + slots.weights[0], count);
-                [x, y, weight]
-            } else {
-                let to_y = self.locations.strides()[5];
-                [
-                    self.locations
-                        .read_scattered(locations, &slots.locations, count),
-                    self.locations
-                        .read_scattered(locations + to_y, &slots.locations, count),
-                    self.weights.read_scattered(weights, &slots.weights, count),
-                ]
-            }
+            let [x, y] = self
+                .locations
+                .read_runs::<_, 2, RUN>(locations, &slots.locations, count);
+            let [weight] = self
+                .weights
+                .read_runs::<_, 1, RUN>(weights, &slots.weights, count);
+            [x, y, weight]
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    unsafe fn read_scattered(
+        &self,
+        row: [usize; 3],
+        slots: &Slots<E::Accumulator>,
+        count: usize,
+    ) -> [Block<E::Accumulator>; 3] {
+        let (locations, weights) = (self.locations.row(row), self.weights.row(row));
+        let to_y = self.locations.strides()[5];
+        // SAFETY: as the caller promises.
+        unsafe {
+            [
+                self.locations
+                    .read_scattered(locations, &slots.locations, count),
+                self.locations
+                    .read_scattered(locations + to_y, &slots.locations, count),
+                self.weights.read_scattered(weights, &slots.weights, count),
+            ]
         }
     }
 }

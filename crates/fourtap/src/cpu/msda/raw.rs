@@ -116,6 +116,40 @@ impl<const RANK: usize> Coordinates<RANK> {
         }
     }
 
+    /// The same for samples that lie in runs of `RUN`, each beginning at the place of its first.
+    ///
+    /// # Safety
+    /// The samples lie in the tensor, and `count` is a multiple of `RUN`.
+    #[inline(always)]
+    pub unsafe fn read_runs<R: Real, const WIDTH: usize, const RUN: usize>(
+        &self,
+        row: isize,
+        places: &Block<isize>,
+        count: usize,
+    ) -> [Block<R>; WIDTH] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.dtype {
+                DType::F32 => runs::<f32, R, WIDTH, RUN>(self.at(row), places, count, |x| x as f64),
+                DType::F16 => {
+                    runs::<f16, R, WIDTH, RUN>(self.at(row), places, count, |x| widen_f16(x) as f64)
+                }
+                DType::BF16 => {
+                    runs::<bf16, R, WIDTH, RUN>(self.at(row), places, count, |x| x.to_f32() as f64)
+                }
+                DType::F64 => runs::<f64, R, WIDTH, RUN>(self.at(row), places, count, |x| x),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The offset lies in the tensor.
+    #[inline(always)]
+    unsafe fn at<E>(&self, offset: isize) -> *const E {
+        // SAFETY: as the caller promises.
+        unsafe { self.raw.first.cast_const().cast::<E>().offset(offset) }
+    }
+
     /// The numbers at `row + places[..count]`.
     ///
     /// # Safety
@@ -218,6 +252,40 @@ unsafe fn packed<E: Element, R: Real, const WIDTH: usize>(
             _ => row.copy_to_nonoverlapping(elements.as_mut_ptr().cast(), count * WIDTH),
         }
     }
+    deal(&elements, widen)
+}
+
+#[inline(always)]
+unsafe fn runs<E: Element, R: Real, const WIDTH: usize, const RUN: usize>(
+    row: *const E,
+    places: &Block<isize>,
+    count: usize,
+    widen: impl Fn(E) -> f64,
+) -> [Block<R>; WIDTH] {
+    let mut elements = [[E::default(); WIDTH]; BLOCK];
+    for (run, samples) in elements
+        .as_chunks_mut::<RUN>()
+        .0
+        .iter_mut()
+        .enumerate()
+        .take(count / RUN)
+    {
+        // SAFETY: a run lies in the tensor without gaps, as the caller promises.
+        *samples = unsafe {
+            row.offset(places[run * RUN])
+                .cast::<[[E; WIDTH]; RUN]>()
+                .read()
+        };
+    }
+    deal(&elements, widen)
+}
+
+/// The first number of each sample to the first block, and so on.
+#[inline(always)]
+fn deal<E: Element, R: Real, const WIDTH: usize>(
+    elements: &[[E; WIDTH]; BLOCK],
+    widen: impl Fn(E) -> f64,
+) -> [Block<R>; WIDTH] {
     let mut numbers = [[R::ZERO; BLOCK]; WIDTH];
     for (i, element) in elements.iter().enumerate() {
         for (number, &element) in numbers.iter_mut().zip(element) {

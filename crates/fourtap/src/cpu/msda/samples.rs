@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::geometry::{BLOCK, Block, Cells, locate};
 use super::plan::{Pass, Plan};
 use super::raw::{Coordinates, Raw};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, Vectorized, load_strided};
+use crate::cpu::simd::{Isa, Kernel, Lanes, Vectorized, load_dealt, load_some};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;
 
@@ -159,24 +159,17 @@ impl<E: Vectorized> SampleGradients<'_, E> {
         let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
         for first in (0..channels).step_by(lanes) {
             let count = (channels - first).min(lanes);
-            let load = |from: *const E, stride: isize| -> E::Lanes<I> {
-                // SAFETY: `first..first + count` are channels of both.
-                unsafe {
-                    let from = from.offset(first as isize * stride);
-                    match stride {
-                        1 => Access::<E>::load_first(from, count),
-                        _ => load_strided(from, stride, count),
-                    }
+            // SAFETY: `first..first + count` are channels of both.
+            unsafe {
+                let grad = load_some::<E, I>(grad_out, self.grad_out.strides[2], first, count);
+                for corner in 0..4 {
+                    let stride = match corners[corner] == self.plan.zeros() {
+                        true => 1,
+                        false => self.plan.value.strides[3],
+                    };
+                    let channels = load_some::<E, I>(corners[corner], stride, first, count);
+                    sums[corner] = channels.mul_add(grad, sums[corner]);
                 }
-            };
-            let grad = load(grad_out, self.grad_out.strides[2]);
-            for (sum, corner) in sums.iter_mut().zip(corners) {
-                let stride = if corner == self.plan.zeros() {
-                    1
-                } else {
-                    self.plan.value.strides[3]
-                };
-                *sum = load(corner, stride).mul_add(grad, *sum);
             }
         }
         Lanes::sums(sums)
@@ -192,15 +185,16 @@ unsafe fn products<E: Vectorized, I: Isa, const VECTORS: usize>(
     grad_out: *const E,
     corners: [*const E; 4],
 ) -> [E::Accumulator; 4] {
-    let load = |from: *const E, vector: usize| -> E::Lanes<I> {
-        // SAFETY: as the caller promises.
-        unsafe { Access::<E>::load(from.add(vector * E::Lanes::<I>::COUNT)) }
-    };
-    let grad: [E::Lanes<I>; VECTORS] = std::array::from_fn(|vector| load(grad_out, vector));
     let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
-    for (sum, corner) in sums.iter_mut().zip(corners) {
-        for (vector, grad) in grad.iter().enumerate() {
-            *sum = load(corner, vector).mul_add(*grad, *sum);
+    // SAFETY: as the caller promises.
+    unsafe {
+        // Products are summed over all channels, so it does not matter which lane a channel is dealt to.
+        let grad = load_dealt::<E, I, VECTORS>(grad_out);
+        for corner in 0..4 {
+            let channels = load_dealt::<E, I, VECTORS>(corners[corner]);
+            for vector in 0..VECTORS {
+                sums[corner] = channels[vector].mul_add(grad[vector], sums[corner]);
+            }
         }
     }
     Lanes::sums(sums)

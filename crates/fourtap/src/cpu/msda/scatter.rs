@@ -8,9 +8,9 @@ use super::geometry::locate;
 use super::plan::{Plan, Slots};
 use super::raw::Raw;
 use crate::cpu::simd::{
-    Access, Isa, Kernel, Lanes, Vectorized, load_strided, prefetch, store_strided,
+    Access, Isa, Kernel, Lanes, Vectorized, load_some, prefetch, store_strided,
 };
-use crate::dtype::Element;
+use crate::dtype::{Element, Real};
 
 /// How many queries ahead of their use data is asked for.
 const PREFETCH_QUERIES: usize = 16;
@@ -90,7 +90,7 @@ impl<E: Vectorized> Scatter<'_, E> {
                         .grad_out
                         .at([self.image, q, self.head * sizes.channels]);
                     // SAFETY: the query lies in the problem.
-                    let grad = unsafe { self.load::<I, VECTORS>(grad_out) };
+                    let grad = unsafe { load_in_order::<E, I, VECTORS>(grad_out) };
                     for (corner, pixel) in
                         [first, first + 1, below, below + 1].into_iter().enumerate()
                     {
@@ -111,19 +111,6 @@ impl<E: Vectorized> Scatter<'_, E> {
                 }
             }
         }
-    }
-
-    /// # Safety
-    /// `grad_out` is readable.
-    #[inline(always)]
-    unsafe fn load<I: Isa, const VECTORS: usize>(
-        &self,
-        grad_out: *const E,
-    ) -> [E::Lanes<I>; VECTORS] {
-        // SAFETY: a pixel has as many vectors.
-        std::array::from_fn(|vector| unsafe {
-            Access::<E>::load(grad_out.add(vector * E::Lanes::<I>::COUNT))
-        })
     }
 
     /// Asks for what the pass from `query` on will read. The entries of one head and level lie so far apart that
@@ -158,11 +145,8 @@ impl<E: Vectorized> Scatter<'_, E> {
             let count = (channels - first).min(lanes);
             // SAFETY: `first..first + count` are channels of both.
             unsafe {
-                let (from, to) = (grad_out.offset(first as isize * stride), sums.add(first));
-                let grad: E::Lanes<I> = match stride {
-                    1 => Access::<E>::load_first(from, count),
-                    _ => load_strided(from, stride, count),
-                };
+                let grad = load_some::<E, I>(grad_out, stride, first, count);
+                let to = sums.add(first);
                 let sum: E::Lanes<I> = Access::<E::Accumulator>::load_first(to, count);
                 Access::<E::Accumulator>::store_first(grad.mul_add(share, sum), to, count);
             }
@@ -218,4 +202,18 @@ unsafe fn add<E: Vectorized, I: Isa, const VECTORS: usize>(
             Access::<E::Accumulator>::store(grad[vector].mul_add(share, sum), to);
         }
     }
+}
+
+/// # Safety
+/// As many vectors are readable at `from`.
+#[inline(always)]
+unsafe fn load_in_order<E: Vectorized, I: Isa, const VECTORS: usize>(
+    from: *const E,
+) -> [E::Lanes<I>; VECTORS] {
+    let mut vectors = [E::Lanes::<I>::splat(E::Accumulator::ZERO); VECTORS];
+    for vector in 0..VECTORS {
+        // SAFETY: as the caller promises.
+        vectors[vector] = unsafe { Access::<E>::load(from.add(vector * E::Lanes::<I>::COUNT)) };
+    }
+    vectors
 }

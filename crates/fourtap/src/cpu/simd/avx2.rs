@@ -177,4 +177,29 @@ impl Access<bf16> for F32x8 {
     unsafe fn store_first(self, to: *mut bf16, count: usize) {
         unsafe { store_first(self, to, count) }
     }
+
+    // Elements of even index to the first vector, of odd index to the second: half the instructions of widening in
+    // order.
+
+    #[inline(always)]
+    unsafe fn load_pair(from: *const bf16) -> [Self; 2] {
+        unsafe {
+            let pairs = _mm256_loadu_si256(from.cast());
+            let even = _mm256_slli_epi32::<16>(pairs);
+            let odd = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            [
+                F32x8(_mm256_castsi256_ps(even)),
+                F32x8(_mm256_castsi256_ps(odd)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_pair([even, odd]: [Self; 2], to: *mut bf16) {
+        let (even, odd) = (even.to_array(), odd.to_array());
+        let in_order = std::array::from_fn(|i| {
+            bf16::from_f32(if i % 2 == 0 { even[i / 2] } else { odd[i / 2] })
+        });
+        unsafe { to.cast::<[bf16; 16]>().write_unaligned(in_order) }
+    }
 }

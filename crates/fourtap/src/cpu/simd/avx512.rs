@@ -26,6 +26,18 @@ impl Isa for Avx512 {
 #[derive(Clone, Copy)]
 pub(super) struct F32x16(__m512);
 
+/// [a a b b], each half of a vector added to the other.
+#[inline(always)]
+fn add_halves(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: as for the blocks below.
+    unsafe {
+        let lower = _mm512_shuffle_f32x4(a, b, 0b01_00_01_00);
+        let upper = _mm512_shuffle_f32x4(a, b, 0b11_10_11_10);
+        _mm512_add_ps(lower, upper)
+    }
+}
+
+#[inline(always)]
 fn first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
@@ -54,14 +66,7 @@ impl Lanes<f32> for F32x16 {
     #[inline(always)]
     fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         unsafe {
-            // Two vectors a step: halves of a pair are swapped into one register and added.
-            let pair = |a: __m512, b: __m512| {
-                _mm512_add_ps(
-                    _mm512_shuffle_f32x4(a, b, 0b01_00_01_00),
-                    _mm512_shuffle_f32x4(a, b, 0b11_10_11_10),
-                )
-            };
-            let (ab, cd) = (pair(a.0, b.0), pair(c.0, d.0));
+            let (ab, cd) = (add_halves(a.0, b.0), add_halves(c.0, d.0));
             // Quarters [a a b b] and [c c d d] become [a b c d].
             let quarters = _mm512_add_ps(
                 _mm512_shuffle_f32x4(ab, cd, 0b10_00_10_00),
@@ -135,19 +140,27 @@ impl Access<f16> for F32x16 {
 }
 
 impl F32x16 {
-    /// Rounds to nearest even; a NaN stays one by keeping its quiet bit, as `half` does.
+    /// Each lane rounded to the nearest bf16, ties to even, in its upper half; the lower half is rubbish. A NaN stays
+    /// one by keeping its quiet bit, as `half` does.
+    #[inline(always)]
+    fn rounded_to_bf16(self) -> __m512i {
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_add_epi32(bits, bias);
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            _mm512_mask_mov_epi32(rounded, nan, quiet)
+        }
+    }
+
     #[inline(always)]
     fn to_bf16(self) -> __m256i {
         #[allow(clippy::undocumented_unsafe_blocks)]
         unsafe {
-            let bits = _mm512_castps_si512(self.0);
-            let upper = _mm512_srli_epi32::<16>(bits);
-            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-            let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, bias));
-            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
-            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
-            _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet))
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(self.rounded_to_bf16()))
         }
     }
 
@@ -181,4 +194,32 @@ impl Access<bf16> for F32x16 {
     unsafe fn store_first(self, to: *mut bf16, count: usize) {
         unsafe { _mm256_mask_storeu_epi16(to.cast(), first(count), self.to_bf16()) }
     }
+
+    // Elements of even index to the first vector, of odd index to the second: half the instructions of widening in
+    // order.
+
+    #[inline(always)]
+    unsafe fn load_pair(from: *const bf16) -> [Self; 2] {
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let even = _mm512_slli_epi32::<16>(pairs);
+            let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(UPPER));
+            [
+                F32x16(_mm512_castsi512_ps(even)),
+                F32x16(_mm512_castsi512_ps(odd)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_pair([even, odd]: [Self; 2], to: *mut bf16) {
+        unsafe {
+            let even = _mm512_srli_epi32::<16>(even.rounded_to_bf16());
+            let odd = _mm512_and_si512(odd.rounded_to_bf16(), _mm512_set1_epi32(UPPER));
+            _mm512_storeu_si512(to.cast(), _mm512_or_si512(even, odd));
+        }
+    }
 }
+
+/// The upper half of a lane.
+const UPPER: i32 = 0xffff_0000_u32 as i32;

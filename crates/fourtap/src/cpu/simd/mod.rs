@@ -1,7 +1,8 @@
 //! Vectors of sums, and the choice of instructions at run time.
 //!
 //! A kernel is written once, generic over [`Isa`], and compiled once for each instruction set; [`Simd::run`] picks
-//! the copy. Everything a kernel calls must be `#[inline(always)]`, or it is compiled without the instructions.
+//! the copy. Everything a kernel calls must be `#[inline(always)]`, or it is compiled without the instructions; so no
+//! closure in a kernel may touch a vector (one that did made a pass twenty times slower).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -171,6 +172,54 @@ pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
     /// # Safety
     /// `count <= COUNT` elements are writable at `to`.
     unsafe fn store_first(self, to: *mut E, count: usize);
+
+    /// Two vectors' worth of elements, dealt to the lanes in whatever order is quickest. [`Access::store_pair`]
+    /// undoes it.
+    ///
+    /// # Safety
+    /// `2 * COUNT` elements are readable at `from`.
+    #[inline(always)]
+    unsafe fn load_pair(from: *const E) -> [Self; 2] {
+        // SAFETY: as the caller promises.
+        unsafe { [Self::load(from), Self::load(from.add(Self::COUNT))] }
+    }
+
+    /// Stores what began as [`Access::load_pair`] in the order it had in memory.
+    ///
+    /// # Safety
+    /// `2 * COUNT` elements are writable at `to`.
+    #[inline(always)]
+    unsafe fn store_pair([first, second]: [Self; 2], to: *mut E) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            first.store(to);
+            second.store(to.add(Self::COUNT));
+        }
+    }
+}
+
+/// `VECTORS` vectors' worth of elements, dealt as [`Access::load_pair`] does.
+///
+/// # Safety
+/// They are readable at `from`.
+#[inline(always)]
+pub(crate) unsafe fn load_dealt<E: Vectorized, I: Isa, const VECTORS: usize>(
+    from: *const E,
+) -> [E::Lanes<I>; VECTORS] {
+    let lanes = E::Lanes::<I>::COUNT;
+    let mut vectors = [E::Lanes::<I>::splat(E::Accumulator::ZERO); VECTORS];
+    // SAFETY: as the caller promises.
+    unsafe {
+        for pair in 0..VECTORS / 2 {
+            let [first, second] = Access::<E>::load_pair(from.add(2 * pair * lanes));
+            vectors[2 * pair] = first;
+            vectors[2 * pair + 1] = second;
+        }
+        if VECTORS % 2 == 1 {
+            vectors[VECTORS - 1] = Access::<E>::load(from.add((VECTORS - 1) * lanes));
+        }
+    }
+    vectors
 }
 
 /// The most lanes a vector has.
@@ -193,6 +242,27 @@ pub(crate) unsafe fn load_strided<E: Element, V: Access<E>>(
     }
     // SAFETY: `gathered` has room for any vector.
     unsafe { V::load(gathered.as_ptr()) }
+}
+
+/// `count` channels from `first` on, of elements `stride` apart; the other lanes are 0.
+///
+/// # Safety
+/// They are readable, and `count` is at most the number of lanes.
+#[inline(always)]
+pub(crate) unsafe fn load_some<E: Vectorized, I: Isa>(
+    from: *const E,
+    stride: isize,
+    first: usize,
+    count: usize,
+) -> E::Lanes<I> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let from = from.offset(first as isize * stride);
+        match stride {
+            1 => Access::<E>::load_first(from, count),
+            _ => load_strided(from, stride, count),
+        }
+    }
 }
 
 /// Stores the first `count` lanes `stride` apart.
