@@ -106,7 +106,9 @@ impl Cpu {
                 LevelWalk { slots, queries }
             })
             .collect();
-        let serial = self.is_small(&sizes);
+        // However few samples there are, every pixel is written.
+        let pixels = sizes.images * sizes.pixels * sizes.heads;
+        let serial = self.is_small(sizes.samples().saturating_add(pixels), sizes.channels);
         let bands = self.bands::<E::Accumulator>(
             plan,
             if serial {
@@ -180,14 +182,14 @@ impl Cpu {
         bands
     }
 
-    fn is_small(&self, sizes: &Sizes) -> bool {
-        sizes.samples().saturating_mul(sizes.channels) < self.tuning.serial_work
+    fn is_small(&self, samples: usize, channels: usize) -> bool {
+        samples.saturating_mul(channels) < self.tuning.serial_work
     }
 
     /// Calls `work` with ranges that cover all (image, query) rows, on all threads where that pays.
     fn each_range(&self, sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) {
         let rows = sizes.images * sizes.queries;
-        if self.is_small(sizes) {
+        if self.is_small(sizes.samples(), sizes.channels) {
             return work(0..rows);
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
