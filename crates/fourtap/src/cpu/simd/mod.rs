@@ -2,7 +2,7 @@
 //!
 //! A kernel is written once, generic over [`Isa`], and compiled once for each instruction set; [`Simd::run`] picks
 //! the copy. Everything a kernel calls must be `#[inline(always)]`, or it is compiled without the instructions; so no
-//! closure in a kernel may touch a vector (one that did made a pass twenty times slower).
+//! closure in a kernel may touch a vector (one that did made a pass more than ten times slower).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
