@@ -3,8 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use fourtap::cpu::{Cpu, Tuning};
 use fourtap::msda::{self, Gradients, Inputs, Levels};
-use fourtap::{Backend, View, ViewMut};
+use fourtap::{Backend, View, ViewMut, f16};
 
 /// Counts bytes in use and their peak.
 struct Counting;
@@ -66,6 +67,34 @@ fn workspaces_stay_within_their_bounds() {
     forward(); // rayon allocates its queues once
     let peak = peak_of(forward);
     assert!(peak < 64 << 10, "forward allocated {peak} bytes");
+
+    // Levels in passes of their own: f32 sums wait in `out`, those of 16-bit types in a bounded place a thread.
+    let tuning = Tuning {
+        near_bytes: 1 << 10,
+        ..Tuning::default()
+    };
+    let backend = Backend::Cpu(Cpu::new().with_tuning(tuning));
+    let peak = peak_of(|| {
+        let out = ViewMut::new(&mut out, &[1, q, m * d]);
+        pool.install(|| msda::forward(&backend, inputs, out))
+            .unwrap();
+    });
+    assert!(peak < 64 << 10, "forward in passes allocated {peak} bytes");
+    let (halves, mut half_out) = (vec![f16::ONE; value.len()], vec![f16::NAN; q * m * d]);
+    let half_inputs = Inputs {
+        value: View::new(&halves, &[1, levels.pixels(), m, d]),
+        ..inputs
+    };
+    let peak = peak_of(|| {
+        let out = ViewMut::new(&mut half_out, &[1, q, m * d]);
+        pool.install(|| msda::forward(&backend, half_inputs, out))
+            .unwrap();
+    });
+    let bound = threads * tuning.task_bytes + (64 << 10);
+    assert!(
+        peak < bound,
+        "forward of f16 allocated {peak} bytes, {bound} allowed"
+    );
 
     let grad_out = vec![1f32; q * m * d];
     let peak = peak_of(|| {
