@@ -172,7 +172,7 @@ impl<'a> Tensors<'a> {
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             value: self.value.view(),
-            levels: &self.levels,
+            levels: (&self.levels).into(),
             sampling_locations: self.sampling_locations.view(),
             attention_weights: self.attention_weights.view(),
         }

@@ -250,7 +250,7 @@ mod tests {
         let locations = generate::locations(&sizes, &levels, workload.reference, local, 0).unwrap();
         let inputs = Inputs {
             value: value.view(),
-            levels: &levels,
+            levels: (&levels).into(),
             sampling_locations: locations.view(),
             attention_weights: weights.view(),
         };

@@ -1,33 +1,71 @@
 //! Where a call runs: the one place that knows the backends by name.
 
 use crate::cpu::Cpu;
-use crate::error::Result;
+#[cfg(feature = "cuda")]
+use crate::cuda::Cuda;
+use crate::error::{Error, Result};
 use crate::msda::{Backward, Forward};
+use crate::tensor::Place;
 
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Where the data is.
+    /// Where the data is: on a CUDA device its default stream is used.
     #[default]
     Auto,
     /// This processor, all threads of the current rayon pool.
     Cpu(Cpu),
+    /// A CUDA device, on one of its streams. A call returns once its work is queued there.
+    #[cfg(feature = "cuda")]
+    Cuda(Cuda),
 }
 
 impl Backend {
-    fn cpu(&self) -> Cpu {
-        match *self {
-            Backend::Auto => Cpu::new(),
-            Backend::Cpu(cpu) => cpu,
+    /// This backend, or the one `Auto` stands for, if it can use tensors in `place`.
+    fn for_tensors_in(&self, place: Place) -> Result<Backend> {
+        let (chosen, needed) = match (*self, place) {
+            (Backend::Auto, Place::Host) => (Backend::Cpu(Cpu::new()), place),
+            #[cfg(feature = "cuda")]
+            (Backend::Auto, Place::Cuda { ordinal }) => (Backend::Cuda(Cuda::new(ordinal)?), place),
+            #[cfg(not(feature = "cuda"))]
+            (Backend::Auto, Place::Cuda { .. }) => (Backend::Auto, Place::Host),
+            (Backend::Cpu(_), _) => (*self, Place::Host),
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(cuda), _) => {
+                let ordinal = cuda.ordinal();
+                (*self, Place::Cuda { ordinal })
+            }
+        };
+        if needed != place {
+            return Err(Error::Place {
+                tensor: "value",
+                expected: needed.to_string(),
+                found: place,
+            });
         }
+        Ok(chosen)
     }
 
     pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
-        self.cpu().msda_forward(call)
+        match self.for_tensors_in(call.problem.place())? {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(cuda) => cuda.msda_forward(call),
+            Backend::Cpu(cpu) => cpu.msda_forward(call),
+            Backend::Auto => unreachable!("Auto stands for another backend"),
+        }
     }
 
     pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
-        self.cpu().msda_backward(call)
+        match self.for_tensors_in(call.problem.place())? {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(_) => Err(Error::Unsupported {
+                backend: "cuda",
+                expected: "forward".to_string(),
+                found: "backward, which this version computes on the CPU only".to_string(),
+            }),
+            Backend::Cpu(cpu) => cpu.msda_backward(call),
+            Backend::Auto => unreachable!("Auto stands for another backend"),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::layout::Shape;
+use crate::tensor::Place;
 
 /// Why a call was refused. Nothing was computed and no output was touched.
 ///
@@ -199,6 +200,30 @@ pub enum Error {
         /// The start found.
         found: usize,
     },
+    /// A tensor is in memory the call cannot use.
+    #[error("{tensor}: expected {expected}, found {found}")]
+    Place {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Whose memory it must be in.
+        expected: String,
+        /// Whose memory it is in.
+        found: Place,
+    },
+    /// A backend cannot do what was asked of it.
+    #[error("{backend}: expected {expected}, found {found}")]
+    Unsupported {
+        /// The backend.
+        backend: &'static str,
+        /// What it can do.
+        expected: String,
+        /// What was asked.
+        found: String,
+    },
+    /// Something went wrong on the way to or on a CUDA device.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
     /// The instruction set asked for does not exist on this processor.
     #[error("simd: expected a path this processor has ({available}), found {requested}")]
     SimdUnavailable {

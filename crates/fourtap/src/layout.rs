@@ -109,6 +109,17 @@ impl Layout {
         }
     }
 
+    /// Whether the elements lie one after another in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1isize;
+        let axes = self.shape.sizes().iter().zip(self.strides());
+        axes.rev().all(|(&size, &stride)| {
+            let fits = size <= 1 || stride == expected;
+            expected = expected.wrapping_mul(size as isize);
+            fits
+        })
+    }
+
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype

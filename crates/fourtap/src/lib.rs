@@ -5,6 +5,8 @@
 
 mod backend;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dtype;
 mod error;
 mod layout;
@@ -17,4 +19,4 @@ pub use backend::Backend;
 pub use dtype::{DType, Element, Real, bf16, f16};
 pub use error::{Error, Result};
 pub use layout::{Layout, MAX_RANK, Shape};
-pub use tensor::{View, ViewMut};
+pub use tensor::{Place, View, ViewMut};

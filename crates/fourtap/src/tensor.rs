@@ -3,12 +3,35 @@
 //! A view only describes; nothing is checked when it is made. The operator that receives it checks it under the
 //! name the tensor has there, so that an error can say which tensor is wrong.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::layout::{Layout, Shape};
+
+/// Whose memory a tensor lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Place {
+    /// The host's.
+    Host,
+    /// A CUDA device's.
+    Cuda {
+        /// Its number.
+        ordinal: usize,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Host => f.write_str("host memory"),
+            Place::Cuda { ordinal } => write!(f, "memory of cuda:{ordinal}"),
+        }
+    }
+}
 
 /// How much memory around the first element a view may touch.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +57,7 @@ enum Bounds {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     data: *const u8,
+    place: Place,
     bounds: Bounds,
     layout: Layout,
     memory: PhantomData<&'a [u8]>,
@@ -49,6 +73,7 @@ impl<'a> View<'a> {
     pub fn new<T: Element>(data: &'a [T], shape: &[usize]) -> Self {
         View {
             data: data.as_ptr().cast(),
+            place: Place::Host,
             bounds: Bounds::Whole { length: data.len() },
             layout: Layout::contiguous(T::DTYPE, shape),
             memory: PhantomData,
@@ -64,6 +89,7 @@ impl<'a> View<'a> {
     ) -> Self {
         View {
             data: data.as_ptr().wrapping_add(offset).cast(),
+            place: Place::Host,
             bounds: Bounds::Within {
                 offset,
                 length: data.len(),
@@ -81,10 +107,31 @@ impl<'a> View<'a> {
     pub unsafe fn from_raw(data: *const u8, layout: Layout) -> Self {
         View {
             data,
+            place: Place::Host,
             bounds: Bounds::Trusted,
             layout,
             memory: PhantomData,
         }
+    }
+
+    /// A tensor in the memory of CUDA device `ordinal`, its first element at `address`.
+    ///
+    /// # Safety
+    /// If `layout` has elements, `address` is 0 or every address it reaches is memory that device can read, and it is
+    /// neither freed nor written until the work of the call that gets this view is done.
+    pub unsafe fn on_cuda(ordinal: usize, address: u64, layout: Layout) -> Self {
+        View {
+            data: std::ptr::without_provenance(address as usize),
+            place: Place::Cuda { ordinal },
+            bounds: Bounds::Trusted,
+            layout,
+            memory: PhantomData,
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The element type.
@@ -214,10 +261,30 @@ impl<'a> ViewMut<'a> {
         ViewMut::of(data, Bounds::Trusted, layout)
     }
 
+    /// A tensor in the memory of CUDA device `ordinal`, its first element at `address`.
+    ///
+    /// # Safety
+    /// If `layout` has elements, `address` is 0 or every address it reaches is memory that device can write, and
+    /// nobody else reads, writes or frees it until the work of the call that gets this view is done.
+    pub unsafe fn on_cuda(ordinal: usize, address: u64, layout: Layout) -> Self {
+        // SAFETY: what the caller promises is more than what a read-only view needs.
+        let view = unsafe { View::on_cuda(ordinal, address, layout) };
+        ViewMut {
+            view,
+            memory: PhantomData,
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn place(&self) -> Place {
+        self.view.place()
+    }
+
     fn of(data: *mut u8, bounds: Bounds, layout: Layout) -> Self {
         ViewMut {
             view: View {
                 data,
+                place: Place::Host,
                 bounds,
                 layout,
                 memory: PhantomData,

@@ -146,7 +146,7 @@ impl Call {
         };
         let inputs = Inputs {
             value: view(0),
-            levels: &self.levels,
+            levels: (&self.levels).into(),
             sampling_locations: view(1),
             attention_weights: view(2),
         };

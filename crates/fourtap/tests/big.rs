@@ -26,7 +26,7 @@ fn the_last_pixel_of_more_than_four_billion_elements_is_found() {
     let location = [1.0 - 0.5 / WIDTH as f32, 1.0 - 0.5 / HEIGHT as f32];
     let inputs = Inputs {
         value,
-        levels: &levels,
+        levels: (&levels).into(),
         sampling_locations: View::new(&location, &[1, 1, 1, 1, 1, 2]),
         attention_weights: View::new(&[2.0f32], &[1, 1, 1, 1, 1]),
     };

@@ -56,7 +56,7 @@ impl Point {
         let l = self.levels.len();
         Inputs {
             value: View::new(&self.value, &[N, self.levels.pixels(), M, self.channels]),
-            levels: &self.levels,
+            levels: (&self.levels).into(),
             sampling_locations: View::new(&self.locations, &[N, Q, M, l, P, 2]),
             attention_weights: View::new(&self.weights, &[N, Q, M, l, P]),
         }

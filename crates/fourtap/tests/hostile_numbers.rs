@@ -51,7 +51,7 @@ fn locations_weights_and_values_of_any_kind_give_what_the_oracle_gives() {
         let weights = tensor(DType::F32, &[1, q, m, 2, p], 4);
         let inputs = Inputs {
             value: value.view(),
-            levels: &levels,
+            levels: (&levels).into(),
             sampling_locations: locations.view(),
             attention_weights: weights.view(),
         };
@@ -92,7 +92,7 @@ fn a_sample_that_takes_no_part_gets_and_gives_nothing() {
     let grad_out = vec![1.0f32; q * d];
     let inputs = Inputs {
         value: View::new(&value, &[1, 1, 1, d]),
-        levels: &levels,
+        levels: (&levels).into(),
         sampling_locations: View::new(&locations, &[1, q, 1, 1, 1, 2]),
         attention_weights: View::new(&weights, &[1, q, 1, 1, 1]),
     };
@@ -139,7 +139,7 @@ fn small_integers_on_pixel_centres_are_exact() {
     let weights: Vec<f32> = (0..q).map(|q| (q % 5) as f32 - 2.0).collect();
     let inputs = Inputs {
         value: View::new(&value, &[1, 32, 1, d]),
-        levels: &levels,
+        levels: (&levels).into(),
         sampling_locations: View::new(&locations, &[1, q, 1, 1, 1, 2]),
         attention_weights: View::new(&weights, &[1, q, 1, 1, 1]),
     };

@@ -52,7 +52,7 @@ fn workspaces_stay_within_their_bounds() {
     let weights = vec![0.125f32; q * m * 2 * p];
     let inputs = Inputs {
         value: View::new(&value, &[1, levels.pixels(), m, d]),
-        levels: &levels,
+        levels: (&levels).into(),
         sampling_locations: View::new(&locations, &[1, q, m, 2, p, 2]),
         attention_weights: View::new(&weights, &[1, q, m, 2, p]),
     };

@@ -40,7 +40,7 @@ impl Crowded {
         let backend = Backend::Cpu(Cpu::with_simd(simd).unwrap());
         let inputs = Inputs {
             value: value.view(),
-            levels: &self.levels,
+            levels: (&self.levels).into(),
             sampling_locations: locations.view(),
             attention_weights: weights.view(),
         };
@@ -118,7 +118,7 @@ fn a_gradient_does_not_depend_on_which_others_are_wanted() {
     let [value, locations, weights, grad_out] = &problem.tensors;
     let inputs = Inputs {
         value: value.view(),
-        levels: &problem.levels,
+        levels: (&problem.levels).into(),
         sampling_locations: locations.view(),
         attention_weights: weights.view(),
     };

@@ -222,7 +222,7 @@ impl Bench {
         let grad_out = generate::grad_out(&sizes, dtype, self.seed)?;
         let inputs = Inputs {
             value: value.view(),
-            levels: &levels,
+            levels: (&levels).into(),
             sampling_locations: locations.view(),
             attention_weights: weights.view(),
         };

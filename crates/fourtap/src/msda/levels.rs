@@ -35,6 +35,71 @@ pub struct Levels {
     pixels: usize,
 }
 
+/// Where a call finds its levels.
+#[derive(Clone, Copy, Debug)]
+pub enum LevelTable<'a> {
+    /// In host memory, checked.
+    Host(&'a Levels),
+    /// In device memory, where nobody looks before the kernel does.
+    Cuda(CudaLevels),
+}
+
+impl<'a> From<&'a Levels> for LevelTable<'a> {
+    fn from(levels: &'a Levels) -> Self {
+        LevelTable::Host(levels)
+    }
+}
+
+impl From<CudaLevels> for LevelTable<'_> {
+    fn from(levels: CudaLevels) -> Self {
+        LevelTable::Cuda(levels)
+    }
+}
+
+impl LevelTable<'_> {
+    /// Number of levels.
+    pub fn len(&self) -> usize {
+        match self {
+            LevelTable::Host(levels) => levels.len(),
+            LevelTable::Cuda(levels) => levels.count,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// `spatial_shapes` and `level_start_index` in the memory of a CUDA device, int64 as frameworks hold them.
+///
+/// They are read by the kernel alone, never copied back, so that a call neither waits for the device nor breaks the
+/// capture of a graph. Nobody can refuse wrong ones; a level that does not lie inside S is treated as empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaLevels {
+    pub(crate) ordinal: usize,
+    pub(crate) count: usize,
+    pub(crate) shapes: u64,
+    pub(crate) starts: Option<u64>,
+}
+
+impl CudaLevels {
+    /// `count` levels on device `ordinal`: `[count, 2]` (height, width) at `shapes`, and `[count]` first pixels at
+    /// `starts`, without which each level begins where the one before it ends.
+    ///
+    /// # Safety
+    /// Both addresses are those of so many aligned int64 that device can read, not freed or written until the work of
+    /// the call that gets them is done.
+    pub unsafe fn new(ordinal: usize, count: usize, shapes: u64, starts: Option<u64>) -> Self {
+        CudaLevels {
+            ordinal,
+            count,
+            shapes,
+            starts,
+        }
+    }
+}
+
 impl Levels {
     /// Levels of these (height, width), one right after another.
     pub fn packed(shapes: &[(usize, usize)]) -> Result<Self> {

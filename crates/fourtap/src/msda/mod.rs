@@ -22,7 +22,7 @@ mod model;
 pub mod oracle;
 mod problem;
 
-pub use levels::{Level, Levels};
+pub use levels::{CudaLevels, Level, LevelTable, Levels};
 pub use model::{Traffic, in_bounds_fraction};
 pub use problem::{Backward, Forward, Problem, Sizes};
 
@@ -35,8 +35,8 @@ use crate::tensor::{View, ViewMut};
 pub struct Inputs<'a> {
     /// `[N, S, M, D]`.
     pub value: View<'a>,
-    /// Heights, widths and starts of the levels on axis S.
-    pub levels: &'a Levels,
+    /// Heights, widths and starts of the levels on axis S; a `&Levels` turns into this.
+    pub levels: LevelTable<'a>,
     /// `[N, Q, M, L, P, 2]`.
     pub sampling_locations: View<'a>,
     /// `[N, Q, M, L, P]`.
@@ -71,7 +71,7 @@ pub struct Gradients<'a> {
 ///     &Backend::default(),
 ///     Inputs {
 ///         value: View::new(&value, &[1, 2, 1, 1]),
-///         levels: &levels,
+///         levels: (&levels).into(),
 ///         sampling_locations: View::new(&between, &[1, 1, 1, 1, 1, 2]),
 ///         attention_weights: View::new(&weight, &[1, 1, 1, 1, 1]),
 ///     },
@@ -95,7 +95,7 @@ pub fn forward(backend: &Backend, inputs: Inputs<'_>, out: ViewMut<'_>) -> Resul
 /// let levels = Levels::packed(&[(1, 2)])?;
 /// let inputs = Inputs {
 ///     value: View::new(&[10.0f32, 20.0], &[1, 2, 1, 1]),
-///     levels: &levels,
+///     levels: (&levels).into(),
 ///     sampling_locations: View::new(&[0.5f32, 0.5], &[1, 1, 1, 1, 1, 2]),
 ///     attention_weights: View::new(&[1.0f32], &[1, 1, 1, 1, 1]),
 /// };

@@ -27,7 +27,7 @@ impl Traffic {
     /// let (value, locations, weights) = ([0f32; 16 * 8], [0f32; 6], [0f32; 3]);
     /// let problem = Problem::new(&Inputs {
     ///     value: View::new(&value, &[1, 16, 1, 8]),
-    ///     levels: &levels,
+    ///     levels: (&levels).into(),
     ///     sampling_locations: View::new(&locations, &[1, 1, 1, 1, 3, 2]),
     ///     attention_weights: View::new(&weights, &[1, 1, 1, 1, 3]),
     /// })?;

@@ -105,8 +105,10 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Checks the inputs.
     pub fn new(inputs: &Inputs<'a>) -> Result<Self> {
+        let problem = Problem::new(inputs)?;
+        problem.expect_host()?;
         Ok(Reader {
-            problem: Problem::new(inputs)?,
+            problem,
             inputs: *inputs,
         })
     }
@@ -205,6 +207,7 @@ impl<'a> GradientReader<'a> {
     /// Checks the inputs and `grad_out`.
     pub fn new(inputs: &Inputs<'a>, grad_out: &View<'a>) -> Result<Self> {
         let call = Backward::new(*inputs, *grad_out, Default::default())?;
+        call.problem.expect_host()?;
         Ok(GradientReader {
             reader: Reader {
                 problem: call.problem,

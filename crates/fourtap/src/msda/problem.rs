@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, Shape};
-use crate::msda::{Gradients, Inputs, Levels};
-use crate::tensor::{View, ViewMut};
+use crate::msda::{CudaLevels, Gradients, Inputs, LevelTable, Levels};
+use crate::tensor::{Place, View, ViewMut};
 
 /// The sizes of a problem, under the letters the field uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,9 @@ impl Sizes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     sizes: Sizes,
+    place: Place,
     levels: Levels,
+    cuda_levels: Option<CudaLevels>,
     value: Layout,
     sampling_locations: Layout,
     attention_weights: Layout,
@@ -118,12 +120,16 @@ impl Problem {
                 found: value.shape(),
             });
         }
-        if sizes.pixels != levels.pixels() {
-            return Err(Error::LevelSum {
-                expected: levels.pixels(),
-                found: sizes.pixels,
-            });
-        }
+        let (host_levels, cuda_levels) = match levels {
+            LevelTable::Host(levels) if sizes.pixels != levels.pixels() => {
+                return Err(Error::LevelSum {
+                    expected: levels.pixels(),
+                    found: sizes.pixels,
+                });
+            }
+            LevelTable::Host(levels) => (levels.clone(), None),
+            LevelTable::Cuda(levels) => (Levels::default(), Some(levels)),
+        };
         let Sizes {
             images: n,
             pixels: s,
@@ -168,9 +174,17 @@ impl Problem {
         value.check("value")?;
         sampling_locations.check("sampling_locations")?;
         attention_weights.check("attention_weights")?;
+        let place = value.place();
+        expect_place("sampling_locations", sampling_locations.place(), place)?;
+        expect_place("attention_weights", attention_weights.place(), place)?;
+        if let Some(CudaLevels { ordinal, .. }) = cuda_levels {
+            expect_place("spatial_shapes", Place::Cuda { ordinal }, place)?;
+        }
         Ok(Problem {
             sizes,
-            levels: levels.clone(),
+            place,
+            levels: host_levels,
+            cuda_levels,
             value: *value.layout(),
             sampling_locations: *sampling_locations.layout(),
             attention_weights: *attention_weights.layout(),
@@ -182,9 +196,31 @@ impl Problem {
         &self.sizes
     }
 
-    /// The levels.
+    /// Where its tensors are.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Refuses tensors the processor cannot read.
+    pub(crate) fn expect_host(&self) -> Result<()> {
+        match self.place {
+            Place::Host => Ok(()),
+            found => Err(Error::Place {
+                tensor: "value",
+                expected: Place::Host.to_string(),
+                found,
+            }),
+        }
+    }
+
+    /// The levels; none if they are in device memory.
     pub fn levels(&self) -> &Levels {
         &self.levels
+    }
+
+    /// The levels, if they are in device memory.
+    pub fn cuda_levels(&self) -> Option<&CudaLevels> {
+        self.cuda_levels.as_ref()
     }
 
     /// Layout of `value`.
@@ -218,6 +254,7 @@ impl<'a> Forward<'a> {
         expect_rank("out", out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("out", out.shape(), &problem.sizes.out())?;
         expect_dtype("out", out.dtype(), "value", problem.value.dtype())?;
+        expect_place("out", out.place(), problem.place)?;
         let mut occupied = inputs.occupied()?;
         claim(&mut occupied, "out", &out)?;
         Ok(Forward {
@@ -244,6 +281,7 @@ impl<'a> Backward<'a> {
         expect_rank("grad_out", grad_out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("grad_out", grad_out.shape(), &problem.sizes.out())?;
         expect_dtype("grad_out", grad_out.dtype(), "value", problem.value.dtype())?;
+        expect_place("grad_out", grad_out.place(), problem.place)?;
         let mut occupied = inputs.occupied()?;
         occupied.push(("grad_out", grad_out.check("grad_out")?));
         let wanted = [
@@ -266,6 +304,7 @@ impl<'a> Backward<'a> {
             let shape = layout.shape();
             expect_shape(tensor, gradient.shape(), shape.sizes())?;
             expect_dtype(tensor, gradient.dtype(), source, layout.dtype())?;
+            expect_place(tensor, gradient.place(), problem.place)?;
             claim(&mut occupied, tensor, gradient)?;
         }
         Ok(Backward {
@@ -357,6 +396,17 @@ fn expect_dtype(tensor: &'static str, found: DType, source: &str, expected: DTyp
     Err(Error::DType {
         tensor,
         expected: format!("{expected} (that of {source})"),
+        found,
+    })
+}
+
+fn expect_place(tensor: &'static str, found: Place, value: Place) -> Result<()> {
+    if found == value {
+        return Ok(());
+    }
+    Err(Error::Place {
+        tensor,
+        expected: format!("{value} (where value is)"),
         found,
     })
 }

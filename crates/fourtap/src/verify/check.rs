@@ -116,7 +116,7 @@ pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
     )
 }
 
-fn compare(
+pub(super) fn compare(
     tensor: &'static str,
     pass: Pass,
     found: &Tensor,

@@ -3,6 +3,8 @@
 
 mod case;
 mod check;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod rule;
 mod tensor;
 
@@ -10,3 +12,5 @@ pub use case::Case;
 pub use check::{Failure, backends, check};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};
+#[cfg(feature = "cuda")]
+pub use cuda::{CudaCase, LevelsIn, check_forward_on_cuda};

@@ -174,6 +174,36 @@ impl Tensor {
         })
     }
 
+    /// The memory as it lies, guards included.
+    #[cfg(feature = "cuda")]
+    pub(super) fn memory(&self) -> &[u8] {
+        // SAFETY: numbers without padding or invalid bits, looked at as bytes.
+        with_data!(&self.data, data => unsafe {
+            std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data.as_slice()))
+        })
+    }
+
+    /// The same, to write.
+    #[cfg(feature = "cuda")]
+    pub(super) fn memory_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `memory`; any bytes are legal numbers.
+        with_data!(&mut self.data, data => unsafe {
+            std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data.as_slice()))
+        })
+    }
+
+    /// Bytes from the start of the memory to the first element.
+    #[cfg(feature = "cuda")]
+    pub(super) fn first_byte(&self) -> usize {
+        self.offset * self.dtype().size()
+    }
+
+    /// Where the elements lie.
+    #[cfg(feature = "cuda")]
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// All elements in row-major order, exactly.
     pub fn to_f64(&self) -> Vec<f64> {
         let places = places(&self.layout, self.offset);

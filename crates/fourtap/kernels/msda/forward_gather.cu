@@ -1,0 +1,412 @@
+// Forward for channels that fill 16-byte vectors: as fast as the load pipe lets neighbours be gathered.
+//
+// A *row* is one (image, query, head). A group of GROUP lanes works on one row; each lane owns 16 bytes of channels.
+// The four neighbours of a sample are then four loads of 16 bytes a lane, and the sums stay in registers, in f32.
+//
+// Where a sample lies is worked out once, by one lane, and passed to the others through shared memory in 16 bytes:
+//   x: the first neighbour's place in 16-byte units, y: the weight of the second column (negative: the second column is
+//   the left one), z and w: the weights of the upper and lower row, attention weight included.
+// Each word a lane receives this way costs the load pipe as much as a word of `value`, hence no more than four.
+//
+// On a border the cell is moved inside, with no weight on the neighbour that lies outside. So each sample reads four
+// pixels, always valid ones, and no load is conditional. Should that read an infinite or NaN pixel which does not
+// belong to the sample, 0 * inf makes the sum NaN, and `careful` computes the row again, exactly as defined.
+//
+// Rows are walked so that those in flight on a multiprocessor share pixels: heads a few at a time, images in turns, and
+// where queries are pixels, in strips of neighbouring ones.
+//
+// Specialised by: VALUE, LOCATION, WEIGHT (types), CHANNELS, LEVELS, POINTS; PIXEL_UNITS (16-byte units from a pixel to
+// the next); THREADS; PER_LANE (samples a lane works out at a time); SPLIT (groups of lanes that share the samples of a
+// row); HEADS_TOGETHER (heads walked side by side: two 64-byte pixels of different line halves are read in one go);
+// ALTERNATE (for odd numbers of 64-byte pixels a row: read pixel pairs in an order that gives the same effect).
+
+typedef Element<VALUE> Value;
+constexpr int ELEMENT_BYTES = sizeof(Value::Storage);
+constexpr int VECTOR = 16 / ELEMENT_BYTES;
+constexpr int VECTORS = CHANNELS / VECTOR;
+static_assert(VECTORS * VECTOR == CHANNELS, "channels fill vectors");
+constexpr int power_of_two(int least) { return least <= 1 ? 1 : 2 * power_of_two((least + 1) / 2); }
+constexpr int LANES = power_of_two(VECTORS);
+constexpr int GROUP = LANES * SPLIT;
+constexpr int GROUPS = 32 / GROUP;
+static_assert(GROUPS > 0, "a row fits a warp");
+constexpr int SAMPLES = LEVELS * POINTS;
+constexpr int CHUNK = GROUP * PER_LANE;
+constexpr int CHUNKS = (SAMPLES + CHUNK - 1) / CHUNK;
+constexpr bool WHOLE = SAMPLES % CHUNK == 0;
+constexpr bool ONE_LEVEL = POINTS % CHUNK == 0; // a chunk never crosses levels
+constexpr int WARPS = THREADS / 32;
+constexpr int STRIP = 16;
+constexpr int LOCATION_BYTES = 2 * sizeof(Element<LOCATION>::Storage);
+constexpr int WEIGHT_BYTES = sizeof(Element<WEIGHT>::Storage);
+
+// Division by a number known before the launch, for numerators below 2^31.
+struct Divisor {
+    u32 multiplier, shift;
+    __device__ __forceinline__ u32 divide(u32 number) const {
+        return static_cast<u32>(static_cast<u64>(number) * multiplier >> shift);
+    }
+};
+
+// Mirrored in src/cuda/msda/arguments.rs.
+struct Schedule {
+    u32 rows;       // in all
+    u32 turn;       // rows of a turn, in which every block takes `share` consecutive ones
+    u32 share;      // a multiple of GROUPS
+    u32 iterations; // rows a group of lanes walks
+    u32 plane;      // rows of the heads walked together of one image
+    u32 planes_an_image;
+    u32 order; // 0: queries as they come; 1: queries are the pixels of all levels, walked in strips
+    Divisor by_plane, by_planes_an_image;
+};
+
+struct Sample {
+    float x, y, weight;
+};
+
+// The samples a lane has loaded but not yet looked at.
+struct Pending {
+    u32 location[LOCATION_BYTES * PER_LANE / 4 > 0 ? LOCATION_BYTES * PER_LANE / 4 : 1];
+    u32 weight[WEIGHT_BYTES * PER_LANE / 4 > 0 ? WEIGHT_BYTES * PER_LANE / 4 : 1];
+
+    __device__ __forceinline__ void load(const char *locations, const char *weights) {
+        Once<LOCATION_BYTES * PER_LANE>::load(location, locations);
+        Once<WEIGHT_BYTES * PER_LANE>::load(weight, weights);
+    }
+    // Samples that add nothing.
+    __device__ __forceinline__ void clear() {
+        for (u32 &word : location) word = 0;
+        for (u32 &word : weight) word = 0;
+    }
+    __device__ __forceinline__ Sample sample(int v) const {
+        Sample s;
+#if LOCATION == F32
+        s.x = __uint_as_float(location[2 * v]);
+        s.y = __uint_as_float(location[2 * v + 1]);
+#else
+        Element<LOCATION>::widen(location[v], s.x, s.y);
+#endif
+#if WEIGHT == F32
+        s.weight = __uint_as_float(weight[v]);
+#else
+        float pair[2];
+        Element<WEIGHT>::widen(weight[v / 2], pair[0], pair[1]);
+        s.weight = pair[v % 2];
+#endif
+        return s;
+    }
+};
+
+// The smaller, NaN if either is: the usual minimum would turn a NaN coordinate into a legal one.
+static __device__ __forceinline__ float least_or_nan(float a, float b) {
+    float least;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+    return least;
+}
+
+// Adding 2^23 towards zero leaves the whole part of a number below 2^23 in the low bits: a floor that costs one addition.
+constexpr float SHIFT = 8388608.0f;
+constexpr u32 SHIFT_BITS = 0x4b000000u;
+
+struct Axis {
+    float inside; // what zero padding leaves: 1 inside, falling to 0 a pixel beyond the border
+    float second; // weight of the second neighbour
+    u32 first;    // the first neighbour
+};
+
+static __device__ __forceinline__ Axis axis(float location, float size) {
+    const float at = __fmaf_rn(location, size, -0.5f);
+    Axis a;
+    a.inside = fmaxf(least_or_nan(least_or_nan(at + 1.0f, size - at), 1.0f), 0.0f);
+    const float clamped = fmaxf(fminf(at, size - 1.0f), 0.0f);
+    const float first = fminf(__fadd_rz(clamped, SHIFT), fmaxf(size - 2.0f, 0.0f) + SHIFT);
+    a.second = clamped - (first - SHIFT);
+    a.first = __float_as_uint(first) - SHIFT_BITS;
+    return a;
+}
+
+// What the lanes of a group need to know of a sample.
+static __device__ __forceinline__ Vector record(Sample sample, int width, int height, u32 start, u32 last_pair, u32 group) {
+    const Axis x = axis(sample.x, static_cast<float>(width)), y = axis(sample.y, static_cast<float>(height));
+    const float weight = sample.weight * x.inside * y.inside;
+    // A level one pixel wide may have no pixel to the right: then the pair is the one that ends with this pixel.
+    const u32 pixel = start + y.first * width + x.first, pair = min(pixel, last_pair);
+    float second = x.second + static_cast<float>(pixel - pair);
+    u32 place = pair * PIXEL_UNITS;
+#if ALTERNATE
+    if ((pair ^ group) & 1u) {
+        place += PIXEL_UNITS;
+        second = -(1.0f - second); // -0 counts as negative
+    }
+#endif
+    const float lower = weight * y.second;
+    return {place, __float_as_uint(second), __float_as_uint(weight - lower), __float_as_uint(lower)};
+}
+
+static __device__ __forceinline__ void add(float (&sums)[VECTOR], Vector vector, float weight) {
+    const u32 words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if VALUE == F32
+        sums[i] = __fmaf_rn(weight, __uint_as_float(words[i]), sums[i]);
+#else
+        float low, high;
+        Value::widen(words[i], low, high);
+        sums[2 * i] = __fmaf_rn(weight, low, sums[2 * i]);
+        sums[2 * i + 1] = __fmaf_rn(weight, high, sums[2 * i + 1]);
+#endif
+    }
+}
+
+// The query walked as number `i`.
+static __device__ __forceinline__ u32 query_of(u32 order, u32 i, const int4 *levels) {
+    if (order == 0) {
+        return i;
+    }
+    int holds = 0;
+    u32 latest = 0;
+#pragma unroll
+    for (int l = 0; l < LEVELS; l++) {
+        const u32 start = levels[l].w; // out of reach if the level is empty
+        if (start <= i && start >= latest) {
+            holds = l;
+            latest = start;
+        }
+    }
+    const int4 level = levels[holds];
+    const u32 width = level.x, height = level.y, start = level.z;
+    const u32 inside = i - start;
+    if (level.x <= 0 || inside >= width * height) {
+        return i; // levels from device memory that do not tile S: any order that takes each query once will do
+    }
+    const u32 strip = inside / (STRIP * height), rest = inside - strip * (STRIP * height), x = strip * STRIP;
+    if (x + STRIP <= width) {
+        return start + rest / STRIP * width + x + rest % STRIP;
+    }
+    const u32 narrow = width - x, y = rest / narrow;
+    return start + y * width + x + (rest - y * narrow);
+}
+
+// Where a row lies.
+struct Place {
+    const char *value, *locations, *weights;
+    char *out;
+};
+
+static __device__ __forceinline__ Place place_of(const Arguments &a, const Schedule &schedule, const int4 *levels,
+                                                 u32 row, u32 vector) {
+    const u32 plane = schedule.by_plane.divide(row), in_plane = row - plane * schedule.plane;
+    const u32 n = schedule.by_planes_an_image.divide(plane);
+    const u32 m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
+    const u32 q = query_of(schedule.order, in_plane / HEADS_TOGETHER, levels);
+    const i64 value = (n * a.value_strides[0] + m * a.value_strides[2]) * ELEMENT_BYTES;
+    const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
+    const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
+    const i64 out = (n * a.out_strides[0] + q * a.out_strides[1] + m * CHANNELS) * ELEMENT_BYTES;
+    return {static_cast<const char *>(a.value) + value + vector * 16,
+            static_cast<const char *>(a.locations) + location * (LOCATION_BYTES / 2),
+            static_cast<const char *>(a.weights) + weight * WEIGHT_BYTES,
+            static_cast<char *>(a.out) + out + vector * 16};
+}
+
+// One vector of a row as the operator is defined, one neighbour at a time. Out of line: it is rarely needed.
+static __device__ __noinline__ void careful(float *sums, const Arguments &arguments, const Schedule &schedule,
+                                            const int4 *levels, u32 row, u32 vector) {
+    const Place place = place_of(arguments, schedule, levels, row, vector);
+    for (int i = 0; i < VECTOR; i++) sums[i] = 0.0f;
+    for (int sample = 0; sample < SAMPLES; sample++) {
+        const auto *location = reinterpret_cast<const Element<LOCATION>::Storage *>(place.locations) + 2 * sample;
+        const int4 level = levels[sample / POINTS];
+        const int width = level.x, height = level.y;
+        const float px = __fmaf_rn(Element<LOCATION>::widen(location[0]), static_cast<float>(width), -0.5f);
+        const float py = __fmaf_rn(Element<LOCATION>::widen(location[1]), static_cast<float>(height), -0.5f);
+        if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
+            continue;
+        }
+        const float weight =
+            Element<WEIGHT>::widen(reinterpret_cast<const Element<WEIGHT>::Storage *>(place.weights)[sample]);
+        const float left = floorf(px), top = floorf(py);
+        for (int corner = 0; corner < 4; corner++) {
+            const int x = static_cast<int>(left) + (corner & 1), y = static_cast<int>(top) + (corner >> 1);
+            if (x < 0 || y < 0 || x >= width || y >= height) {
+                continue;
+            }
+            const float by_x = corner & 1 ? px - left : 1.0f - (px - left);
+            const float by_y = corner >> 1 ? py - top : 1.0f - (py - top);
+            const u64 pixel = static_cast<u32>(level.z + y * width + x);
+            const auto *taps = reinterpret_cast<const Value::Storage *>(place.value + pixel * (PIXEL_UNITS * 16));
+            for (int i = 0; i < VECTOR; i++) {
+                sums[i] = __fmaf_rn(weight * (by_x * by_y), Value::widen(taps[i]), sums[i]);
+            }
+        }
+    }
+}
+
+// A group's place in its row of records is turned by the record's slot, so that writing a column of records meets no
+// bank of shared memory twice.
+static __device__ __forceinline__ u32 turned(u32 slot, u32 group) {
+    constexpr u32 step = 8 / GROUP > 0 ? 8 / GROUP : 1;
+    return slot * GROUPS + (group ^ (slot / PER_LANE * step & (GROUPS - 1)));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    msda_forward_gather(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule) {
+    __shared__ Vector records[WARPS][32 * PER_LANE];
+    __shared__ int4 levels[LEVELS];
+
+    const Arguments &a = arguments;
+    if (threadIdx.x < LEVELS) {
+        const Level level = level_of(a, threadIdx.x);
+        // A level without pixels: a width no coordinate is inside of, and a place that exists.
+        const bool empty = level.width <= 0 || level.height <= 0;
+        const int start = static_cast<int>(level.start);
+        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+    }
+    __syncthreads();
+
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 group = lane / GROUP, in_group = lane % GROUP, split = in_group / LANES;
+    const u32 vector = min(lane % LANES, VECTORS - 1u);
+    const u32 record_base = shared_address(records[warp]);
+    const u32 record_out = shared_address(&records[warp][turned(in_group * PER_LANE, group)]);
+    const u32 level_base = shared_address(levels);
+    const u32 last_pair = static_cast<u32>(a.pixels) - 2;
+
+    const u32 first = blockIdx.x * schedule.share;
+    const u32 room = first < schedule.turn ? min(schedule.share, schedule.turn - first) : 0;
+    u32 turn = 0, ahead = warp * GROUPS + group; // first row of the turn, and how far this group is into its share
+    u32 row = 0;
+    bool live = false;
+    const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
+    char *out = nullptr;
+    Pending pending;
+    const auto has_samples = [&](int chunk) { return WHOLE || chunk * CHUNK + in_group * PER_LANE < SAMPLES; };
+    // Finds the row that `turn` and `ahead` stand for and asks for its first samples.
+    const auto start_row = [&] {
+        while (ahead >= schedule.share && turn < schedule.rows) {
+            ahead -= schedule.share;
+            turn += schedule.turn;
+        }
+        row = turn + first + ahead;
+        live = ahead < room && turn < schedule.rows && row < schedule.rows;
+        pending.clear();
+        if (live) {
+            const Place place = place_of(a, schedule, levels, row, vector);
+            value = place.value;
+            out = place.out;
+            next_location = place.locations + in_group * (PER_LANE * LOCATION_BYTES);
+            next_weight = place.weights + in_group * (PER_LANE * WEIGHT_BYTES);
+            if (has_samples(0)) pending.load(next_location, next_weight);
+        }
+    };
+    start_row();
+
+#pragma unroll 1
+    for (u32 iteration = 0; iteration < schedule.iterations; iteration++) {
+        const bool mine = live;
+        const u32 this_row = row;
+        char *const this_out = out;
+        const char *upper = value;
+        asm("" : "+l"(upper)); // one register pair, not a sum to be repeated at each load
+        float sums[VECTOR] = {};
+
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const Pending current = pending;
+            if (chunk + 1 < CHUNKS) {
+                next_location += CHUNK * LOCATION_BYTES;
+                next_weight += CHUNK * WEIGHT_BYTES;
+                if (!WHOLE) pending.clear();
+                if (live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
+            } else {
+                ahead += WARPS * GROUPS;
+                start_row();
+            }
+
+            const u32 sample = chunk * CHUNK + in_group * PER_LANE;
+            const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+            __syncwarp();
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) {
+                store_shared(record_out + v * GROUPS * 16,
+                             record(current.sample(v), level.x, level.y, level.z, last_pair, group));
+            }
+            __syncwarp();
+
+            const char *lower = upper;
+            const auto below = [&](Vector level) {
+                const int width = level.x, height = level.y;
+                lower = upper + static_cast<u64>(height > 1 ? static_cast<u32>(width) * PIXEL_UNITS : 0u) * 16;
+                asm("" : "+l"(lower));
+            };
+            if (ONE_LEVEL) below(level);
+            Vector taps[2][4];
+            float by[2][3];
+            const auto load = [&](int step) {
+                const u32 slot = step * SPLIT + split;
+                if (!ONE_LEVEL && (SPLIT > 1 || step % POINTS == 0 || CHUNK % POINTS != 0)) {
+                    const u32 number = (chunk * CHUNK + slot) / POINTS;
+                    below(load_shared(level_base + (WHOLE || number < LEVELS ? number : 0) * 16));
+                }
+                const Vector r = load_shared(record_base + turned(slot, group) * 16);
+                Vector(&t)[4] = taps[step % 2];
+                float(&b)[3] = by[step % 2];
+                b[0] = __uint_as_float(r.y);
+                b[1] = __uint_as_float(r.z);
+                b[2] = __uint_as_float(r.w);
+#if ALTERNATE
+                const u32 second = static_cast<int>(r.y) < 0 ? r.x - PIXEL_UNITS : r.x + PIXEL_UNITS;
+                t[0] = load_vector(upper + static_cast<u64>(r.x) * 16);
+                t[1] = load_vector(upper + static_cast<u64>(second) * 16);
+                t[2] = load_vector(lower + static_cast<u64>(r.x) * 16);
+                t[3] = load_vector(lower + static_cast<u64>(second) * 16);
+#else
+                const char *above = upper + static_cast<u64>(r.x) * 16, *beneath = lower + static_cast<u64>(r.x) * 16;
+                t[0] = load_vector(above);
+                t[1] = load_vector(above + PIXEL_UNITS * 16);
+                t[2] = load_vector(beneath);
+                t[3] = load_vector(beneath + PIXEL_UNITS * 16);
+#endif
+            };
+            // The next sample's neighbours are on their way while this one's are added.
+            constexpr int STEPS = (CHUNKS == 1 ? SAMPLES + SPLIT - 1 : CHUNK) / SPLIT;
+            load(0);
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                if (!WHOLE && CHUNKS > 1 && chunk * CHUNK + step * SPLIT >= SAMPLES) break;
+                if (step + 1 < STEPS) load(step + 1);
+                const Vector(&t)[4] = taps[step % 2];
+                const float(&b)[3] = by[step % 2];
+                const float second = ALTERNATE ? fabsf(b[0]) : b[0], one = 1.0f - second;
+                add(sums, t[0], one * b[1]);
+                add(sums, t[1], second * b[1]);
+                add(sums, t[2], one * b[2]);
+                add(sums, t[3], second * b[2]);
+            }
+        }
+
+#pragma unroll
+        for (int other = LANES; other < GROUP; other *= 2) {
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], other);
+        }
+        if (mine && in_group < VECTORS) {
+            float check = 0.0f;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) check = __fmaf_rn(sums[i], 0.0f, check);
+            if (check != 0.0f) { // NaN if any sum is NaN or infinite
+                float exact[VECTOR];
+                careful(exact, arguments, schedule, levels, this_row, vector);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sums[i] = exact[i];
+            }
+#if VALUE == F32
+            store_vector(this_out, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                                    __float_as_uint(sums[3])});
+#else
+            store_vector(this_out, {Value::round(sums[0], sums[1]), Value::round(sums[2], sums[3]),
+                                    Value::round(sums[4], sums[5]), Value::round(sums[6], sums[7])});
+#endif
+        }
+    }
+}

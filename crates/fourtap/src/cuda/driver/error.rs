@@ -1,0 +1,158 @@
+//! What can go wrong between this process and the GPU.
+
+use std::ffi::{CStr, c_char};
+
+use super::library::{Api, Status};
+
+/// Why the driver could not do what was asked.
+///
+/// Each message is one line, and names what was attempted and CUDA's own word for the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// The driver is not installed, or not where the system looks for libraries.
+    #[error("no NVIDIA driver: {library} was not found")]
+    NoDriver {
+        /// File name of the driver's library.
+        library: &'static str,
+    },
+    /// The driver's library exists and does not load.
+    #[error("the NVIDIA driver does not load: {reason}")]
+    Unloadable {
+        /// What the system's loader said.
+        reason: String,
+    },
+    /// The driver is older than the functions this crate calls.
+    #[error(
+        "the NVIDIA driver is too old: expected one for CUDA {}.{} or later, found {}.{}",
+        needed.0, needed.1, found.0, found.1
+    )]
+    TooOld {
+        /// The CUDA version the driver has.
+        found: (u32, u32),
+        /// The oldest that works.
+        needed: (u32, u32),
+    },
+    /// The driver lacks a function that its version promises.
+    #[error("the NVIDIA driver is incomplete: {function} is missing")]
+    MissingFunction {
+        /// Name of the function.
+        function: &'static str,
+    },
+    /// The driver did not start, for example because there is no GPU.
+    #[error("the NVIDIA driver did not start: {name} ({code}): {text}")]
+    Init {
+        /// CUDA's number for the error.
+        code: i32,
+        /// CUDA's name for it.
+        name: &'static str,
+        /// CUDA's explanation.
+        text: &'static str,
+    },
+    /// There are fewer GPUs.
+    #[error("device {ordinal}: expected one of the {count} there are")]
+    NoSuchDevice {
+        /// The index asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The GPU's memory is full.
+    #[error("device memory: expected {bytes} free bytes, found {free}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes free, perhaps not in one piece.
+        free: usize,
+    },
+    /// A copy's two sides differ in size.
+    #[error("device memory: expected {expected} bytes to copy, found {found}")]
+    Length {
+        /// Bytes of the buffer.
+        expected: usize,
+        /// Bytes of the slice.
+        found: usize,
+    },
+    /// Bytes are not machine code that can be handed to the driver.
+    #[error("kernel code: expected a cubin, a fat binary or PTX, found {found}")]
+    BadCode {
+        /// What the bytes are instead.
+        found: &'static str,
+    },
+    /// A call failed.
+    ///
+    /// Work runs behind the caller's back, so the failure may belong to something launched earlier.
+    #[error("could not {attempt}: {name} ({code}): {text}")]
+    Call {
+        /// What was attempted, after "could not".
+        attempt: String,
+        /// CUDA's number for the error.
+        code: i32,
+        /// CUDA's name for it.
+        name: &'static str,
+        /// CUDA's explanation.
+        text: &'static str,
+    },
+}
+
+/// A result with the driver's [`DriverError`].
+pub type DriverResult<T> = Result<T, DriverError>;
+
+pub(super) const SUCCESS: Status = 0;
+pub(super) const OUT_OF_MEMORY: Status = 2;
+const STUB_LIBRARY: Status = 34;
+pub(super) const NOT_READY: Status = 600;
+
+impl Api {
+    /// A status as a result; `attempt` completes the sentence "could not ...".
+    pub(super) fn check(&self, status: Status, attempt: &str) -> DriverResult<()> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        Err(self.failure(status, attempt))
+    }
+
+    /// The error for a status that is not success. Apart, so that the path of success stays short.
+    #[cold]
+    pub(super) fn failure(&self, status: Status, attempt: &str) -> DriverError {
+        let (name, text) = self.describe(status);
+        DriverError::Call {
+            attempt: attempt.to_owned(),
+            code: status,
+            name,
+            text,
+        }
+    }
+
+    /// CUDA's name and explanation of a status.
+    pub(super) fn describe(&self, status: Status) -> (&'static str, &'static str) {
+        let mut name = std::ptr::null();
+        let mut text = std::ptr::null();
+        // SAFETY: both take any number and a place for one pointer; they leave null for numbers they do not know.
+        unsafe {
+            (self.cuGetErrorName)(status, &mut name);
+            (self.cuGetErrorString)(status, &mut text);
+        }
+        let (fallback_name, fallback_text) = match status {
+            // The stub fails in every function, these two included.
+            STUB_LIBRARY => (
+                "CUDA_ERROR_STUB_LIBRARY",
+                "the toolkit's stub for linking was found in place of the driver",
+            ),
+            _ => ("an error without a name", "the driver does not explain it"),
+        };
+        (
+            static_text(name).unwrap_or(fallback_name),
+            static_text(text).unwrap_or(fallback_text),
+        )
+    }
+}
+
+/// A string of the driver's own tables, which live as long as its library: to the end of the process.
+fn static_text(text: *const c_char) -> Option<&'static str> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and the driver's strings are terminated and never change.
+    unsafe { CStr::from_ptr(text) }.to_str().ok()
+}

@@ -1,0 +1,129 @@
+//! Kernel launches.
+
+use std::ffi::c_void;
+
+use super::api;
+use super::error::{DriverResult, SUCCESS};
+use super::library::{LaunchAttribute, LaunchAttributeValue, LaunchConfig};
+use super::module::Kernel;
+use super::stream::Stream;
+
+const CLUSTER_DIMENSION: u32 = 4;
+const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
+
+/// How a kernel is launched.
+///
+/// ```
+/// use fourtap::cuda::driver::Launch;
+/// let launch = Launch { grid: [132, 1, 1], block: [256, 1, 1], ..Launch::default() };
+/// assert_eq!(launch.shared_bytes, 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch<'a> {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: u32,
+    /// The stream.
+    pub stream: Stream<'a>,
+    /// Blocks of a cluster in x, y and z, which share their shared memory. Needs compute capability 9.0.
+    pub cluster: Option<[u32; 3]>,
+    /// Lets the kernel begin while the one before it in the stream still runs. It must then itself wait, by
+    /// `griddepcontrol.wait`, before it touches what that one writes. Needs compute capability 9.0.
+    pub overlap_previous: bool,
+}
+
+impl Default for Launch<'_> {
+    /// One block of one thread on the legacy default stream.
+    fn default() -> Self {
+        Launch {
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            stream: Stream::legacy_default(),
+            cluster: None,
+            overlap_previous: false,
+        }
+    }
+}
+
+/// Gives a stream the work of running a kernel. Neither waits nor allocates.
+///
+/// # Safety
+/// - A context of the stream's device is [entered](super::Context::enter).
+/// - There is one argument for each of the kernel's parameters, in order, and each points to a value of its type,
+///   which is copied before this returns.
+/// - Memory those values lead to is allocated and of the size the kernel expects until the stream has done the work,
+///   and nothing else uses it meanwhile in a way that the kernel does not allow.
+pub unsafe fn launch(
+    kernel: &Kernel,
+    launch: &Launch<'_>,
+    arguments: &mut [*mut c_void],
+) -> DriverResult<()> {
+    let api = api()?;
+    let [grid_x, grid_y, grid_z] = launch.grid;
+    let [block_x, block_y, block_z] = launch.block;
+    let none = std::ptr::null_mut();
+    let status = if launch.cluster.is_none() && !launch.overlap_previous {
+        // SAFETY: the arguments are as the caller promises; launches take a kernel where they take a function.
+        unsafe {
+            (api.cuLaunchKernel)(
+                kernel.as_raw(),
+                grid_x,
+                grid_y,
+                grid_z,
+                block_x,
+                block_y,
+                block_z,
+                launch.shared_bytes,
+                launch.stream.as_raw(),
+                arguments.as_mut_ptr(),
+                none,
+            )
+        }
+    } else {
+        let mut attributes = [const { attribute(0, [0; 3]) }; 2];
+        let mut count = 0;
+        if let Some(cluster) = launch.cluster {
+            attributes[count] = attribute(CLUSTER_DIMENSION, cluster);
+            count += 1;
+        }
+        if launch.overlap_previous {
+            attributes[count] = attribute(PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+            count += 1;
+        }
+        let config = LaunchConfig {
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+            stream: launch.stream.as_raw(),
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: count as u32,
+        };
+        // SAFETY: as above, and `config` and its attributes live until this returns.
+        unsafe { (api.cuLaunchKernelEx)(&config, kernel.as_raw(), arguments.as_mut_ptr(), none) }
+    };
+    if status == SUCCESS {
+        return Ok(());
+    }
+    Err(api.failure(
+        status,
+        &format!(
+            "launch kernel {} with grid {:?}, block {:?} and {} bytes of shared memory",
+            kernel.name(),
+            launch.grid,
+            launch.block,
+            launch.shared_bytes
+        ),
+    ))
+}
+
+const fn attribute(id: u32, [x, y, z]: [u32; 3]) -> LaunchAttribute {
+    LaunchAttribute {
+        id,
+        padding: [0],
+        value: LaunchAttributeValue([x, y, z, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    }
+}

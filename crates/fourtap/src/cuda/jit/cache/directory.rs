@@ -1,0 +1,96 @@
+//! Which directory is the cache, and whether it can be trusted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::super::JitError;
+
+/// The cache's directory by the environment; `None` where there is to be no cache, or nowhere to put it.
+pub(super) fn standard(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    if let Some(chosen) = variable("FOURTAP_CACHE_DIR") {
+        return (!chosen.is_empty() && chosen != "off").then(|| chosen.into());
+    }
+    // A relative path is to be ignored, says the XDG specification: it would mean another place in each directory.
+    let absolute = |name| {
+        variable(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let caches = if cfg!(windows) {
+        absolute("LOCALAPPDATA")
+    } else {
+        absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
+    };
+    Some(caches?.join("fourtap").join("kernels"))
+}
+
+/// Creates the directory, for this user only, unless it exists; refuses one that somebody else can write to, because
+/// what is found in it will run.
+pub(super) fn prepare(directory: &Path) -> Result<(), JitError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+        .create(directory)
+        .map_err(|error| JitError::io(directory, "create the kernel cache", &error))?;
+    check(directory)
+}
+
+#[cfg(unix)]
+fn check(directory: &Path) -> Result<(), JitError> {
+    use std::os::unix::fs::MetadataExt;
+    unsafe extern "C" {
+        // Takes nothing and cannot fail.
+        safe fn geteuid() -> u32;
+    }
+    let metadata = fs::metadata(directory)
+        .map_err(|error| JitError::io(directory, "read the kernel cache's owner", &error))?;
+    let (owner, user) = (metadata.uid(), geteuid());
+    let found = if owner != user {
+        format!("owned by user {owner}, not by user {user}")
+    } else if metadata.mode() & 0o022 != 0 {
+        let mode = metadata.mode() & 0o7777;
+        format!("writable by its group or by everyone (mode {mode:04o})")
+    } else {
+        return Ok(());
+    };
+    Err(JitError::CacheUnsafe {
+        path: directory.to_path_buf(),
+        found,
+    })
+}
+
+#[cfg(not(unix))]
+fn check(_directory: &Path) -> Result<(), JitError> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn directory(variables: &[(&str, &str)]) -> Option<PathBuf> {
+        standard(|name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn the_environment_names_the_directory() {
+        let home = ("HOME", "/home/me");
+        let xdg = ("XDG_CACHE_HOME", "/xdg");
+        let own = |value| ("FOURTAP_CACHE_DIR", value);
+        let path = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(directory(&[own("/mine"), xdg, home]), path("/mine"));
+        assert_eq!(directory(&[own("off"), xdg, home]), None);
+        assert_eq!(directory(&[own(""), xdg, home]), None);
+        assert_eq!(directory(&[xdg, home]), path("/xdg/fourtap/kernels"));
+        let expected = path("/home/me/.cache/fourtap/kernels");
+        assert_eq!(directory(&[home]), expected);
+        assert_eq!(directory(&[("XDG_CACHE_HOME", "x"), home]), expected);
+        assert_eq!(directory(&[]), None);
+    }
+}

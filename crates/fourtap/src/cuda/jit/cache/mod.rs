@@ -1,0 +1,208 @@
+//! Machine code kept on disk, so that a kernel is compiled once a machine and not once a process.
+//!
+//! Any number of processes use one directory at once, and any of them may be killed at any moment. An entry appears by
+//! a rename, whole or not at all, and everything read is checked against its checksum first.
+
+mod directory;
+mod entry;
+mod lock;
+mod upkeep;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use self::entry::Kind;
+use self::lock::Lock;
+use super::{CacheKey, JitError};
+pub use upkeep::{Cleared, Entry, PruneLimits, State};
+
+/// A file larger than this is not a kernel, and not worth the memory to find out.
+const LARGEST: u64 = 1 << 30;
+
+/// How long to wait for another process that is building the same kernel before building it here too.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A directory of compiled kernels.
+#[derive(Debug)]
+pub struct Cache {
+    directory: PathBuf,
+    warn: fn(&str),
+    patience: Duration,
+    /// A cache that cannot be written to is worth one line, not one a kernel.
+    complained: AtomicBool,
+}
+
+impl Cache {
+    /// The user's cache: `FOURTAP_CACHE_DIR`, else `fourtap/kernels` under `XDG_CACHE_HOME` or `~/.cache`
+    /// (`LOCALAPPDATA` on Windows). `None` if `FOURTAP_CACHE_DIR` is empty or `off`, or there is no home.
+    pub fn standard() -> Result<Option<Cache>, JitError> {
+        directory::standard(|name| std::env::var_os(name))
+            .map(|directory| Cache::at(&directory))
+            .transpose()
+    }
+
+    /// The cache in a directory, which is created if it does not exist.
+    ///
+    /// Refuses a directory that belongs to another user or that others may write to: what it holds will run.
+    pub fn at(directory: &Path) -> Result<Cache, JitError> {
+        directory::prepare(directory)?;
+        Ok(Cache {
+            directory: directory.to_path_buf(),
+            warn: print_warning,
+            patience: PATIENCE,
+            complained: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends warnings, each of one line, to `warn` instead of standard error.
+    pub fn with_warnings(mut self, warn: fn(&str)) -> Cache {
+        self.warn = warn;
+        self
+    }
+
+    /// Waits for other processes that build the same kernel for at most `patience` instead of three minutes.
+    pub fn with_patience(mut self, patience: Duration) -> Cache {
+        self.patience = patience;
+        self
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The code kept under `key`; if there is none, or none that is sound, what `build` makes, which is then kept.
+    ///
+    /// Of all threads and processes that want a key at once, one builds and the others wait for it. A cache that
+    /// cannot be written to costs a warning, not the code.
+    pub fn get_or_build(
+        &self,
+        key: &CacheKey,
+        build: impl FnOnce() -> Result<Vec<u8>, JitError>,
+    ) -> Result<Vec<u8>, JitError> {
+        let stem = entry::stem_of(key);
+        let path = entry::path_of(&self.directory, &stem, Kind::Entry);
+        if let Look::Sound(code) = look(&path, key) {
+            return Ok(code);
+        }
+        let lock = match self.lock(&stem) {
+            Ok(lock) => Some(lock),
+            Err(error) => {
+                self.complain("lock", &error);
+                None
+            }
+        };
+        // Another process may have built it while this one waited.
+        match look(&path, key) {
+            Look::Sound(code) => return Ok(code),
+            Look::Missing => {}
+            Look::Damaged(reason) => {
+                let name = &key.name;
+                (self.warn)(&format!(
+                    "cached kernel {name} is damaged ({reason}) and compiled again: {}",
+                    path.display()
+                ));
+                // Without the lock it may be somebody's sound successor by now.
+                if lock.is_some() {
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        }
+        let code = build()?;
+        if lock.is_some() {
+            upkeep::remove_parts(&self.directory, &stem);
+        }
+        if let Err(error) = self.store(&stem, &path, &entry::encode(key, &code, SystemTime::now()))
+        {
+            self.complain("write to", &error);
+        }
+        Ok(code)
+    }
+
+    fn lock(&self, stem: &str) -> io::Result<Lock> {
+        let path = entry::path_of(&self.directory, stem, Kind::Lock);
+        match Lock::take(&path, self.patience) {
+            // Somebody removed the whole directory since it was opened.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                directory::prepare(&self.directory).map_err(io::Error::other)?;
+                Lock::take(&path, self.patience)
+            }
+            result => result,
+        }
+    }
+
+    /// Writes beside and renames, so that no reader meets half an entry, not even after a power cut.
+    fn store(&self, stem: &str, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let (prefix, suffix) = entry::part_name(stem);
+        let mut part = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(suffix)
+            .tempfile_in(&self.directory)?;
+        part.write_all(bytes)?;
+        part.as_file().sync_all()?;
+        part.persist(path)?;
+        // Not every file system can; the entry is then only less durable.
+        #[cfg(unix)]
+        let _ = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        Ok(())
+    }
+
+    fn complain(&self, action: &str, error: &io::Error) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            (self.warn)(&format!(
+                "cannot {action} the kernel cache {}, so kernels are compiled again next time: {error}",
+                self.directory.display()
+            ));
+        }
+    }
+}
+
+/// What is kept under a key.
+enum Look {
+    Sound(Vec<u8>),
+    Missing,
+    Damaged(String),
+}
+
+fn look(path: &Path, key: &CacheKey) -> Look {
+    let (file, bytes) = match read(path) {
+        Ok(read) => read,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Look::Missing,
+        Err(error) => return Look::Damaged(error.to_string()),
+    };
+    match entry::decode(&bytes) {
+        Ok(contents) if contents.hash != key.hash => {
+            Look::Damaged("it holds another kernel".into())
+        }
+        Ok(contents) => {
+            // When it was last used, for `prune`. A read-only cache cannot tell, and need not.
+            let _ = file.set_modified(SystemTime::now());
+            Look::Sound(contents.code.to_vec())
+        }
+        Err(reason) => Look::Damaged(reason.into()),
+    }
+}
+
+fn read(path: &Path) -> io::Result<(File, Vec<u8>)> {
+    let metadata = fs::symlink_metadata(path)?;
+    // Opening a pipe would wait for its other end.
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let file = File::open(path)?;
+    let mut bytes = Vec::new();
+    (&file).take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other("it is too large for a kernel"));
+    }
+    Ok((file, bytes))
+}
+
+/// Prints a warning as one line. A closed standard error is no reason to fail.
+pub(super) fn print_warning(text: &str) {
+    let line = text.replace('\n', " ");
+    let _ = writeln!(io::stderr(), "fourtap: warning: {line}");
+}

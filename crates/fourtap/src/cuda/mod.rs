@@ -1,0 +1,124 @@
+//! The CUDA backend: kernels compiled at run time, launched on the caller's stream.
+//!
+//! ```no_run
+//! use fourtap::cuda::{Cuda, driver::Buffer};
+//! use fourtap::msda::{self, Inputs, Levels};
+//! use fourtap::{Backend, DType, Layout, View, ViewMut};
+//!
+//! let cuda = Cuda::new(0)?;
+//! let levels = Levels::packed(&[(1, 2)])?;
+//! let value = Buffer::from_slice(cuda.context(), &[10.0f32, 20.0])?;
+//! let between = Buffer::from_slice(cuda.context(), &[0.5f32, 0.5])?;
+//! let weight = Buffer::from_slice(cuda.context(), &[1.0f32])?;
+//! let out = Buffer::alloc(cuda.context(), 4)?;
+//! let layout = |shape: &[usize]| Layout::contiguous(DType::F32, shape);
+//! // SAFETY: the buffers hold so many elements and live until the result has been copied back.
+//! unsafe {
+//!     msda::forward(
+//!         &Backend::Cuda(cuda),
+//!         Inputs {
+//!             value: View::on_cuda(0, value.as_ptr(), layout(&[1, 2, 1, 1])),
+//!             levels: (&levels).into(),
+//!             sampling_locations: View::on_cuda(0, between.as_ptr(), layout(&[1, 1, 1, 1, 1, 2])),
+//!             attention_weights: View::on_cuda(0, weight.as_ptr(), layout(&[1, 1, 1, 1, 1])),
+//!         },
+//!         ViewMut::on_cuda(0, out.as_ptr(), layout(&[1, 1, 1])),
+//!     )?;
+//! }
+//! assert_eq!(out.to_vec::<f32>()?, [15.0]);
+//! # Ok::<(), fourtap::Error>(())
+//! ```
+
+pub mod driver;
+pub mod jit;
+mod kernels;
+pub mod msda;
+
+use std::ffi::c_void;
+
+use driver::{Context, Device, Driver, DriverError, Stream};
+use jit::JitError;
+
+pub use kernels::Loaded;
+
+/// Why a call could not be carried out on a CUDA device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A kernel could not be compiled or found.
+    #[error(transparent)]
+    Jit(#[from] JitError),
+}
+
+impl From<DriverError> for crate::Error {
+    fn from(error: DriverError) -> Self {
+        CudaError::from(error).into()
+    }
+}
+
+impl From<JitError> for crate::Error {
+    fn from(error: JitError) -> Self {
+        CudaError::from(error).into()
+    }
+}
+
+/// A CUDA device and the stream to work on. Cheap to copy; all copies share the kernels loaded so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Cuda {
+    context: &'static Context,
+    /// As a number, because a pointer would keep this from crossing threads, which streams may.
+    stream: usize,
+    kernel: msda::Wanted,
+}
+
+impl Cuda {
+    /// Device number `ordinal` and its default stream.
+    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+        let device = Driver::get()?.device(ordinal)?;
+        Ok(Cuda {
+            context: Context::primary(device)?,
+            stream: 0,
+            kernel: msda::Wanted::Best,
+        })
+    }
+
+    /// The same device, on the stream with this handle (a `CUstream`, as PyTorch and candle hand out).
+    ///
+    /// # Safety
+    /// The stream belongs to this device and lives as long as calls are made with the result.
+    pub unsafe fn on_stream(self, stream: *mut c_void) -> Self {
+        Cuda {
+            stream: stream as usize,
+            ..self
+        }
+    }
+
+    /// The same, with this kernel instead of the one thought best. A call it cannot serve is refused.
+    pub fn with_kernel(self, kernel: msda::Wanted) -> Self {
+        Cuda { kernel, ..self }
+    }
+
+    /// The device's number.
+    pub fn ordinal(&self) -> usize {
+        self.device().ordinal()
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.context.device()
+    }
+
+    /// The context used if the calling thread has none of this device.
+    pub fn context(&self) -> &'static Context {
+        self.context
+    }
+
+    /// The stream work is queued on.
+    pub fn stream(&self) -> Stream<'_> {
+        // SAFETY: null is the default stream; any other handle was promised to be alive in `on_stream`.
+        unsafe { Stream::from_raw(self.stream as *mut c_void) }
+    }
+}

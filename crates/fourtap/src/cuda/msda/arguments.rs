@@ -1,0 +1,160 @@
+//! What kernels are handed, laid out as kernels/msda declares it.
+
+use crate::msda::{Forward, Problem};
+
+/// Room for levels in a kernel's arguments, by steps: each room is a kernel of its own. The second step fits the
+/// 4 KiB all drivers pass, the last the 32764 bytes those from CUDA 12.1 on do.
+pub(super) const LEVEL_CAPACITIES: [usize; 3] = [16, 240, 2000];
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct HostLevel {
+    width: i32,
+    height: i32,
+    start: i64,
+}
+
+/// `Arguments` of kernels/msda/problem.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Arguments<const CAPACITY: usize> {
+    value: u64,
+    locations: u64,
+    weights: u64,
+    out: u64,
+    shapes: u64,
+    starts: u64,
+    value_strides: [i64; 4],
+    location_strides: [i64; 6],
+    weight_strides: [i64; 5],
+    out_strides: [i64; 3],
+    images: i64,
+    pixels: i64,
+    queries: i64,
+    heads: i32,
+    channels: i32,
+    levels: i32,
+    points: i32,
+    host_levels: [HostLevel; CAPACITY],
+}
+
+impl<const CAPACITY: usize> Arguments<CAPACITY> {
+    /// Those of `call`, whose levels must fit and whose sizes other than those kept in 64 bits must fit an i32.
+    pub fn new(call: &Forward<'_>) -> Self {
+        let problem: &Problem = &call.problem;
+        let sizes = problem.sizes();
+        let mut host_levels = [HostLevel::default(); CAPACITY];
+        for (room, level) in host_levels.iter_mut().zip(problem.levels().iter()) {
+            *room = HostLevel {
+                width: level.width as i32,
+                height: level.height as i32,
+                start: level.start as i64,
+            };
+        }
+        Arguments {
+            value: call.inputs.value.as_ptr() as u64,
+            locations: call.inputs.sampling_locations.as_ptr() as u64,
+            weights: call.inputs.attention_weights.as_ptr() as u64,
+            out: call.out.as_mut_ptr() as u64,
+            shapes: problem.cuda_levels().map_or(0, |levels| levels.shapes),
+            starts: problem
+                .cuda_levels()
+                .and_then(|levels| levels.starts)
+                .unwrap_or(0),
+            value_strides: strides(problem.value().strides()),
+            location_strides: strides(problem.sampling_locations().strides()),
+            weight_strides: strides(problem.attention_weights().strides()),
+            out_strides: strides(call.out.layout().strides()),
+            images: sizes.images as i64,
+            pixels: sizes.pixels as i64,
+            queries: sizes.queries as i64,
+            heads: sizes.heads as i32,
+            channels: sizes.channels as i32,
+            levels: sizes.levels as i32,
+            points: sizes.points as i32,
+            host_levels,
+        }
+    }
+}
+
+fn strides<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
+    std::array::from_fn(|axis| strides[axis] as i64)
+}
+
+/// Division of numbers below 2^31 by one known beforehand: `Divisor` of kernels/msda/forward_gather.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Divisor {
+    multiplier: u32,
+    shift: u32,
+}
+
+impl Divisor {
+    /// By `divisor`, from 1 to 2^31.
+    pub fn new(divisor: u32) -> Self {
+        // With 2^s the power of two not below the divisor, ceil(2^(31+s) / divisor) is off by less than 2^-31 of
+        // itself, which a number below 2^31 does not feel, and fits 32 bits.
+        let shift = 31 + divisor.next_power_of_two().trailing_zeros();
+        Divisor {
+            multiplier: (1u64 << shift).div_ceil(divisor.into()) as u32,
+            shift,
+        }
+    }
+}
+
+/// `Schedule` of kernels/msda/forward_gather.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Schedule {
+    pub rows: u32,
+    pub turn: u32,
+    pub share: u32,
+    pub iterations: u32,
+    pub plane: u32,
+    pub planes_an_image: u32,
+    pub order: u32,
+    pub by_plane: Divisor,
+    pub by_planes_an_image: Divisor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lies_as_the_kernels_declare_it() {
+        assert_eq!(size_of::<HostLevel>(), 16);
+        assert_eq!(std::mem::offset_of!(Arguments<16>, value_strides), 48);
+        assert_eq!(std::mem::offset_of!(Arguments<16>, host_levels), 232);
+        assert_eq!(size_of::<Arguments<16>>(), 232 + 16 * 16);
+        assert!(size_of::<Arguments<240>>() <= 4096);
+        assert!(size_of::<Arguments<2000>>() <= 32764);
+        assert_eq!(size_of::<Schedule>(), 44);
+    }
+
+    #[test]
+    fn divides_like_division() {
+        let divide = |number: u32, by: u32| {
+            let divisor = Divisor::new(by);
+            (number as u64 * divisor.multiplier as u64 >> divisor.shift) as u32
+        };
+        let top = (1u32 << 31) - 1;
+        let interesting = [
+            1, 2, 3, 5, 7, 8, 9, 15422, 44446, 65535, 65536, 65537, 1000003, 1 << 30, top, 1 << 31,
+        ];
+        for by in interesting {
+            for number in interesting
+                .into_iter()
+                .filter(|&n| n <= top)
+                .flat_map(|n| [n - 1, n])
+                .chain((0..31).map(|bit| (1 << bit) - 1))
+                .chain((1..2000).map(|multiple: u64| ((multiple * by as u64) % top as u64) as u32))
+                .chain((1..2000).map(|multiple: u64| {
+                    ((multiple * by as u64).saturating_sub(1) % top as u64) as u32
+                }))
+            {
+                assert_eq!(divide(number, by), number / by, "{number} / {by}");
+            }
+        }
+    }
+}
