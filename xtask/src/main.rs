@@ -1,6 +1,8 @@
 //! The project's chores: `cargo xtask test` and friends, with nothing but Rust and Python installed.
 
+mod bundle;
 mod chore;
+mod nvrtc;
 mod pytorch;
 
 use std::process::ExitCode;
@@ -11,6 +13,8 @@ const HELP: &str = "\
 cargo xtask CHORE
 
   test               everything that must pass: formatting, lints, tests, documentation
+                     (installs NVRTC under target/ to compile the CUDA kernels, for which no GPU is needed)
+  gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU
                      (makes a virtual environment under target/ and installs torch there)
 
@@ -22,6 +26,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = arguments.collect();
     let result = match name.as_str() {
         "test" => test(&rest),
+        "gpu-bundle" => bundle::make(),
         "compare-pytorch" => pytorch::compare(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
@@ -61,9 +66,14 @@ fn test(options: &[String]) -> Result<(), String> {
             "clippy", "-p", "fourtap", "--lib", "--locked", "--", "-D", "warnings",
         ]),
     )?;
+    let nvrtc = nvrtc::installed()?;
     run(
         "tests",
-        cargo(["test", "--workspace", "--locked", "--no-fail-fast"]).arguments(options),
+        cargo(["test", "--workspace", "--locked", "--no-fail-fast"])
+            .arguments(options)
+            .variable("FOURTAP_NVRTC", nvrtc.library)
+            .variable("FOURTAP_CUOBJDUMP", nvrtc.cuobjdump)
+            .variable("FOURTAP_REQUIRE_NVRTC", "1"),
     )?;
     let mut documentation = cargo([
         "doc",

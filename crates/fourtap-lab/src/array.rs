@@ -95,6 +95,13 @@ impl Array {
         }
     }
 
+    /// The elements as they lie in memory, to write: any bytes are some number.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let length = self.len() * self.dtype.size();
+        // SAFETY: as in `bytes`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), length) }
+    }
+
     /// The elements.
     ///
     /// # Panics
@@ -157,10 +164,34 @@ impl Array {
         }
     }
 
+    /// The same numbers in another type, rounded to nearest.
+    pub fn rounded(&self, tensor: &str, dtype: DType) -> Result<Self> {
+        fn fill<T: Element>(source: &Array, target: &mut Array) {
+            let chunks = target.elements_mut::<T>().par_chunks_mut(ROUNDED_TOGETHER);
+            chunks.enumerate().for_each(|(chunk, elements)| {
+                let numbers = source.to_f64(chunk * ROUNDED_TOGETHER, elements.len());
+                for (element, number) in elements.iter_mut().zip(numbers) {
+                    *element = T::from_f64(number);
+                }
+            });
+        }
+        let mut rounded = Array::poisoned(tensor, dtype, self.shape.sizes())?;
+        match dtype {
+            DType::F16 => fill::<f16>(self, &mut rounded),
+            DType::BF16 => fill::<bf16>(self, &mut rounded),
+            DType::F32 => fill::<f32>(self, &mut rounded),
+            DType::F64 => fill::<f64>(self, &mut rounded),
+        }
+        Ok(rounded)
+    }
+
     fn layout(&self) -> Layout {
         Layout::contiguous(self.dtype, self.shape.sizes())
     }
 }
+
+/// Elements a thread rounds at a time.
+const ROUNDED_TOGETHER: usize = 1 << 14;
 
 /// All bits set are NaN in every element type.
 const POISON: Line = Line([u8::MAX; 64]);
@@ -190,6 +221,17 @@ mod tests {
         let array = Array::copied("value", DType::F32, &[3], &bytes).unwrap();
         assert_eq!(array.elements::<f32>(), numbers);
         assert_eq!(array.bytes(), bytes);
+    }
+
+    #[test]
+    fn rounds_to_nearest_in_the_other_type() {
+        let mut array = Array::poisoned("weights", DType::F32, &[3]).unwrap();
+        array.elements_mut().copy_from_slice(&[1.0f32, 0.1, 1e-9]);
+        let half = array.rounded("weights", DType::F16).unwrap();
+        let expected = [1.0, 0.1, 1e-9].map(f16::from_f32);
+        assert_eq!(half.elements::<f16>(), expected);
+        let wide = array.rounded("weights", DType::F64).unwrap();
+        assert_eq!(wide.elements::<f64>()[1], f64::from(0.1f32));
     }
 
     #[test]

@@ -69,8 +69,47 @@ pub enum Error {
         available: Option<u64>,
     },
     /// The device asked for cannot be used.
-    #[error("--device {requested}: expected auto or cpu, found no CUDA backend in this build")]
-    NoCuda { requested: String },
+    #[error("--device {requested}: expected a CUDA device, found none to use: {source}")]
+    NoCuda {
+        requested: String,
+        source: Box<fourtap::cuda::CudaError>,
+    },
+    /// An option that says nothing about the device in use.
+    #[error("{option}: expected to compute on {expected}, found {found}")]
+    Misplaced {
+        option: &'static str,
+        expected: &'static str,
+        found: String,
+    },
+    /// A probe, which has one right answer, computed another.
+    #[error("probe {probe}: expected {expected}, found {found}")]
+    Probe {
+        probe: &'static str,
+        expected: String,
+        found: String,
+    },
+    /// There is no kernel cache.
+    #[error("cache: expected a directory for compiled kernels, found that there is to be none")]
+    NoCache,
+    /// Kernels in the cache are not what was written.
+    #[error("{}: expected sound kernels only, found {damaged} damaged", .directory.display())]
+    DamagedKernels { directory: PathBuf, damaged: usize },
+    /// No device looks for kernels of this architecture.
+    #[error(
+        "--arch {found}: expected {expected}, which is what such devices look for, found {found}"
+    )]
+    Architecture {
+        expected: fourtap::cuda::jit::Architecture,
+        found: fourtap::cuda::jit::Architecture,
+    },
+    /// The compiler does not know an architecture.
+    #[error("--arch: {source}")]
+    UnknownArchitecture {
+        source: Box<fourtap::cuda::jit::JitError>,
+    },
+    /// Jobs asked for cannot be started.
+    #[error("--jobs {requested}: expected that many threads to start: {reason}")]
+    Jobs { requested: u32, reason: String },
     /// The threads asked for cannot be started.
     #[error("--threads {requested}: expected that many threads to start: {reason}")]
     Threads { requested: u32, reason: String },
@@ -140,7 +179,21 @@ impl Error {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
             }
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
-            Error::NoCuda { .. } => "use --device cpu, or leave --device out",
+            Error::NoCuda { .. } => {
+                "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
+            }
+            Error::Misplaced {
+                option: "--simd", ..
+            } => "leave --simd out, or use --device cpu",
+            Error::Misplaced { .. } => "leave --kernel out, or use --device cuda",
+            Error::Probe { .. } => "the device or its driver computes wrongly: please report it",
+            Error::NoCache => {
+                "FOURTAP_CACHE_DIR is empty or off, or there is no home directory; set it to a directory"
+            }
+            Error::DamagedKernels { .. } => {
+                "remove them with --remove; they are compiled again when next needed"
+            }
+            Error::Jobs { .. } => "ask for fewer jobs",
             Error::Threads { .. } => "ask for fewer threads",
             Error::Verification { .. } => {
                 "if the inputs hold NaN or infinity this is expected; else please report it with this command"
@@ -154,7 +207,9 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Verification { .. } => ExitCode::from(EXIT_MISMATCH),
-            Error::Seeds { .. } => ExitCode::from(2),
+            Error::Seeds { .. } | Error::Misplaced { .. } | Error::Architecture { .. } => {
+                ExitCode::from(2)
+            }
             _ => ExitCode::FAILURE,
         }
     }
@@ -181,8 +236,22 @@ impl From<fourtap::Error> for Error {
     }
 }
 
+impl From<fourtap::cuda::driver::DriverError> for Error {
+    fn from(source: fourtap::cuda::driver::DriverError) -> Self {
+        fourtap::Error::from(source).into()
+    }
+}
+
+impl From<fourtap::cuda::jit::JitError> for Error {
+    fn from(source: fourtap::cuda::jit::JitError) -> Self {
+        fourtap::Error::from(source).into()
+    }
+}
+
 fn library_hint(error: &fourtap::Error) -> Option<String> {
     use fourtap::Error as E;
+    use fourtap::cuda::CudaError;
+    use fourtap::cuda::driver::DriverError;
     let hint = match error {
         E::LevelSum { .. } => {
             "axis S of value holds the pixels of all levels, one level after another"
@@ -192,6 +261,12 @@ fn library_hint(error: &fourtap::Error) -> Option<String> {
             "leave level_start_index out if the levels follow one another"
         }
         E::DType { .. } => "keep locations and weights in f32, and grad_out in the type of value",
+        E::Unsupported {
+            backend: "cuda", ..
+        } => "leave --kernel out to use the best there is; --device cpu computes everything",
+        E::Cuda(CudaError::Driver(DriverError::OutOfMemory { .. })) => {
+            "try fewer images (bench: --images 1) or a smaller type"
+        }
         E::SimdUnavailable { .. } => "leave --simd out to use the best there is",
         E::Rank { .. } | E::Shape { .. } | E::NoChannels { .. } => {
             "`fourtap run --help` lists the shapes"

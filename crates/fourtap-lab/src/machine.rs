@@ -15,6 +15,12 @@ pub fn cpu_model() -> Option<String> {
     })
 }
 
+/// The version of the NVIDIA driver.
+pub fn nvidia_driver() -> Option<String> {
+    let text = fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(text.trim().to_string())
+}
+
 /// Bytes of memory the machine has.
 pub fn memory_total() -> Option<u64> {
     bounded(meminfo("MemTotal:"))

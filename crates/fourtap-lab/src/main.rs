@@ -3,6 +3,7 @@
 mod array;
 mod cli;
 mod commands;
+mod cuda;
 mod error;
 mod generate;
 mod header;
@@ -17,6 +18,7 @@ mod table;
 mod target;
 mod tensors;
 mod trial;
+mod units;
 mod verification;
 mod workload;
 

@@ -1,15 +1,21 @@
 //! Results as they are kept: one JSON object a line. Tables are views of these.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use fourtap::msda::{Problem, Traffic};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Direction;
+use crate::cuda::Probe;
 use crate::statistics::Summary;
 use crate::target::Device;
 use crate::verification::Verification;
 
 /// Raised when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
+
+/// Version of fourtap.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// One benchmark's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,7 +42,7 @@ pub struct Record {
     pub device: Device,
     /// How near the oracle the result is.
     pub verification: Verification,
-    /// Every timing.
+    /// Every timing; on CUDA with caches as the launch before left them.
     pub samples_ms: Vec<f64>,
     /// The middle one.
     pub median_ms: f64,
@@ -52,6 +58,9 @@ pub struct Record {
     pub gathered_gb_s: f64,
     /// Operations over the median.
     pub gflop_s: f64,
+    /// What only a result on CUDA has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaResult>,
 }
 
 impl Record {
@@ -63,6 +72,115 @@ impl Record {
             high: self.ci_high_ms,
         }
     }
+}
+
+/// What only a result on CUDA has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CudaResult {
+    /// The kernel and its launch; none for a pass the library gives no account of.
+    pub kernel: Option<String>,
+    /// Hash of the kernel's source and of all it was compiled with.
+    pub kernel_fingerprint: Option<String>,
+    /// Launches that make one of `samples_ms` together.
+    pub launches_a_sample: u32,
+    /// Every timing with the second-level cache overwritten before.
+    pub cold_samples_ms: Vec<f64>,
+    /// The middle one.
+    pub cold_median_ms: f64,
+    /// Lower end of its 95 % confidence interval.
+    pub cold_ci_low_ms: f64,
+    /// Upper end.
+    pub cold_ci_high_ms: f64,
+    /// Bytes the samples ask for over the median, as a share of the gather ceiling.
+    pub share_of_gather_ceiling: f64,
+    /// The time it takes to copy the compulsory bytes, as a share of the median.
+    pub share_of_dram_floor: f64,
+    /// The kernel of one thread a channel in the same run; none if that is what was timed.
+    pub ruler: Option<Ruler>,
+}
+
+/// What a kernel is measured against.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ruler {
+    /// The kernel and its launch.
+    pub kernel: Option<String>,
+    /// Hash of the kernel's source and of all it was compiled with.
+    pub kernel_fingerprint: Option<String>,
+    /// How near the oracle its result is.
+    pub verification: Verification,
+    /// Every timing, with caches as the launch before left them.
+    pub samples_ms: Vec<f64>,
+    /// The middle one.
+    pub median_ms: f64,
+    /// Lower end of its 95 % confidence interval.
+    pub ci_low_ms: f64,
+    /// Upper end.
+    pub ci_high_ms: f64,
+}
+
+/// What a device can do at most, measured in the same run as the results beside it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Version of this form.
+    pub schema: u32,
+    /// Version of fourtap.
+    pub version: String,
+    /// "ceiling".
+    pub kind: String,
+    /// When it was measured, in seconds since 1970.
+    pub unix_time: u64,
+    /// "copy" (of device memory) or "gather" (random 64-byte segments).
+    pub name: String,
+    /// Of what.
+    pub device: Device,
+    /// Bytes of the memory it works on.
+    pub buffer_bytes: u64,
+    /// Bytes that move in one repetition.
+    pub moved_bytes: u64,
+    /// Every timing.
+    pub samples_ms: Vec<f64>,
+    /// The middle one.
+    pub median_ms: f64,
+    /// Lower end of its 95 % confidence interval.
+    pub ci_low_ms: f64,
+    /// Upper end.
+    pub ci_high_ms: f64,
+    /// Bytes moved over the median.
+    pub gb_s: f64,
+}
+
+impl Ceiling {
+    /// Of what was measured.
+    pub fn new(probe: Probe, device: &Device) -> Self {
+        let summary = Summary::of(&probe.samples_ms);
+        Ceiling {
+            schema: SCHEMA,
+            version: VERSION.to_string(),
+            kind: "ceiling".to_string(),
+            unix_time: unix_time(),
+            name: probe.name.to_string(),
+            device: device.clone(),
+            buffer_bytes: probe.buffer_bytes,
+            moved_bytes: probe.moved_bytes,
+            median_ms: summary.median,
+            ci_low_ms: summary.low,
+            ci_high_ms: summary.high,
+            samples_ms: probe.samples_ms,
+            gb_s: gb_s(probe.moved_bytes, summary.median),
+        }
+    }
+}
+
+/// Billions a second, of a count and milliseconds.
+pub fn gb_s(count: u64, milliseconds: f64) -> f64 {
+    count as f64 / milliseconds / 1e6
+}
+
+/// Seconds since 1970.
+pub fn unix_time() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// The sizes of a problem.

@@ -7,11 +7,13 @@ use fourtap::DType;
 use crate::cli::{BenchArgs, Direction, Distribution};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
+use crate::target;
 use crate::tensors::MappedFile;
 use crate::workload::Workload;
 
 const QUICK_WORKLOADS: [&str; 3] = ["detr-encoder", "dino-decoder", "rtdetr-decoder"];
 const QUICK_DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const CUDA_DTYPES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 
 /// Where the numbers come from.
 #[derive(Debug)]
@@ -91,10 +93,12 @@ impl Subject {
         }
     }
 
-    /// Everything asked of it.
-    pub fn benchmarks(&self, arguments: &BenchArgs) -> Vec<Benchmark> {
+    /// Everything asked of it; the defaults differ on CUDA.
+    pub fn benchmarks(&self, arguments: &BenchArgs, on_cuda: bool) -> Vec<Benchmark> {
         let quick = arguments.quick;
-        let directions = or_default(&arguments.direction, &Direction::ALL);
+        let mut directions = Direction::ALL.to_vec();
+        directions.retain(|&pass| !on_cuda || target::on_cuda(pass));
+        let directions = or_default(&arguments.direction, &directions);
         let (distributions, dtypes): (Vec<_>, Vec<_>) = match self {
             Subject::File(_) => (vec![None], vec![None]),
             Subject::Synthetic(_) => {
@@ -103,7 +107,11 @@ impl Subject {
                 } else {
                     &Distribution::ALL
                 };
-                let dtypes: &[_] = if quick { &QUICK_DTYPES } else { &[DType::F32] };
+                let dtypes: &[_] = match (on_cuda, quick) {
+                    (true, _) => &CUDA_DTYPES,
+                    (false, true) => &QUICK_DTYPES,
+                    (false, false) => &[DType::F32],
+                };
                 let asked: Vec<DType> = arguments.dtype.iter().map(|&dtype| dtype.into()).collect();
                 (
                     or_default(&arguments.distribution, distributions)

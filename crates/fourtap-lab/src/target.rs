@@ -2,11 +2,15 @@
 
 use fourtap::Backend;
 use fourtap::cpu::{Cpu, Simd};
+use fourtap::cuda::driver::Driver;
+use fourtap::cuda::jit::Nvrtc;
+use fourtap::cuda::{Cuda, CudaError};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{DeviceChoice, TargetArgs};
+use crate::cli::{DeviceChoice, Direction, TargetArgs};
 use crate::error::{Error, Result};
 use crate::machine;
+use crate::table;
 
 /// A backend, and what a record says about it.
 #[derive(Clone, Debug)]
@@ -20,43 +24,171 @@ pub struct Target {
 /// What a result was computed on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// "cpu".
+    /// "cpu" or "cuda".
     pub kind: String,
     /// Its name, if it tells.
     pub model: Option<String>,
-    /// The vector instructions in use.
-    pub simd: String,
-    /// Threads in use.
-    pub threads: usize,
+    /// The vector instructions in use; of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simd: Option<String>,
+    /// Threads in use; of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// What only a CUDA device has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaDevice>,
 }
 
-/// The vector paths `arguments` ask for: the one named, else all there are, best first.
-pub fn paths(arguments: &TargetArgs) -> Result<Vec<Simd>> {
-    if let DeviceChoice::Cuda(number) = arguments.device {
-        return Err(Error::NoCuda {
-            requested: format!("cuda:{number}"),
-        });
-    }
-    match arguments.simd {
-        Some(simd) => Ok(vec![Cpu::with_simd(simd.into())?.simd()]),
-        None => Ok(Simd::available().collect()),
+/// What a record says about a CUDA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaDevice {
+    /// Its number.
+    pub ordinal: usize,
+    /// As in "9.0".
+    pub compute_capability: String,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of second-level cache.
+    pub l2_bytes: u32,
+    /// Bytes of memory.
+    pub memory_bytes: usize,
+    /// The newest CUDA version the driver runs.
+    pub driver_cuda: String,
+    /// The driver's own version, if the system tells.
+    pub driver: Option<String>,
+    /// The version of the compiler; none if kernels come from a pack.
+    pub nvrtc: Option<String>,
+}
+
+/// "13.0".
+pub fn dotted((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+/// Whether `auto` may choose CUDA for a pass: forward is the one it has so far.
+pub fn on_cuda(direction: Direction) -> bool {
+    direction == Direction::Forward
+}
+
+/// What `arguments` ask for, before it is known what there is to compute.
+#[derive(Clone, Debug)]
+pub enum Chosen {
+    /// These vector paths, best first.
+    Cpu(Vec<Simd>),
+    /// This device, with the kernel asked for.
+    Cuda(Cuda),
+}
+
+impl Chosen {
+    /// Resolves `auto` for work that is made of these passes.
+    pub fn new(arguments: &TargetArgs, passes: &[Direction]) -> Result<Self> {
+        let found = |requested| {
+            Cuda::new(requested as usize).map(|cuda| match arguments.kernel {
+                Some(kernel) => cuda.with_kernel(kernel.into()),
+                None => cuda,
+            })
+        };
+        let cuda = match arguments.device {
+            DeviceChoice::Cpu => None,
+            // Naming a path of the processor is asking for it.
+            DeviceChoice::Auto if arguments.simd.is_some() => None,
+            DeviceChoice::Auto if !passes.iter().all(|&pass| on_cuda(pass)) => None,
+            DeviceChoice::Auto => found(0).ok(),
+            DeviceChoice::Cuda(ordinal) => {
+                Some(found(ordinal).map_err(|source: CudaError| Error::NoCuda {
+                    requested: arguments.device.to_string(),
+                    source: Box::new(source),
+                })?)
+            }
+        };
+        match cuda {
+            Some(cuda) if arguments.simd.is_some() => Err(Error::Misplaced {
+                option: "--simd",
+                expected: "the CPU",
+                found: format!("cuda:{}", cuda.ordinal()),
+            }),
+            None if arguments.kernel.is_some() => Err(Error::Misplaced {
+                option: "--kernel",
+                expected: "a CUDA device",
+                found: "the CPU".to_string(),
+            }),
+            Some(cuda) => Ok(Chosen::Cuda(cuda)),
+            None => Ok(Chosen::Cpu(match arguments.simd {
+                Some(simd) => vec![Cpu::with_simd(simd.into())?.simd()],
+                None => Simd::available().collect(),
+            })),
+        }
     }
 }
 
 impl Target {
-    /// The one `arguments` ask for.
-    pub fn new(arguments: &TargetArgs) -> Result<Self> {
-        let simd = paths(arguments)?.first().copied().unwrap_or(Simd::Portable);
-        let cpu = Cpu::with_simd(simd)?;
-        let device = Device {
-            kind: "cpu".to_string(),
-            model: machine::cpu_model(),
-            simd: simd.name().to_string(),
-            threads: rayon::current_num_threads(),
-        };
-        Ok(Target {
-            backend: Backend::Cpu(cpu),
-            device,
-        })
+    /// The one `arguments` ask for, for work that is made of these passes.
+    pub fn new(arguments: &TargetArgs, passes: &[Direction]) -> Result<Self> {
+        match Chosen::new(arguments, passes)? {
+            Chosen::Cuda(cuda) => Ok(Target {
+                device: Device::of_cuda(&cuda),
+                backend: Backend::Cuda(cuda),
+            }),
+            Chosen::Cpu(paths) => {
+                let simd = paths.first().copied().unwrap_or(Simd::Portable);
+                Ok(Target {
+                    backend: Backend::Cpu(Cpu::with_simd(simd)?),
+                    device: Device {
+                        kind: "cpu".to_string(),
+                        model: machine::cpu_model(),
+                        simd: Some(simd.name().to_string()),
+                        threads: Some(rayon::current_num_threads()),
+                        cuda: None,
+                    },
+                })
+            }
+        }
+    }
+
+    /// The device, if it is one.
+    pub fn cuda(&self) -> Option<Cuda> {
+        match self.backend {
+            Backend::Cuda(cuda) => Some(cuda),
+            _ => None,
+        }
+    }
+}
+
+impl Device {
+    fn of_cuda(cuda: &Cuda) -> Self {
+        let facts = cuda.device().facts();
+        Device {
+            kind: "cuda".to_string(),
+            model: Some(facts.name.clone()),
+            simd: None,
+            threads: None,
+            cuda: Some(CudaDevice {
+                ordinal: facts.ordinal,
+                compute_capability: dotted(facts.compute_capability),
+                multiprocessors: facts.multiprocessors,
+                l2_bytes: facts.l2_bytes,
+                memory_bytes: facts.memory_bytes,
+                driver_cuda: Driver::get().map_or(String::new(), |driver| dotted(driver.version())),
+                driver: machine::nvidia_driver(),
+                nvrtc: Nvrtc::get().ok().map(|nvrtc| nvrtc.version().to_string()),
+            }),
+        }
+    }
+
+    /// In a few words.
+    pub fn in_words(&self) -> String {
+        let model = self.model.as_deref().unwrap_or("unknown processor");
+        let mut words = vec![];
+        words.extend(self.simd.clone());
+        words.extend(self.threads.map(table::threads));
+        if let Some(cuda) = &self.cuda {
+            words.push(format!("CUDA {} driver", cuda.driver_cuda));
+            words.extend(
+                cuda.nvrtc
+                    .as_ref()
+                    .map(|version| format!("NVRTC {version}")),
+            );
+        }
+        format!("{model}: {}", words.join(", "))
     }
 }

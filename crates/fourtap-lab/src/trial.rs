@@ -1,9 +1,12 @@
 //! One pass over one problem, ready to be repeated.
 
+use std::time::{Duration, Instant};
+
 use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Sizes, Traffic};
-use fourtap::{Backend, Layout, View};
+use fourtap::{Backend, Layout, View, ViewMut};
 
 use crate::array::Array;
+use crate::cuda::DeviceTrial;
 use crate::error::Result;
 
 /// Queries of the first image that [`Trial::in_bounds_fraction`] looks at, at most.
@@ -93,27 +96,32 @@ impl<'a> Trial<'a> {
             .collect()
     }
 
-    /// Computes once.
-    ///
-    /// # Panics
-    /// If `outputs` are not what [`Trial::outputs`] gave.
+    /// Computes once, in host memory, into what [`Trial::outputs`] gave.
     pub fn compute(&self, outputs: &mut [Array]) -> Result<()> {
-        match (self.grad_out, outputs) {
-            (None, [out]) => Ok(msda::forward(&self.backend, self.inputs, out.view_mut())?),
-            (Some(grad_out), [value, locations, weights]) => {
-                let gradients = Gradients {
-                    value: Some(value.view_mut()),
-                    sampling_locations: Some(locations.view_mut()),
-                    attention_weights: Some(weights.view_mut()),
-                };
-                Ok(msda::backward(
-                    &self.backend,
-                    self.inputs,
-                    grad_out,
-                    gradients,
-                )?)
+        let outputs = outputs.iter_mut().map(Array::view_mut);
+        call(&self.backend, self.inputs, self.grad_out, outputs)
+    }
+
+    /// Computes once, into new tensors, and says how long that took. On a CUDA device that includes loading its kernel,
+    /// which may mean compiling it, but no copies.
+    pub fn computed(&self) -> Result<(Vec<Array>, Duration)> {
+        match self.backend {
+            Backend::Cuda(cuda) => {
+                let mut device = DeviceTrial::new(self, cuda.context())?;
+                // What is never written is then NaN, not what somebody left there.
+                device.poison(cuda.stream())?;
+                let begun = Instant::now();
+                device.queue(&cuda)?;
+                cuda.context().synchronize()?;
+                let took = begun.elapsed();
+                Ok((device.download()?, took))
             }
-            (_, outputs) => panic!("{} outputs for {:?}", outputs.len(), self.output_names()),
+            _ => {
+                let mut outputs = self.outputs()?;
+                let begun = Instant::now();
+                self.compute(&mut outputs)?;
+                Ok((outputs, begun.elapsed()))
+            }
         }
     }
 
@@ -129,6 +137,30 @@ impl<'a> Trial<'a> {
             attention_weights: first_image_every(&self.inputs.attention_weights, step),
         };
         Ok(msda::in_bounds_fraction(&inputs)?)
+    }
+}
+
+/// One call of the library; forward has one output, backward three.
+pub fn call<'a>(
+    backend: &Backend,
+    inputs: Inputs<'a>,
+    grad_out: Option<View<'a>>,
+    outputs: impl IntoIterator<Item = ViewMut<'a>>,
+) -> Result<()> {
+    let mut outputs = outputs.into_iter();
+    match grad_out {
+        None => match outputs.next() {
+            Some(out) => Ok(msda::forward(backend, inputs, out)?),
+            None => Ok(()),
+        },
+        Some(grad_out) => {
+            let gradients = Gradients {
+                value: outputs.next(),
+                sampling_locations: outputs.next(),
+                attention_weights: outputs.next(),
+            };
+            Ok(msda::backward(backend, inputs, grad_out, gradients)?)
+        }
     }
 }
 

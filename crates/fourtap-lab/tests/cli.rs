@@ -2,5 +2,11 @@
 
 #[test]
 fn prints_what_the_snapshots_say() {
-    trycmd::TestCases::new().case("tests/cmd/*.trycmd");
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    trycmd::TestCases::new()
+        .env("FOURTAP_CACHE_DIR", cache.path().to_string_lossy())
+        // The same words on machines with a GPU.
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .case("tests/cmd/*.trycmd")
+        .run();
 }

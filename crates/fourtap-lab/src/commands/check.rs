@@ -1,18 +1,23 @@
 //! `fourtap check`: random problems against the oracle.
 
+use std::fmt;
+use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use fourtap::Backend;
 use fourtap::cpu::Simd;
-use fourtap::verify::{self, Case};
+use fourtap::cuda::Cuda;
+use fourtap::verify::{self, Case, Failure, LevelsIn};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use super::{note, print, print_json, progress};
-use crate::cli::CheckArgs;
+use crate::cli::{CheckArgs, Direction, KernelChoice};
 use crate::error::{EXIT_MISMATCH, Error, Result};
-use crate::record::SCHEMA;
-use crate::target;
+use crate::record::{SCHEMA, VERSION};
+use crate::target::Chosen;
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -24,9 +29,9 @@ pub struct Report {
     pub seed: u64,
     /// Problems.
     pub cases: u64,
-    /// Vector paths each went through.
-    pub paths: Vec<&'static str>,
-    /// Problems times paths.
+    /// Vector paths or kernels each went through.
+    pub paths: Vec<String>,
+    /// Ways all problems took together.
     pub checks: u64,
     /// What was wrong.
     pub mismatches: Vec<Mismatch>,
@@ -37,79 +42,196 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Mismatch {
     seed: u64,
-    simd: &'static str,
+    #[serde(flatten)]
+    path: Path,
     found: String,
     repeat: String,
 }
 
+/// One way through the library.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+enum Path {
+    Cpu {
+        simd: &'static str,
+    },
+    Cuda {
+        device: usize,
+        kernel: &'static str,
+        levels: &'static str,
+    },
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Cpu { simd } => f.write_str(simd),
+            Path::Cuda {
+                device,
+                kernel,
+                levels,
+            } => write!(
+                f,
+                "cuda:{device}, kernel {kernel}, levels in {levels} memory"
+            ),
+        }
+    }
+}
+
 pub fn execute(arguments: &CheckArgs) -> Result<ExitCode> {
-    let paths = target::paths(&arguments.target)?;
-    let report = check(arguments.seed, arguments.cases, &paths)?;
+    let (seed, cases) = (arguments.seed, arguments.cases);
+    let seeds = seeds(seed, cases)?;
+    // Both passes on the CPU; on CUDA those there are.
+    let report = match Chosen::new(&arguments.target, &[Direction::Forward])? {
+        Chosen::Cpu(paths) => check(seed, cases, &paths)?,
+        Chosen::Cuda(cuda) => {
+            let kernels = match arguments.target.kernel {
+                Some(kernel) => vec![kernel],
+                None => vec![KernelChoice::Best, KernelChoice::Channel],
+            };
+            check_on_cuda(seeds, cuda, &kernels)
+        }
+    };
     if arguments.json {
         print_json(&report)?;
     } else {
         print(report.summary() + "\n")?;
         for Mismatch {
             seed,
-            simd,
+            path,
             found,
             repeat,
         } in &report.mismatches
         {
             note(&format!(
-                "mismatch: problem {seed} on {simd}: {found}\n  repeat with: {repeat}"
+                "mismatch: problem {seed} on {path}: {found}\n  repeat with: {repeat}"
             ));
         }
     }
     Ok(report.exit_code())
 }
 
-/// Problems `seed` to `seed + cases` through each of `paths`.
-pub fn check(seed: u64, cases: u64, paths: &[Simd]) -> Result<Report> {
-    let started = Instant::now();
+fn seeds(seed: u64, cases: u64) -> Result<Range<u64>> {
     let end = seed
         .checked_add(cases)
         .ok_or(Error::Seeds { seed, cases })?;
+    Ok(seed..end)
+}
+
+/// Problems `seed` to `seed + cases` through each of `paths`.
+pub fn check(seed: u64, cases: u64, paths: &[Simd]) -> Result<Report> {
     let backends: Vec<_> = paths
         .iter()
         .map(|&simd| (simd.name(), verify::backends(simd)))
         .collect();
+    let names = paths.iter().map(|simd| simd.name().to_string()).collect();
+    Ok(each(seeds(seed, cases)?, names, |case, seed| {
+        let outcome = |(simd, backends): &(&'static str, Vec<Backend>)| {
+            let mut checks = backends.iter().map(|one| verify::check(case, one));
+            Outcome {
+                path: Path::Cpu { simd },
+                failure: checks.find_map(|check| check.err()),
+                repeat: format!("fourtap check --simd {simd} --cases 1 --seed {seed}"),
+            }
+        };
+        backends.iter().map(outcome).collect()
+    }))
+}
+
+/// Forward of these problems through each of `kernels`, with levels in host memory and, every third, in the device's.
+fn check_on_cuda(seeds: Range<u64>, cuda: Cuda, kernels: &[KernelChoice]) -> Report {
+    let device = cuda.ordinal();
+    let names = kernels
+        .iter()
+        .map(|kernel| format!("cuda:{device} ({})", kernel.name()));
+    each(seeds, names.collect(), |case, seed| {
+        let mut tables = vec![LevelsIn::Host];
+        // By the seed, so that repeating it alone takes the same way.
+        if seed.is_multiple_of(3) {
+            tables.push(LevelsIn::Device);
+        }
+        let mut outcomes = Vec::new();
+        for &kernel in kernels {
+            for &levels in &tables {
+                let chosen = cuda.with_kernel(kernel.into());
+                let failure = verify::check_forward_on_cuda(case, &chosen, levels).err();
+                // A kernel named by hand need not serve every problem.
+                let skipped = kernel == KernelChoice::Gather
+                    && matches!(
+                        failure,
+                        Some(Failure::Refused(fourtap::Error::Unsupported { .. }))
+                    );
+                if skipped {
+                    continue;
+                }
+                let kernel = kernel.name();
+                outcomes.push(Outcome {
+                    path: Path::Cuda {
+                        device,
+                        kernel,
+                        levels: match levels {
+                            LevelsIn::Host => "host",
+                            LevelsIn::Device => "device",
+                        },
+                    },
+                    failure,
+                    repeat: format!(
+                        "fourtap check --device cuda:{device} --kernel {kernel} --cases 1 --seed {seed}"
+                    ),
+                });
+            }
+        }
+        outcomes
+    })
+}
+
+/// How one path did on one problem.
+struct Outcome {
+    path: Path,
+    failure: Option<Failure>,
+    repeat: String,
+}
+
+/// Holds each problem to what `outcomes` says of it.
+fn each(
+    seeds: Range<u64>,
+    paths: Vec<String>,
+    outcomes: impl Fn(&Case, u64) -> Vec<Outcome> + Sync,
+) -> Report {
+    let started = Instant::now();
+    let cases = seeds.end - seeds.start;
     let bar = progress(cases);
-    let mut mismatches: Vec<Mismatch> = (seed..end)
+    let checks = AtomicU64::new(0);
+    let seed = seeds.start;
+    let mut mismatches: Vec<Mismatch> = seeds
         .into_par_iter()
         .flat_map_iter(|seed| {
-            let case = Case::random(seed);
-            let found: Vec<_> = backends
-                .iter()
-                .filter_map(|(simd, backends)| {
-                    let checks = backends.iter().map(|one| verify::check(&case, one));
-                    let failure = checks.filter_map(|check| check.err()).next()?;
-                    let repeat = format!("fourtap check --simd {simd} --cases 1 --seed {seed}");
-                    Some(Mismatch {
-                        seed,
-                        simd,
-                        found: failure.to_string(),
-                        repeat,
-                    })
-                })
-                .collect();
+            let outcomes = outcomes(&Case::random(seed), seed);
+            checks.fetch_add(outcomes.len() as u64, Ordering::Relaxed);
             bar.inc(1);
-            found
+            outcomes.into_iter().filter_map(move |outcome| {
+                Some(Mismatch {
+                    seed,
+                    path: outcome.path,
+                    found: outcome.failure?.to_string(),
+                    repeat: outcome.repeat,
+                })
+            })
         })
         .collect();
     bar.finish_and_clear();
     mismatches.sort_by_key(|mismatch| mismatch.seed);
-    Ok(Report {
+    Report {
         schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        version: VERSION,
         command: "check",
         seed,
         cases,
-        paths: paths.iter().map(|simd| simd.name()).collect(),
-        checks: cases.saturating_mul(paths.len() as u64),
+        paths,
+        checks: checks.into_inner(),
         mismatches,
         seconds: started.elapsed().as_secs_f64(),
-    })
+    }
 }
 
 impl Report {

@@ -1,6 +1,8 @@
 //! One module a subcommand.
 
+mod bake;
 mod bench;
+mod cache;
 mod check;
 mod doctor;
 mod run;
@@ -31,6 +33,8 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),
+        Command::Cache(arguments) => cache::execute(&arguments),
+        Command::Bake(arguments) => bake::execute(&arguments),
         Command::Completions { shell } => {
             // Into memory first: the generator panics if it cannot write.
             let mut script = Vec::new();

@@ -7,11 +7,10 @@ use serde::Serialize;
 
 use super::{note, print_json, progress};
 use crate::array::Array;
-use crate::cli::RunArgs;
+use crate::cli::{Direction, RunArgs};
 use crate::error::Result;
 use crate::output::Destination;
 use crate::record::{DTypes, ProblemSizes, SCHEMA};
-use crate::table;
 use crate::target::{Device, Target};
 use crate::tensors::{GradOut, MappedFile, Placement, Tensors};
 use crate::trial::Trial;
@@ -28,7 +27,7 @@ struct Done<'a> {
     problem: ProblemSizes,
     dtypes: DTypes,
     device: &'a Device,
-    /// Seconds of computing.
+    /// Seconds of computing; on CUDA with loading the kernel, which may mean compiling it.
     compute_seconds: f64,
     /// Seconds of everything.
     total_seconds: f64,
@@ -36,7 +35,11 @@ struct Done<'a> {
 
 pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let target = Target::new(&arguments.target)?;
+    let passes = match arguments.grad {
+        true => &Direction::ALL[..],
+        false => &[Direction::Forward],
+    };
+    let target = Target::new(&arguments.target, passes)?;
     let file = MappedFile::open(&arguments.input)?;
     let destination = Destination::new(&arguments.output, file.path(), arguments.force)?;
     let grad_out = if arguments.grad {
@@ -66,10 +69,8 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     let bar = progress(trials.len() as u64 + 1);
     for trial in &trials {
         bar.set_message(format!("computing {}", trial.output_names().join(", ")));
-        let mut outputs = trial.outputs()?;
-        let begun = Instant::now();
-        trial.compute(&mut outputs)?;
-        compute_seconds += begun.elapsed().as_secs_f64();
+        let (mut outputs, took) = trial.computed()?;
+        compute_seconds += took.as_secs_f64();
         computed.append(&mut outputs);
         bar.inc(1);
     }
@@ -103,12 +104,11 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
             .map(|(name, array)| format!("{name} {} {}", array.shape(), array.dtype()))
             .collect();
         note(&format!(
-            "wrote {}: {}; computed in {:.1} ms on {}, {}",
+            "wrote {}: {}; computed in {:.1} ms on {}",
             arguments.output.display(),
             written.join(", "),
             1e3 * compute_seconds,
-            device.simd,
-            table::threads(device.threads),
+            device.in_words(),
         ));
     }
     Ok(ExitCode::SUCCESS)

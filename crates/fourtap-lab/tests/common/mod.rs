@@ -133,6 +133,9 @@ pub fn fourtap(folder: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsS
 pub fn command(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourtap"));
     command.current_dir(folder).stdin(Stdio::null());
+    // The same results on machines with a GPU, and no traces in the user's cache.
+    command.env("CUDA_VISIBLE_DEVICES", "");
+    command.env("FOURTAP_CACHE_DIR", "off");
     command
 }
 

@@ -46,6 +46,16 @@ static __device__ __forceinline__ void store_vector(char *address, Vector v) {
                  : "memory");
 }
 
+// What this thread has stored before.
+static __device__ __forceinline__ Vector load_stored(const char *address) {
+    Vector v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
+    return v;
+}
+
 // Shared memory by its own 32-bit addresses: the compiler otherwise computes them again and again.
 static __device__ __forceinline__ u32 shared_address(const void *pointer) {
     u32 address = static_cast<u32>(__cvta_generic_to_shared(pointer));

@@ -10,7 +10,8 @@
 //
 // On a border the cell is moved inside, with no weight on the neighbour that lies outside. So each sample reads four
 // pixels, always valid ones, and no load is conditional. Should that read an infinite or NaN pixel which does not
-// belong to the sample, 0 * inf makes the sum NaN, and `careful` computes the row again, exactly as defined.
+// belong to the sample, 0 * inf makes the sum NaN. Warps that met such a sum walk their rows once more at the end and
+// compute those anew, `careful`ly, exactly as defined.
 //
 // Rows are walked so that those in flight on a multiprocessor share pixels: heads a few at a time, images in turns, and
 // where queries are pixels, in strips of neighbouring ones.
@@ -18,6 +19,7 @@
 // Specialised by: VALUE, LOCATION, WEIGHT (types), CHANNELS, LEVELS, POINTS; PIXEL_UNITS (16-byte units from a pixel to
 // the next); THREADS; PER_LANE (samples a lane works out at a time); SPLIT (groups of lanes that share the samples of a
 // row); HEADS_TOGETHER (heads walked side by side: two 64-byte pixels of different line halves are read in one go);
+// DENSE (whether locations, weights and out are row-major without gaps);
 // ALTERNATE (for odd numbers of 64-byte pixels a row: read pixel pairs in an order that gives the same effect).
 
 typedef Element<VALUE> Value;
@@ -25,11 +27,12 @@ constexpr int ELEMENT_BYTES = sizeof(Value::Storage);
 constexpr int VECTOR = 16 / ELEMENT_BYTES;
 constexpr int VECTORS = CHANNELS / VECTOR;
 static_assert(VECTORS * VECTOR == CHANNELS, "channels fill vectors");
-constexpr int power_of_two(int least) { return least <= 1 ? 1 : 2 * power_of_two((least + 1) / 2); }
+__device__ constexpr int power_of_two(int least) { return least <= 1 ? 1 : 2 * power_of_two((least + 1) / 2); }
 constexpr int LANES = power_of_two(VECTORS);
 constexpr int GROUP = LANES * SPLIT;
 constexpr int GROUPS = 32 / GROUP;
 static_assert(GROUPS > 0, "a row fits a warp");
+static_assert(POINTS % PER_LANE == 0, "the samples of a lane are of one level");
 constexpr int SAMPLES = LEVELS * POINTS;
 constexpr int CHUNK = GROUP * PER_LANE;
 constexpr int CHUNKS = (SAMPLES + CHUNK - 1) / CHUNK;
@@ -37,6 +40,7 @@ constexpr bool WHOLE = SAMPLES % CHUNK == 0;
 constexpr bool ONE_LEVEL = POINTS % CHUNK == 0; // a chunk never crosses levels
 constexpr int WARPS = THREADS / 32;
 constexpr int STRIP = 16;
+constexpr u32 ALL = 0xffffffffu;
 constexpr int LOCATION_BYTES = 2 * sizeof(Element<LOCATION>::Storage);
 constexpr int WEIGHT_BYTES = sizeof(Element<WEIGHT>::Storage);
 
@@ -50,11 +54,10 @@ struct Divisor {
 
 // Mirrored in src/cuda/msda/arguments.rs.
 struct Schedule {
-    u32 rows;       // in all
-    u32 turn;       // rows of a turn, in which every block takes `share` consecutive ones
-    u32 share;      // a multiple of GROUPS
-    u32 iterations; // rows a group of lanes walks
-    u32 plane;      // rows of the heads walked together of one image
+    u32 rows;  // in all
+    u32 turn;  // rows of a turn, in which every block takes `share` consecutive ones
+    u32 share; // a multiple of GROUPS
+    u32 plane; // rows of the heads walked together of one image
     u32 planes_an_image;
     u32 order; // 0: queries as they come; 1: queries are the pixels of all levels, walked in strips
     Divisor by_plane, by_planes_an_image;
@@ -200,20 +203,28 @@ static __device__ __forceinline__ Place place_of(const Arguments &a, const Sched
     const u32 m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
     const u32 q = query_of(schedule.order, in_plane / HEADS_TOGETHER, levels);
     const i64 value = (n * a.value_strides[0] + m * a.value_strides[2]) * ELEMENT_BYTES;
+    const char *const first = static_cast<const char *>(a.value) + value + vector * 16;
+    const char *const locations = static_cast<const char *>(a.locations);
+    const char *const weights = static_cast<const char *>(a.weights);
+    char *const out = static_cast<char *>(a.out) + vector * 16;
+#if DENSE
+    const u64 at = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
+    return {first, locations + at * (SAMPLES * LOCATION_BYTES), weights + at * (SAMPLES * WEIGHT_BYTES),
+            out + at * (CHANNELS * ELEMENT_BYTES)};
+#else
     const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
     const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
-    const i64 out = (n * a.out_strides[0] + q * a.out_strides[1] + m * CHANNELS) * ELEMENT_BYTES;
-    return {static_cast<const char *>(a.value) + value + vector * 16,
-            static_cast<const char *>(a.locations) + location * (LOCATION_BYTES / 2),
-            static_cast<const char *>(a.weights) + weight * WEIGHT_BYTES,
-            static_cast<char *>(a.out) + out + vector * 16};
+    const i64 result = n * a.out_strides[0] + q * a.out_strides[1] + m * CHANNELS;
+    return {first, locations + location * (LOCATION_BYTES / 2), weights + weight * WEIGHT_BYTES,
+            out + result * ELEMENT_BYTES};
+#endif
 }
 
-// One vector of a row as the operator is defined, one neighbour at a time. Out of line: it is rarely needed.
-static __device__ __noinline__ void careful(float *sums, const Arguments &arguments, const Schedule &schedule,
-                                            const int4 *levels, u32 row, u32 vector) {
-    const Place place = place_of(arguments, schedule, levels, row, vector);
+// One vector of a row as the operator is defined, one neighbour at a time.
+static __device__ __forceinline__ void careful(float (&sums)[VECTOR], const Place &place, const int4 *levels) {
+#pragma unroll
     for (int i = 0; i < VECTOR; i++) sums[i] = 0.0f;
+#pragma unroll 1
     for (int sample = 0; sample < SAMPLES; sample++) {
         const auto *location = reinterpret_cast<const Element<LOCATION>::Storage *>(place.locations) + 2 * sample;
         const int4 level = levels[sample / POINTS];
@@ -226,6 +237,7 @@ static __device__ __noinline__ void careful(float *sums, const Arguments &argume
         const float weight =
             Element<WEIGHT>::widen(reinterpret_cast<const Element<WEIGHT>::Storage *>(place.weights)[sample]);
         const float left = floorf(px), top = floorf(py);
+#pragma unroll 1
         for (int corner = 0; corner < 4; corner++) {
             const int x = static_cast<int>(left) + (corner & 1), y = static_cast<int>(top) + (corner >> 1);
             if (x < 0 || y < 0 || x >= width || y >= height) {
@@ -235,12 +247,61 @@ static __device__ __noinline__ void careful(float *sums, const Arguments &argume
             const float by_y = corner >> 1 ? py - top : 1.0f - (py - top);
             const u64 pixel = static_cast<u32>(level.z + y * width + x);
             const auto *taps = reinterpret_cast<const Value::Storage *>(place.value + pixel * (PIXEL_UNITS * 16));
+#pragma unroll
             for (int i = 0; i < VECTOR; i++) {
                 sums[i] = __fmaf_rn(weight * (by_x * by_y), Value::widen(taps[i]), sums[i]);
             }
         }
     }
 }
+
+static __device__ __forceinline__ void store(char *out, const float (&sums)[VECTOR]) {
+#if VALUE == F32
+    store_vector(out, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                       __float_as_uint(sums[3])});
+#else
+    store_vector(out, {Value::round(sums[0], sums[1]), Value::round(sums[2], sums[3]),
+                       Value::round(sums[4], sums[5]), Value::round(sums[6], sums[7])});
+#endif
+}
+
+// Whether all are finite.
+static __device__ __forceinline__ bool sound(const float (&sums)[VECTOR]) {
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) zero = __fmaf_rn(sums[i], 0.0f, zero);
+    return zero == 0.0f; // not if it is NaN
+}
+
+// The rows of one group of lanes, one after another.
+struct Walk {
+    const Schedule &schedule;
+    u32 turn;  // first row of the turn
+    u32 ahead; // how far the group is into the block's share
+    u32 row;
+    bool live; // whether there is such a row
+
+    __device__ __forceinline__ Walk(const Schedule &schedule, u32 warp, u32 group) : schedule(schedule) {
+        turn = 0;
+        ahead = warp * GROUPS + group;
+        settle();
+    }
+    __device__ __forceinline__ void settle() {
+        while (ahead >= schedule.share && turn < schedule.rows) {
+            ahead -= schedule.share;
+            turn += schedule.turn;
+        }
+        const u32 in_turn = blockIdx.x * schedule.share + ahead;
+        row = turn + in_turn;
+        live = turn < schedule.rows && in_turn < schedule.turn && row < schedule.rows;
+    }
+    __device__ __forceinline__ void advance() {
+        ahead += WARPS * GROUPS;
+        settle();
+    }
+    // Whether no lane of the warp will have a row any more.
+    __device__ __forceinline__ bool over() const { return __all_sync(ALL, turn >= schedule.rows); }
+};
 
 // A group's place in its row of records is turned by the record's slot, so that writing a column of records meets no
 // bank of shared memory twice.
@@ -272,26 +333,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 level_base = shared_address(levels);
     const u32 last_pair = static_cast<u32>(a.pixels) - 2;
 
-    const u32 first = blockIdx.x * schedule.share;
-    const u32 room = first < schedule.turn ? min(schedule.share, schedule.turn - first) : 0;
-    u32 turn = 0, ahead = warp * GROUPS + group; // first row of the turn, and how far this group is into its share
-    u32 row = 0;
-    bool live = false;
+    Walk walk(schedule, warp, group);
     const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
     char *out = nullptr;
     Pending pending;
     const auto has_samples = [&](int chunk) { return WHOLE || chunk * CHUNK + in_group * PER_LANE < SAMPLES; };
-    // Finds the row that `turn` and `ahead` stand for and asks for its first samples.
+    // Finds where the row lies and asks for its first samples.
     const auto start_row = [&] {
-        while (ahead >= schedule.share && turn < schedule.rows) {
-            ahead -= schedule.share;
-            turn += schedule.turn;
-        }
-        row = turn + first + ahead;
-        live = ahead < room && turn < schedule.rows && row < schedule.rows;
         pending.clear();
-        if (live) {
-            const Place place = place_of(a, schedule, levels, row, vector);
+        if (walk.live) {
+            const Place place = place_of(a, schedule, levels, walk.row, vector);
             value = place.value;
             out = place.out;
             next_location = place.locations + in_group * (PER_LANE * LOCATION_BYTES);
@@ -300,11 +351,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     };
     start_row();
+    bool suspicious = false;
 
 #pragma unroll 1
-    for (u32 iteration = 0; iteration < schedule.iterations; iteration++) {
-        const bool mine = live;
-        const u32 this_row = row;
+    for (;;) {
+        if (!__any_sync(ALL, walk.live)) {
+            if (walk.over()) break;
+            walk.advance();
+            start_row();
+            continue;
+        }
+        const bool mine = walk.live;
         char *const this_out = out;
         const char *upper = value;
         asm("" : "+l"(upper)); // one register pair, not a sum to be repeated at each load
@@ -317,9 +374,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 next_location += CHUNK * LOCATION_BYTES;
                 next_weight += CHUNK * WEIGHT_BYTES;
                 if (!WHOLE) pending.clear();
-                if (live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
+                if (walk.live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
             } else {
-                ahead += WARPS * GROUPS;
+                walk.advance();
                 start_row();
             }
 
@@ -388,25 +445,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int other = LANES; other < GROUP; other *= 2) {
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], other);
+            for (int i = 0; i < VECTOR; i++) sums[i] += __shfl_xor_sync(ALL, sums[i], other);
         }
         if (mine && in_group < VECTORS) {
-            float check = 0.0f;
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) check = __fmaf_rn(sums[i], 0.0f, check);
-            if (check != 0.0f) { // NaN if any sum is NaN or infinite
-                float exact[VECTOR];
-                careful(exact, arguments, schedule, levels, this_row, vector);
-#pragma unroll
-                for (int i = 0; i < VECTOR; i++) sums[i] = exact[i];
-            }
-#if VALUE == F32
-            store_vector(this_out, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
-                                    __float_as_uint(sums[3])});
-#else
-            store_vector(this_out, {Value::round(sums[0], sums[1]), Value::round(sums[2], sums[3]),
-                                    Value::round(sums[4], sums[5]), Value::round(sums[6], sums[7])});
-#endif
+            suspicious |= !sound(sums);
+            store(this_out, sums);
+        }
+    }
+
+    if (!__any_sync(ALL, suspicious)) return;
+    for (Walk again(schedule, warp, group); !again.over(); again.advance()) {
+        if (!again.live || in_group >= VECTORS) continue;
+        const Place place = place_of(a, schedule, levels, again.row, vector);
+        float sums[VECTOR] = {};
+        add(sums, load_stored(place.out), 1.0f);
+        if (!sound(sums)) {
+            careful(sums, place, levels);
+            store(place.out, sums);
         }
     }
 }

@@ -45,7 +45,9 @@ fn forget(ordinal: usize, specialised: &msda::Specialised, slot: &Slot) {
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let key = (ordinal, *specialised);
     if let Some(slots) = slots.as_mut()
-        && slots.get(&key).is_some_and(|found| Arc::ptr_eq(found, slot))
+        && slots
+            .get(&key)
+            .is_some_and(|found| Arc::ptr_eq(found, slot))
     {
         slots.remove(&key);
     }
@@ -53,7 +55,9 @@ fn forget(ordinal: usize, specialised: &msda::Specialised, slot: &Slot) {
 
 fn slot_of(ordinal: usize, specialised: &msda::Specialised) -> Slot {
     let key = (ordinal, *specialised);
-    let slots = SLOTS.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let slots = SLOTS
+        .read()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(slot) = slots.as_ref().and_then(|slots| slots.get(&key)) {
         return slot.clone();
     }

@@ -109,8 +109,7 @@ impl<'a> CudaCase<'a> {
         let mut out = Tensor::poisoned(dtype, &sizes.out(), &self.case.outputs[0]);
         let copied = Copied::new(&self.cuda, &out)?;
         // SAFETY: the buffer is a copy of the memory in which the layout stays, and nobody else has it.
-        let view =
-            unsafe { ViewMut::on_cuda(self.cuda.ordinal(), copied.first, out.layout()) };
+        let view = unsafe { ViewMut::on_cuda(self.cuda.ordinal(), copied.first, out.layout()) };
         msda::forward(&Backend::Cuda(self.cuda), inputs, view)?;
         let entered = self.cuda.context().enter()?;
         self.cuda.stream().synchronize()?;

@@ -10,7 +10,7 @@ mod tensor;
 
 pub use case::Case;
 pub use check::{Failure, backends, check};
-pub use rule::{Judgement, Pass, judge};
-pub use tensor::{Storage, Tensor};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, LevelsIn, check_forward_on_cuda};
+pub use rule::{Judgement, Pass, judge};
+pub use tensor::{Storage, Tensor};

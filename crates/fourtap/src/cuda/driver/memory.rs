@@ -179,14 +179,32 @@ impl Buffer {
     /// Gives a stream the work of copying another buffer of the same size into this.
     pub fn copy_from(&mut self, source: &Buffer, stream: Stream<'_>) -> DriverResult<()> {
         self.check_length(source.bytes)?;
-        if self.is_empty() {
+        self.copy_part_from(0, source, stream)
+    }
+
+    /// Gives a stream the work of copying another buffer into this, from byte `offset` on.
+    pub fn copy_part_from(
+        &mut self,
+        offset: usize,
+        source: &Buffer,
+        stream: Stream<'_>,
+    ) -> DriverResult<()> {
+        let room = self.bytes.saturating_sub(offset);
+        if source.bytes > room {
+            return Err(DriverError::Length {
+                expected: room,
+                found: source.bytes,
+            });
+        }
+        if source.is_empty() {
             return Ok(());
         }
         let _entered = self.context.enter()?;
         let api = self.context.api();
-        // SAFETY: both have that many bytes, and neither is freed before the device has done its work.
+        let target = self.address + offset as u64;
+        // SAFETY: both have that many bytes there, and neither is freed before the device has done its work.
         let status = unsafe {
-            (api.cuMemcpyDtoDAsync_v2)(self.address, source.address, self.bytes, stream.as_raw())
+            (api.cuMemcpyDtoDAsync_v2)(target, source.address, source.bytes, stream.as_raw())
         };
         api.check(status, "copy on the device")
     }

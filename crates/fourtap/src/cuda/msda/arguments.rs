@@ -109,7 +109,6 @@ pub(super) struct Schedule {
     pub rows: u32,
     pub turn: u32,
     pub share: u32,
-    pub iterations: u32,
     pub plane: u32,
     pub planes_an_image: u32,
     pub order: u32,
@@ -129,18 +128,33 @@ mod tests {
         assert_eq!(size_of::<Arguments<16>>(), 232 + 16 * 16);
         assert!(size_of::<Arguments<240>>() <= 4096);
         assert!(size_of::<Arguments<2000>>() <= 32764);
-        assert_eq!(size_of::<Schedule>(), 44);
+        assert_eq!(size_of::<Schedule>(), 40);
     }
 
     #[test]
     fn divides_like_division() {
         let divide = |number: u32, by: u32| {
             let divisor = Divisor::new(by);
-            (number as u64 * divisor.multiplier as u64 >> divisor.shift) as u32
+            ((number as u64 * divisor.multiplier as u64) >> divisor.shift) as u32
         };
         let top = (1u32 << 31) - 1;
         let interesting = [
-            1, 2, 3, 5, 7, 8, 9, 15422, 44446, 65535, 65536, 65537, 1000003, 1 << 30, top, 1 << 31,
+            1,
+            2,
+            3,
+            5,
+            7,
+            8,
+            9,
+            15422,
+            44446,
+            65535,
+            65536,
+            65537,
+            1000003,
+            1 << 30,
+            top,
+            1 << 31,
         ];
         for by in interesting {
             for number in interesting

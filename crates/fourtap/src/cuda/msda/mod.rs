@@ -1,7 +1,9 @@
 //! Multi-scale deformable attention on CUDA.
 
 mod arguments;
+mod kind;
 mod plan;
+mod schedule;
 mod specialised;
 
 use std::ffi::c_void;
@@ -13,8 +15,9 @@ use crate::msda::{Forward, Inputs};
 use crate::tensor::ViewMut;
 use arguments::{Arguments, LEVEL_CAPACITIES};
 
+pub use kind::Kind;
 pub use plan::{Plan, Wanted};
-pub use specialised::{Channel, Gather, Specialised, Types};
+pub use specialised::{Channel, Gather, Shipped, Specialised, Types, shipped};
 
 impl Cuda {
     /// What [`crate::msda::forward`] would do with these tensors.

@@ -12,6 +12,9 @@ const PROBLEM: &str = include_str!("../../../kernels/msda/problem.cuh");
 const CHANNEL: &str = include_str!("../../../kernels/msda/forward_channel.cu");
 const GATHER: &str = include_str!("../../../kernels/msda/forward_gather.cu");
 
+const CHANNEL_PARTS: &[&str] = &[TYPES, PROBLEM, CHANNEL];
+const GATHER_PARTS: &[&str] = &[TYPES, MEMORY, PROBLEM, GATHER];
+
 /// Element types of the tensors read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Types {
@@ -55,6 +58,8 @@ pub struct Gather {
     pub split: u32,
     /// Heads walked side by side.
     pub heads_together: u32,
+    /// Whether locations, weights and out are row-major without gaps.
+    pub dense: bool,
     /// Whether pixel pairs are read in an order that depends on their place.
     pub alternate: bool,
 }
@@ -65,7 +70,7 @@ const WARP: u32 = 32;
 impl Gather {
     /// Lanes that work on a row.
     pub fn group(&self) -> u32 {
-        lanes(self.channels, self.types.value) * self.split
+        (self.channels * self.types.value.size() as u32 / 16).next_power_of_two() * self.split
     }
 
     /// Rows a warp works on at a time.
@@ -77,11 +82,6 @@ impl Gather {
     pub fn rows_a_block(&self) -> u32 {
         self.threads / self.group()
     }
-}
-
-/// Lanes whose 16 bytes hold all channels, rounded up to a power of two.
-pub(super) fn lanes(channels: u32, value: DType) -> u32 {
-    (channels * value.size() as u32 / 16).next_power_of_two()
 }
 
 /// A kernel compiled for a kind of problem.
@@ -103,15 +103,15 @@ impl Specialised {
         }
     }
 
-    /// The source, without what it is specialised by.
-    pub fn source(&self) -> String {
-        self.parts().concat()
+    /// Hash of its source, as [`shipped`] has it.
+    pub fn source_hash(&self) -> String {
+        hash(self.parts())
     }
 
-    fn parts(&self) -> Vec<&'static str> {
+    fn parts(&self) -> &'static [&'static str] {
         match self {
-            Specialised::Channel(_) => vec![TYPES, PROBLEM, CHANNEL],
-            Specialised::Gather(_) => vec![TYPES, MEMORY, PROBLEM, GATHER],
+            Specialised::Channel(_) => CHANNEL_PARTS,
+            Specialised::Gather(_) => GATHER_PARTS,
         }
     }
 
@@ -150,6 +150,7 @@ impl Specialised {
                     ("PER_LANE", number(gather.per_lane)),
                     ("SPLIT", number(gather.split)),
                     ("HEADS_TOGETHER", number(gather.heads_together)),
+                    ("DENSE", flag(gather.dense)),
                     ("ALTERNATE", flag(gather.alternate)),
                     (
                         "LEVEL_CAPACITY",
@@ -158,7 +159,7 @@ impl Specialised {
                 ]);
             }
         }
-        program(self.to_string(), &self.parts(), &defines, architecture)
+        program(self.to_string(), self.parts(), &defines, architecture)
     }
 }
 
@@ -203,8 +204,37 @@ impl fmt::Display for Specialised {
                 if gather.split > 1 {
                     write!(f, "-split{}", gather.split)?;
                 }
+                if !gather.dense {
+                    f.write_str("-strided")?;
+                }
                 Ok(())
             }
         }
     }
+}
+
+/// A kernel this library ships, whatever it is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    /// Its function's name.
+    pub entry: &'static str,
+    /// Hash of its source, in hexadecimal digits. Evidence that it works is kept under it.
+    pub source_hash: String,
+}
+
+/// All kernels this library ships.
+pub fn shipped() -> Vec<Shipped> {
+    [
+        ("msda_forward_channel", CHANNEL_PARTS),
+        ("msda_forward_gather", GATHER_PARTS),
+    ]
+    .map(|(entry, parts)| Shipped {
+        entry,
+        source_hash: blake3::hash(parts.concat().as_bytes()).to_hex().to_string(),
+    })
+    .to_vec()
+}
+
+fn hash(parts: &[&str]) -> String {
+    blake3::hash(parts.concat().as_bytes()).to_hex().to_string()
 }

@@ -1,29 +1,31 @@
 //! `fourtap bench`: verify, then time.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+mod cuda;
+mod sink;
+
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use fourtap::msda::Inputs;
 use fourtap::{DType, View};
 use indicatif::ProgressBar;
 
-use super::{json_line, note, print, progress};
-use crate::cli::{BenchArgs, Direction};
+use self::cuda::CudaBench;
+use self::sink::Sink;
+use super::{note, print, progress};
+use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::generate;
 use crate::machine;
 use crate::measure::measure;
-use crate::record::{DTypes, ProblemSizes, Record, SCHEMA};
+use crate::record::{CudaResult, DTypes, ProblemSizes, Record, SCHEMA, VERSION, gb_s, unix_time};
 use crate::selection::{self, Benchmark, Subject};
 use crate::statistics::Summary;
 use crate::table;
 use crate::target::Target;
 use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
 use crate::trial::Trial;
-use crate::verification::verify;
+use crate::verification::{Verification, verify};
 use crate::workload::Workload;
 
 /// Most time spent on repeating one benchmark.
@@ -42,12 +44,12 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Every name is looked up and every file opened before the first, perhaps long, measurement.
-    let target = Target::new(&arguments.target)?;
+    let target = Target::new(&arguments.target, &arguments.direction)?;
     let subjects = selection::subjects(arguments)?;
     let filter = arguments.filter.as_deref().unwrap_or_default();
     let mut plan: Vec<_> = subjects
         .iter()
-        .map(|subject| subject.benchmarks(arguments))
+        .map(|subject| subject.benchmarks(arguments, target.cuda().is_some()))
         .collect();
     let all: usize = plan.iter().map(Vec::len).sum();
     for benchmarks in &mut plan {
@@ -60,16 +62,29 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
             count: all,
         });
     }
+    let budget = match arguments.quick {
+        true => QUICK_BUDGET,
+        false => BUDGET,
+    };
+    let mut sink = Sink::open(arguments.json.as_deref())?;
+    let bar = progress(count as u64);
+    let cuda = match target.cuda() {
+        Some(cuda) => {
+            bar.set_message("measuring the device's ceilings");
+            let cuda = CudaBench::new(cuda, &target.device, budget)?;
+            cuda.ceilings().iter().try_for_each(|one| sink.put(one))?;
+            Some(cuda)
+        }
+        None => None,
+    };
     let mut bench = Bench {
         target,
+        cuda,
         seed: arguments.seed,
-        budget: if arguments.quick {
-            QUICK_BUDGET
-        } else {
-            BUDGET
-        },
-        bar: progress(count as u64),
-        sink: Sink::open(arguments.json.as_deref())?,
+        coordinates: arguments.coordinates,
+        budget,
+        bar,
+        sink,
         records: Vec::new(),
         failed: None,
     };
@@ -78,7 +93,10 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     }
     bench.bar.finish_and_clear();
     if !matches!(bench.sink, Sink::Stdout) && !bench.records.is_empty() {
-        print(table::results(&bench.records))?;
+        print(match &bench.cuda {
+            Some(cuda) => table::cuda_results(&bench.records, cuda.ceilings()),
+            None => table::results(&bench.records),
+        })?;
     }
     let uncertain = bench
         .records
@@ -98,54 +116,20 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     Ok(bench.failed.unwrap_or(ExitCode::SUCCESS))
 }
 
-/// Where records go.
-#[derive(Debug)]
-enum Sink {
-    Nowhere,
-    Stdout,
-    File { path: PathBuf, file: File },
-}
-
-impl Sink {
-    fn open(path: Option<&Path>) -> Result<Self> {
-        match path {
-            None => Ok(Sink::Nowhere),
-            Some(path) if path == Path::new("-") => Ok(Sink::Stdout),
-            Some(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
-                let file = file.map_err(|source| Error::Write {
-                    file: path.to_path_buf(),
-                    source,
-                })?;
-                Ok(Sink::File {
-                    path: path.to_path_buf(),
-                    file,
-                })
-            }
-        }
-    }
-
-    /// As soon as it is known, so that an interrupted run keeps what it has.
-    fn put(&mut self, record: &Record) -> Result<()> {
-        let line = json_line(record)?;
-        match self {
-            Sink::Nowhere => Ok(()),
-            Sink::Stdout => print(line),
-            Sink::File { path, file } => {
-                file.write_all(line.as_bytes())
-                    .map_err(|source| Error::Write {
-                        file: path.clone(),
-                        source,
-                    })
-            }
-        }
-    }
+/// What a benchmark found.
+struct Measured {
+    verification: Verification,
+    samples_ms: Vec<f64>,
+    cuda: Option<CudaResult>,
 }
 
 /// A run of benchmarks.
 struct Bench {
     target: Target,
+    /// What timing on a device needs, if that is where.
+    cuda: Option<CudaBench>,
     seed: u64,
+    coordinates: CoordinatesChoice,
     budget: Duration,
     bar: ProgressBar,
     sink: Sink,
@@ -202,7 +186,8 @@ impl Bench {
         let sizes = workload.sizes(&levels);
         // Inputs, outputs and gradients at once: better no result than a machine that swaps.
         let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
-        let coordinates = 3 * count(&sizes.attention_weights()) * DType::F32.size() as u64;
+        let coordinate = self.coordinates.dtype(dtype).size().max(DType::F32.size());
+        let coordinates = 3 * count(&sizes.attention_weights()) * coordinate as u64;
         let values = (count(&sizes.value()) + count(&sizes.out())) * dtype.size() as u64;
         let needed = 2 * (coordinates + values);
         if let Some(available) = machine::memory_available().filter(|&available| needed > available)
@@ -215,9 +200,13 @@ impl Bench {
             });
         }
         self.say(first, "making random numbers");
-        let locations =
+        let mut locations =
             generate::locations(&sizes, &levels, workload.reference, distribution, self.seed)?;
-        let weights = generate::weights(&sizes, self.seed)?;
+        let mut weights = generate::weights(&sizes, self.seed)?;
+        if self.coordinates.dtype(dtype) != DType::F32 {
+            locations = locations.rounded("sampling_locations", dtype)?;
+            weights = weights.rounded("attention_weights", dtype)?;
+        }
         let value = generate::value(&sizes, dtype, self.seed)?;
         let grad_out = generate::grad_out(&sizes, dtype, self.seed)?;
         let inputs = Inputs {
@@ -263,31 +252,34 @@ impl Bench {
     }
 
     fn one(&mut self, benchmark: &Benchmark, trial: &Trial<'_>) -> Result<()> {
-        let mut outputs = trial.outputs()?;
-        self.say(benchmark, "verifying");
-        trial.compute(&mut outputs)?;
-        let verification = match verify(trial, &outputs, self.seed)? {
-            Ok(verification) => verification,
+        let name = benchmark.name();
+        let (bar, seed, budget) = (&self.bar, self.seed, self.budget);
+        let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
+        let measured = match &mut self.cuda {
+            Some(cuda) => cuda.measured(trial, seed, budget, say)?,
+            None => on_cpu(trial, seed, budget, say)?,
+        };
+        let Measured {
+            verification,
+            samples_ms,
+            cuda,
+        } = match measured {
+            Ok(measured) => measured,
             Err(found) => {
                 self.fail(&Error::Verification {
-                    benchmark: benchmark.name(),
+                    benchmark: name,
                     found,
                 });
                 self.bar.inc(1);
                 return Ok(());
             }
         };
-        self.say(benchmark, "timing");
-        let samples_ms = measure(trial, &mut outputs, self.budget)?;
         let summary = Summary::of(&samples_ms);
         let traffic = trial.traffic();
-        let per_second = |count: u64| count as f64 / summary.median / 1e6;
         let record = Record {
             schema: SCHEMA,
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            unix_time: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
+            version: VERSION.to_string(),
+            unix_time: unix_time(),
             workload: benchmark.workload.clone(),
             distribution: benchmark.distribution_name().to_string(),
             seed: self.seed,
@@ -302,12 +294,35 @@ impl Bench {
             samples_ms,
             traffic: traffic.into(),
             in_bounds_fraction: trial.in_bounds_fraction()?,
-            gathered_gb_s: per_second(traffic.gathered_bytes),
-            gflop_s: per_second(traffic.flop),
+            gathered_gb_s: gb_s(traffic.gathered_bytes, summary.median),
+            gflop_s: gb_s(traffic.flop, summary.median),
+            cuda,
         };
         self.sink.put(&record)?;
         self.records.push(record);
         self.bar.inc(1);
         Ok(())
     }
+}
+
+/// Verifies, then times. The inner error says in words what is wrong with the result.
+fn on_cpu(
+    trial: &Trial<'_>,
+    seed: u64,
+    budget: Duration,
+    say: impl Fn(&str),
+) -> Result<std::result::Result<Measured, String>> {
+    let mut outputs = trial.outputs()?;
+    say("verifying");
+    trial.compute(&mut outputs)?;
+    let verification = match verify(trial, &outputs, seed)? {
+        Ok(verification) => verification,
+        Err(found) => return Ok(Err(found)),
+    };
+    say("timing");
+    Ok(Ok(Measured {
+        verification,
+        samples_ms: measure(trial, &mut outputs, budget)?,
+        cuda: None,
+    }))
 }

@@ -1,13 +1,17 @@
 //! What can be typed.
 
-use std::path::PathBuf;
-use std::str::FromStr;
+mod choices;
+mod kernels;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use fourtap::DType;
-use fourtap::cpu::Simd;
-use serde::{Deserialize, Serialize};
+
+pub use choices::{
+    CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
+};
+pub use kernels::{BakeArgs, CacheAction, CacheArgs};
 
 /// More threads than any machine has cores only exhausts the system.
 const MOST_THREADS: i64 = 4096;
@@ -42,6 +46,10 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what this machine has and what is missing
     Doctor(DoctorArgs),
+    /// Look after the kernels compiled on this machine
+    Cache(CacheArgs),
+    /// Compile kernels into a file, for machines without a compiler
+    Bake(BakeArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -53,9 +61,12 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Device")]
 pub struct TargetArgs {
-    /// Where to compute: auto, cpu or cuda:N
+    /// Where to compute: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one and only forward is asked for
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
+    /// CUDA kernel: best, gather or channel (one thread a channel, what speed is measured against)
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    pub kernel: Option<KernelChoice>,
     /// CPU instructions: avx512, avx2 or portable [default: the best there are]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
@@ -98,16 +109,21 @@ pub struct RunArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 A WORKLOAD is a built-in name (see --list), a .toml file of the same form, or a .safetensors file
-with the tensors of `fourtap run`, which is timed as it is: --dtype, --distribution and --images
-do not apply to it.
+with the tensors of `fourtap run`, which is timed as it is: --dtype, --distribution, --images
+and --coordinates do not apply to it.
 
 Distributions: 'local' scatters points around each query's reference point (sigma 4 pixels of each
-level), as trained models do; 'uniform' puts them anywhere in the image.")]
+level), as trained models do; 'uniform' puts them anywhere in the image.
+
+On CUDA a result is two figures: hot (again and again on the same inputs, so that what the
+second-level cache can hold stays there) and cold (that cache overwritten before each launch). The
+ruler, one thread a channel, is timed in the same run, and so are the ceilings: copying device
+memory, and reading random 64-byte segments.")]
 pub struct BenchArgs {
     /// What to time [default: all built-in workloads]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<PathBuf>,
-    /// Element types of value: f32, f16, bf16, f64 [default: f32]
+    /// Element types of value: f32, f16, bf16, f64 [default: f32; on CUDA f16, bf16 and f32]
     #[arg(
         long,
         value_name = "TYPE",
@@ -115,7 +131,15 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub dtype: Vec<DTypeChoice>,
-    /// Passes to time: forward, backward [default: both]
+    /// Element type of locations and weights: f32, or value for that of value
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f32",
+        hide_possible_values = true
+    )]
+    pub coordinates: CoordinatesChoice,
+    /// Passes to time: forward, backward [default: both; on CUDA forward]
     #[arg(
         long,
         value_name = "PASS",
@@ -155,6 +179,10 @@ pub struct BenchArgs {
 
 /// `fourtap check`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+On the CPU both passes go through every vector path. On CUDA forward goes through the best kernel
+and the one of one thread a channel, with levels in host memory and, every third problem, in the
+device's.")]
 pub struct CheckArgs {
     /// Random problems to check
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
@@ -177,112 +205,6 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The best there is.
-    Auto,
-    /// This processor.
-    Cpu,
-    /// The GPU of this number.
-    Cuda(u32),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.parse().ok().map(DeviceChoice::Cuda);
-        match text {
-            "auto" => Some(DeviceChoice::Auto),
-            "cpu" => Some(DeviceChoice::Cpu),
-            "cuda" => Some(DeviceChoice::Cuda(0)),
-            other => other.strip_prefix("cuda:").and_then(number),
-        }
-        .ok_or_else(|| "expected auto, cpu or cuda:N".to_string())
-    }
-}
-
-/// `--simd`. Variants have no comments, here and below: `--help` would spend a paragraph on each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SimdChoice {
-    Avx512,
-    Avx2,
-    Portable,
-}
-
-impl From<SimdChoice> for Simd {
-    fn from(choice: SimdChoice) -> Simd {
-        match choice {
-            SimdChoice::Avx512 => Simd::Avx512,
-            SimdChoice::Avx2 => Simd::Avx2,
-            SimdChoice::Portable => Simd::Portable,
-        }
-    }
-}
-
-/// `--dtype`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DTypeChoice {
-    F32,
-    F16,
-    Bf16,
-    F64,
-}
-
-impl From<DTypeChoice> for DType {
-    fn from(choice: DTypeChoice) -> DType {
-        match choice {
-            DTypeChoice::F32 => DType::F32,
-            DTypeChoice::F16 => DType::F16,
-            DTypeChoice::Bf16 => DType::BF16,
-            DTypeChoice::F64 => DType::F64,
-        }
-    }
-}
-
-/// Which pass is timed: the output, or all three gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    Forward,
-    Backward,
-}
-
-impl Direction {
-    /// Both, in the order they are timed.
-    pub const ALL: [Direction; 2] = [Direction::Forward, Direction::Backward];
-
-    /// As typed and recorded.
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::Forward => "forward",
-            Direction::Backward => "backward",
-        }
-    }
-}
-
-/// Where the sampling points of a made-up problem lie: anywhere, or around each query's reference
-/// point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    Uniform,
-    Local,
-}
-
-impl Distribution {
-    /// Both.
-    pub const ALL: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
-
-    /// As typed and recorded.
-    pub fn name(self) -> &'static str {
-        match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Local => "local",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,13 +213,5 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn reads_devices() {
-        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
-        assert!("cuda:-1".parse::<DeviceChoice>().is_err());
-        assert!("gpu".parse::<DeviceChoice>().is_err());
     }
 }

@@ -1,10 +1,13 @@
 //! `fourtap doctor`: what this machine has and what is missing.
 
+mod cuda;
+
 use std::process::ExitCode;
 
 use fourtap::cpu::Simd;
 use serde::Serialize;
 
+use self::cuda::CudaDiagnosis;
 use super::check::{self, Report};
 use super::{print, print_json};
 use crate::cli::DoctorArgs;
@@ -31,13 +34,15 @@ struct Diagnosis {
     vector_paths_missing: Vec<&'static str>,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
-    gpu: &'static str,
+    gpu: String,
+    cuda: CudaDiagnosis,
     self_check: Report,
 }
 
 pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
     let available: Vec<Simd> = Simd::available().collect();
     let missing = Simd::ALL.iter().filter(|simd| !simd.is_available());
+    let cuda = CudaDiagnosis::new();
     let diagnosis = Diagnosis {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
@@ -52,7 +57,8 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
         vector_paths_missing: missing.map(|simd| simd.name()).collect(),
         memory_bytes: machine::memory_total(),
         memory_available_bytes: machine::memory_available(),
-        gpu: "none used: this build has no CUDA backend",
+        gpu: cuda.used(),
+        cuda,
         self_check: check::check(0, CASES, &available)?,
     };
     if arguments.json {
@@ -88,7 +94,7 @@ impl Diagnosis {
             (Some(all), Some(free)) => format!("{}, {} free", gib(all), gib(free)),
             _ => "unknown on this system".to_string(),
         };
-        let mut lines = vec![
+        let mut lines = [
             ("fourtap", self.version.to_string()),
             ("system", format!("{} {}", self.system, self.architecture)),
             (
@@ -100,12 +106,15 @@ impl Diagnosis {
             ("vectors", vectors),
             ("threads", threads),
             ("memory", memory),
-            ("gpu", self.gpu.to_string()),
-            ("self-check", self.self_check.summary()),
-        ];
+            ("gpu", self.gpu.clone()),
+        ]
+        .map(|(what, found)| (what.to_string(), found))
+        .to_vec();
+        lines.extend(self.cuda.lines());
+        lines.push(("self-check".to_string(), self.self_check.summary()));
         if !self.self_check.mismatches.is_empty() {
             lines.push((
-                "advice",
+                "advice".to_string(),
                 "results are wrong here: run `fourtap check` and report what it prints".to_string(),
             ));
         }

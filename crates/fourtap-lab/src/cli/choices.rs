@@ -1,0 +1,185 @@
+//! What options can be set to.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use fourtap::DType;
+use fourtap::cpu::Simd;
+use fourtap::cuda::msda::Wanted;
+use serde::{Deserialize, Serialize};
+
+/// `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best there is.
+    Auto,
+    /// This processor.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(u32),
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok().map(DeviceChoice::Cuda);
+        match text {
+            "auto" => Some(DeviceChoice::Auto),
+            "cpu" => Some(DeviceChoice::Cpu),
+            "cuda" => Some(DeviceChoice::Cuda(0)),
+            other => other.strip_prefix("cuda:").and_then(number),
+        }
+        .ok_or_else(|| "expected auto, cpu or cuda:N".to_string())
+    }
+}
+
+/// `--simd`. Variants have no comments, here and below: `--help` would spend a paragraph on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimdChoice {
+    Avx512,
+    Avx2,
+    Portable,
+}
+
+impl From<SimdChoice> for Simd {
+    fn from(choice: SimdChoice) -> Simd {
+        match choice {
+            SimdChoice::Avx512 => Simd::Avx512,
+            SimdChoice::Avx2 => Simd::Avx2,
+            SimdChoice::Portable => Simd::Portable,
+        }
+    }
+}
+
+/// `--kernel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelChoice {
+    Best,
+    Gather,
+    Channel,
+}
+
+impl KernelChoice {
+    /// As typed and recorded.
+    pub fn name(self) -> &'static str {
+        match self {
+            KernelChoice::Best => "best",
+            KernelChoice::Gather => "gather",
+            KernelChoice::Channel => "channel",
+        }
+    }
+}
+
+impl From<KernelChoice> for Wanted {
+    fn from(choice: KernelChoice) -> Wanted {
+        match choice {
+            KernelChoice::Best => Wanted::Best,
+            KernelChoice::Gather => Wanted::Gather,
+            KernelChoice::Channel => Wanted::Channel,
+        }
+    }
+}
+
+/// `--coordinates`: the element type of sampling_locations and attention_weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CoordinatesChoice {
+    F32,
+    Value,
+}
+
+impl CoordinatesChoice {
+    /// Their type beside a value of this type.
+    pub fn dtype(self, value: DType) -> DType {
+        match self {
+            CoordinatesChoice::F32 => DType::F32,
+            CoordinatesChoice::Value => value,
+        }
+    }
+}
+
+/// `--dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DTypeChoice {
+    F32,
+    F16,
+    Bf16,
+    F64,
+}
+
+impl From<DTypeChoice> for DType {
+    fn from(choice: DTypeChoice) -> DType {
+        match choice {
+            DTypeChoice::F32 => DType::F32,
+            DTypeChoice::F16 => DType::F16,
+            DTypeChoice::Bf16 => DType::BF16,
+            DTypeChoice::F64 => DType::F64,
+        }
+    }
+}
+
+/// Which pass is timed: the output, or all three gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Direction {
+    /// Both, in the order they are timed.
+    pub const ALL: [Direction; 2] = [Direction::Forward, Direction::Backward];
+
+    /// As typed and recorded.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        }
+    }
+}
+
+/// Where the sampling points of a made-up problem lie: anywhere, or around each query's reference
+/// point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Distribution {
+    Uniform,
+    Local,
+}
+
+impl Distribution {
+    /// Both.
+    pub const ALL: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
+
+    /// As typed and recorded.
+    pub fn name(self) -> &'static str {
+        match self {
+            Distribution::Uniform => "uniform",
+            Distribution::Local => "local",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_devices() {
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert!("cuda:-1".parse::<DeviceChoice>().is_err());
+        assert!("gpu".parse::<DeviceChoice>().is_err());
+    }
+}

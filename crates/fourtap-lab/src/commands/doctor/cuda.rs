@@ -1,0 +1,246 @@
+//! What there is of CUDA, and what is missing.
+
+use std::path::PathBuf;
+
+use fourtap::cuda::driver::{DeviceFacts, Driver};
+use fourtap::cuda::jit::{Cache, JitError, Nvrtc, Pack};
+use serde::Serialize;
+
+use crate::machine::{self, gib};
+use crate::target::dotted;
+use crate::units::{bytes, kernels};
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct CudaDiagnosis {
+    driver: Found<DriverFound>,
+    devices: Vec<Found<DeviceFound>>,
+    nvrtc: Found<NvrtcFound>,
+    /// Where NVRTC was looked for, if it was not found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nvrtc_tried: Vec<String>,
+    cache: Found<CacheFound>,
+    /// None if no pack is named.
+    pack: Option<Found<PackFound>>,
+}
+
+/// Something, or why it is not there.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Found<T> {
+    Found(T),
+    Missing(String),
+}
+
+impl<T, E: std::fmt::Display> From<Result<T, E>> for Found<T> {
+    fn from(result: Result<T, E>) -> Self {
+        match result {
+            Ok(found) => Found::Found(found),
+            Err(error) => Found::Missing(error.to_string()),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct DriverFound {
+    cuda_version: String,
+    driver_version: Option<String>,
+    devices: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceFound {
+    ordinal: usize,
+    name: String,
+    compute_capability: String,
+    multiprocessors: u32,
+    memory_bytes: usize,
+    l2_bytes: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct NvrtcFound {
+    version: String,
+    path: PathBuf,
+    found: String,
+}
+
+#[derive(Debug, Serialize)]
+struct CacheFound {
+    directory: PathBuf,
+    kernels: usize,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PackFound {
+    path: PathBuf,
+    kernels: usize,
+}
+
+impl CudaDiagnosis {
+    /// Looks at everything.
+    pub fn new() -> Self {
+        let driver = Driver::get();
+        let devices = match &driver {
+            Ok(driver) => driver
+                .devices()
+                .map(|device| device.map(|device| DeviceFound::new(device.facts())).into())
+                .collect(),
+            Err(_) => Vec::new(),
+        };
+        let nvrtc = Nvrtc::get();
+        let tried = match &nvrtc {
+            Err(JitError::NvrtcNotFound { tried }) => tried.clone(),
+            _ => Vec::new(),
+        };
+        let nvrtc = match (nvrtc, tried.len()) {
+            (Err(_), places @ 1..) => Found::Missing(format!(
+                "not in any of {places} places; install it (pip install nvidia-cuda-nvrtc, or a CUDA toolkit), or set \
+                 FOURTAP_NVRTC to its path"
+            )),
+            (nvrtc, _) => nvrtc.map(NvrtcFound::new).into(),
+        };
+        CudaDiagnosis {
+            driver: driver
+                .map(|driver| DriverFound {
+                    cuda_version: dotted(driver.version()),
+                    driver_version: machine::nvidia_driver(),
+                    devices: driver.device_count(),
+                })
+                .into(),
+            devices,
+            nvrtc,
+            nvrtc_tried: tried,
+            cache: cache(),
+            pack: std::env::var_os("FOURTAP_PACK")
+                .filter(|path| !path.is_empty())
+                .map(|path| PackFound::open(path.into()).into()),
+        }
+    }
+
+    /// What `--device auto` computes forward on.
+    pub fn used(&self) -> String {
+        match (&self.driver, self.devices.first()) {
+            (_, Some(Found::Found(device))) => format!("cuda:0, {}", device.name),
+            (_, Some(Found::Missing(reason))) | (Found::Missing(reason), None) => {
+                format!("none used: {reason}")
+            }
+            (Found::Found(_), None) => "none used: the driver sees no device".to_string(),
+        }
+    }
+
+    /// One line each.
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let mut lines = vec![(
+            "driver".to_string(),
+            self.driver.in_words(|driver| {
+                let own = driver.driver_version.as_deref();
+                let own = own.map_or(String::new(), |version| format!("{version}, "));
+                format!("{own}for CUDA up to {}", driver.cuda_version)
+            }),
+        )];
+        for (ordinal, device) in self.devices.iter().enumerate() {
+            let words = device.in_words(|device| {
+                format!(
+                    "{}, compute capability {}, {} multiprocessors, {}, second-level cache {}",
+                    device.name,
+                    device.compute_capability,
+                    device.multiprocessors,
+                    gib(device.memory_bytes as u64),
+                    bytes(device.l2_bytes.into()),
+                )
+            });
+            lines.push((format!("cuda:{ordinal}"), words));
+        }
+        let nvrtc = self.nvrtc.in_words(|nvrtc| {
+            let NvrtcFound {
+                version,
+                path,
+                found,
+            } = nvrtc;
+            format!("{version}, {found}: {}", path.display())
+        });
+        lines.push(("nvrtc".to_string(), nvrtc));
+        lines.extend(
+            self.nvrtc_tried
+                .iter()
+                .map(|place| (String::new(), place.clone())),
+        );
+        let cache = self.cache.in_words(|cache| {
+            let (count, size) = (kernels(cache.kernels), bytes(cache.bytes));
+            format!("{count}, {size} in {}", cache.directory.display())
+        });
+        lines.push(("cache".to_string(), cache));
+        let pack = self
+            .pack
+            .as_ref()
+            .map_or("none named by FOURTAP_PACK".to_string(), |pack| {
+                pack.in_words(|pack| {
+                    format!("{} in {}", kernels(pack.kernels), pack.path.display())
+                })
+            });
+        lines.push(("pack".to_string(), pack));
+        lines
+    }
+}
+
+impl<T> Found<T> {
+    fn in_words(&self, words: impl FnOnce(&T) -> String) -> String {
+        match self {
+            Found::Found(found) => words(found),
+            Found::Missing(reason) => format!("none: {reason}"),
+        }
+    }
+}
+
+impl DeviceFound {
+    fn new(facts: &DeviceFacts) -> Self {
+        DeviceFound {
+            ordinal: facts.ordinal,
+            name: facts.name.clone(),
+            compute_capability: dotted(facts.compute_capability),
+            multiprocessors: facts.multiprocessors,
+            memory_bytes: facts.memory_bytes,
+            l2_bytes: facts.l2_bytes,
+        }
+    }
+}
+
+impl NvrtcFound {
+    fn new(nvrtc: &Nvrtc) -> Self {
+        NvrtcFound {
+            version: nvrtc.version().to_string(),
+            path: nvrtc.path().to_path_buf(),
+            found: nvrtc.found().to_string(),
+        }
+    }
+}
+
+impl PackFound {
+    fn open(path: PathBuf) -> Result<Self, JitError> {
+        let pack = Pack::open(&path)?;
+        pack.verify()?;
+        Ok(PackFound {
+            path,
+            kernels: pack.list().count(),
+        })
+    }
+}
+
+fn cache() -> Found<CacheFound> {
+    let look = |cache: Cache| -> Result<CacheFound, JitError> {
+        Ok(CacheFound {
+            directory: cache.directory().to_path_buf(),
+            kernels: cache.entries()?.len(),
+            bytes: cache.size()?,
+        })
+    };
+    match Cache::standard() {
+        Ok(Some(cache)) => look(cache).into(),
+        Ok(None) => Found::Missing(
+            "turned off by FOURTAP_CACHE_DIR, or there is no home directory".to_string(),
+        ),
+        Err(error) => Found::Missing(error.to_string()),
+    }
+}

@@ -1,0 +1,85 @@
+//! Tensors in the memory of a CUDA device.
+
+use fourtap::cuda::driver::{Buffer, Context, Stream};
+use fourtap::{Layout, Place, View, ViewMut};
+
+use crate::array::Array;
+use crate::error::Result;
+
+/// A row-major tensor in device memory of its own.
+///
+/// Whoever queues work on its views queues all work of a tensor on one stream, so that it is done in order. The
+/// memory is freed only once the device is idle.
+#[derive(Debug)]
+pub struct DeviceArray {
+    buffer: Buffer,
+    layout: Layout,
+}
+
+impl DeviceArray {
+    /// A copy of a row-major tensor in host memory; returns when it is there for every stream.
+    pub fn copied(context: &'static Context, view: &View<'_>) -> Result<Self> {
+        let layout = *view.layout();
+        if view.place() != Place::Host || !layout.is_contiguous() {
+            return Err(fourtap::Error::Unsupported {
+                backend: "cuda",
+                expected: "a row-major tensor in host memory to copy from".to_string(),
+                found: format!("strides {:?} in {}", layout.strides(), view.place()),
+            }
+            .into());
+        }
+        let length = if view.as_ptr().is_null() {
+            0
+        } else {
+            bytes(&layout)
+        };
+        let data = match length {
+            0 => &[][..],
+            // SAFETY: a row-major tensor in host memory is this many initialised bytes, borrowed by the view.
+            _ => unsafe { std::slice::from_raw_parts(view.as_ptr(), length) },
+        };
+        Ok(DeviceArray {
+            buffer: Buffer::from_slice(context, data)?,
+            layout,
+        })
+    }
+
+    /// Room for a row-major tensor like `host`, with whatever was in it.
+    pub fn like(context: &'static Context, host: &Array) -> Result<Self> {
+        let layout = Layout::contiguous(host.dtype(), host.shape().sizes());
+        Ok(DeviceArray {
+            buffer: Buffer::alloc(context, bytes(&layout))?,
+            layout,
+        })
+    }
+
+    /// Makes every element NaN, in the order of the stream's work.
+    pub fn poison(&mut self, stream: Stream<'_>) -> Result<()> {
+        Ok(self.buffer.fill(u8::MAX, stream)?)
+    }
+
+    /// Copies to a tensor like this one in host memory. Work on non-blocking streams must be waited for first.
+    pub fn copy_to(&self, host: &mut Array) -> Result<()> {
+        Ok(self.buffer.copy_to_host(host.bytes_mut())?)
+    }
+
+    /// To read.
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: the buffer holds every element of the row-major layout; see the type for how long.
+        unsafe { View::on_cuda(self.ordinal(), self.buffer.as_ptr(), self.layout) }
+    }
+
+    /// To write.
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        // SAFETY: as in `view`, and borrowed mutably.
+        unsafe { ViewMut::on_cuda(self.ordinal(), self.buffer.as_ptr(), self.layout) }
+    }
+
+    fn ordinal(&self) -> usize {
+        self.buffer.context().device().ordinal()
+    }
+}
+
+fn bytes(layout: &Layout) -> usize {
+    layout.shape().elements().unwrap_or(0) * layout.dtype().size()
+}

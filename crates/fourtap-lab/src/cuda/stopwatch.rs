@@ -1,0 +1,149 @@
+//! Time on a CUDA device: by its own clock, not the host's.
+
+use std::time::{Duration, Instant};
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::{Buffer, CaptureMode, Event, OwnedStream, Stream};
+
+use crate::error::Result;
+use crate::measure::repeat;
+
+/// Milliseconds that one replay of a graph shall take: long beside the microsecond its launch is uncertain by.
+const REPLAY_MS: f64 = 3.0;
+
+/// Launches in a graph, at most.
+const MOST_LAUNCHES: f64 = 200.0;
+
+/// Launches before the first that counts.
+const WARM_UP_LAUNCHES: u32 = 3;
+
+/// How long to replay before the first that counts: an idle device's clocks are low.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// To overwrite the second-level cache, write this many times its size.
+const FLUSH: usize = 4;
+
+/// The least to write, where the driver does not say how large that cache is.
+const FLUSH_LEAST: usize = 64 << 20;
+
+/// Timings with everything where the launch before left it.
+#[derive(Clone, Debug)]
+pub struct Hot {
+    /// Launches timed together.
+    pub launches: u32,
+    /// Milliseconds a launch.
+    pub samples_ms: Vec<f64>,
+}
+
+/// A device, a stream of its own, and what is needed to time work on it.
+///
+/// Work is a closure that queues one launch on the stream of the [`Cuda`] it is given.
+#[derive(Debug)]
+pub struct Stopwatch {
+    cuda: Cuda,
+    start: Event,
+    end: Event,
+    scratch: Buffer,
+    /// After `cuda`, which works on it.
+    stream: OwnedStream,
+}
+
+impl Stopwatch {
+    /// For the device of `cuda`, with its kernel.
+    pub fn new(cuda: Cuda) -> Result<Self> {
+        let context = cuda.context();
+        // Non-blocking: the default stream refuses to be captured, and others would wait for it.
+        let stream = OwnedStream::new(context, true)?;
+        let l2 = cuda.device().facts().l2_bytes as usize;
+        Ok(Stopwatch {
+            // SAFETY: made on the same device just now. It lives as long as this, which keeps the result to itself but
+            // for the length of a call.
+            cuda: unsafe { cuda.on_stream(stream.stream().as_raw()) },
+            start: Event::timing(context)?,
+            end: Event::timing(context)?,
+            scratch: Buffer::alloc(context, (FLUSH * l2).max(FLUSH_LEAST))?,
+            stream,
+        })
+    }
+
+    /// The device.
+    pub fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+
+    /// Does the work once and waits for it.
+    pub fn once(&self, work: impl FnOnce(&Cuda) -> Result<()>) -> Result<()> {
+        work(&self.cuda)?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Times the work again and again, many launches at a time: what the caches can hold stays there.
+    ///
+    /// Launches are replayed as a graph, because a kernel of a few microseconds ends before the host has launched the
+    /// next.
+    pub fn hot(&self, budget: Duration, mut work: impl FnMut(&Cuda) -> Result<()>) -> Result<Hot> {
+        let _entered = self.cuda.context().enter()?;
+        let stream = self.stream.stream();
+        let mut several = |count: u32| (0..count).try_for_each(|_| work(&self.cuda));
+        several(WARM_UP_LAUNCHES)?;
+        let together = self.elapsed(|_| several(WARM_UP_LAUNCHES))?;
+        let one = (together / f64::from(WARM_UP_LAUNCHES)).max(1e-4);
+        let launches = (REPLAY_MS / one).clamp(1.0, MOST_LAUNCHES) as u32;
+
+        stream.begin_capture(CaptureMode::ThreadLocal)?;
+        let recorded = several(launches);
+        // Ended in any case: a stream left in capture takes no more work.
+        let graph = stream.end_capture();
+        recorded?;
+        let graph = graph?.instantiate()?;
+        // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
+        // that touches it is on this stream.
+        let replay = || self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
+        let started = Instant::now();
+        while started.elapsed() < WARM_UP {
+            replay()?;
+        }
+        let samples_ms = repeat(budget, || Ok(replay()? / f64::from(launches)))?;
+        Ok(Hot {
+            launches,
+            samples_ms,
+        })
+    }
+
+    /// Times single launches, each after the second-level cache was overwritten.
+    ///
+    /// Nobody waits in between: while the device overwrites, the host queues the launch, so that its own time does not
+    /// count.
+    pub fn cold(
+        &mut self,
+        budget: Duration,
+        mut work: impl FnMut(&Cuda) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        let _entered = self.cuda.context().enter()?;
+        let mut once = || {
+            self.scratch.fill(0, self.stream.stream())?;
+            let (start, end) = (&self.start, &self.end);
+            between(start, end, self.stream.stream(), |_| work(&self.cuda))
+        };
+        once()?;
+        repeat(budget, once)
+    }
+
+    fn elapsed(&self, work: impl FnOnce(Stream<'_>) -> Result<()>) -> Result<f64> {
+        between(&self.start, &self.end, self.stream.stream(), work)
+    }
+}
+
+/// Milliseconds on the device from the first to the last of some work.
+fn between(
+    start: &Event,
+    end: &Event,
+    stream: Stream<'_>,
+    work: impl FnOnce(Stream<'_>) -> Result<()>,
+) -> Result<f64> {
+    start.record(stream)?;
+    work(stream)?;
+    end.record(stream)?;
+    end.synchronize()?;
+    Ok(f64::from(end.elapsed_ms(start)?))
+}

@@ -1,0 +1,117 @@
+//! What kernels are specialised by: everything about a problem but the sizes that change from call to call.
+
+use super::arguments::LEVEL_CAPACITIES;
+use super::specialised::{Channel, Gather, Specialised, Types};
+use crate::dtype::DType;
+
+/// Problems the same kernels serve, whatever their images, levels' sizes and queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Element types.
+    pub types: Types,
+    /// Heads (M).
+    pub heads: usize,
+    /// Channels a head (D).
+    pub channels: usize,
+    /// Levels (L).
+    pub levels: usize,
+    /// Points a level (P).
+    pub points: usize,
+}
+
+/// Bytes a lane loads at a time.
+const VECTOR: usize = 16;
+
+/// Most samples a row may have: records of more would not fit the kernel's counters.
+const MOST_SAMPLES: usize = 1024;
+
+impl Kind {
+    /// Whether the gather kernel can serve such problems, or in words why not.
+    pub(super) fn expect_gather(&self) -> Result<(), String> {
+        let Kind {
+            types,
+            channels,
+            levels,
+            points,
+            ..
+        } = *self;
+        if types.value == DType::F64 {
+            return Err("value is f64".to_string());
+        }
+        let bytes = channels.checked_mul(types.value.size());
+        if bytes.is_none_or(|bytes| !bytes.is_multiple_of(VECTOR) || bytes > 32 * VECTOR) {
+            return Err(format!(
+                "{channels} channels of {} are not 1 to 32 times {VECTOR} bytes",
+                types.value
+            ));
+        }
+        let samples = levels.checked_mul(points);
+        let countable = samples.is_some_and(|samples| (1..=MOST_SAMPLES).contains(&samples));
+        if !countable || levels > LEVEL_CAPACITIES[0] {
+            return Err(format!("{levels} levels of {points} points"));
+        }
+        Ok(())
+    }
+
+    /// Lanes whose vectors hold all channels, rounded up to a power of two.
+    pub(super) fn lanes(&self) -> usize {
+        (self.channels * self.types.value.size() / VECTOR).next_power_of_two()
+    }
+
+    /// The gather kernel for tensors without gaps, `pixel_units` vectors from a pixel to the next, for few rows or
+    /// many.
+    pub(super) fn gather(&self, pixel_units: u32, few_rows: bool) -> Gather {
+        let (lanes, samples) = (self.lanes(), self.levels * self.points);
+        let split = if few_rows && lanes <= 16 && samples > 1 {
+            2
+        } else {
+            1
+        };
+        let group = lanes * split;
+        // Two samples a lane halve the cost of handing them round, where they are of one level and fill chunks.
+        let in_pairs =
+            group <= 4 && self.points.is_multiple_of(2) && samples.is_multiple_of(2 * group);
+        // Loads of 64 bytes a pixel and head go two at a time if they meet different halves of 128-byte lines.
+        let heads_together = [8, 4, 2]
+            .into_iter()
+            .find(|&heads| heads * lanes <= 8 && self.heads.is_multiple_of(heads))
+            .unwrap_or(1);
+        Gather {
+            types: self.types,
+            channels: self.channels as u32,
+            levels: self.levels as u32,
+            points: self.points as u32,
+            pixel_units,
+            threads: if split > 1 { 64 } else { 896 },
+            per_lane: if in_pairs { 2 } else { 1 },
+            split: split as u32,
+            heads_together: heads_together as u32,
+            dense: true,
+            alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
+        }
+    }
+
+    /// The kernels such problems use where tensors have no gaps, and the one that serves them wherever they lie.
+    pub fn kernels(&self) -> Vec<Specialised> {
+        let capacity = LEVEL_CAPACITIES
+            .into_iter()
+            .find(|&room| self.levels <= room);
+        let channel = |strided| {
+            Some(Specialised::Channel(Channel {
+                types: self.types,
+                strided,
+                level_capacity: capacity?,
+            }))
+        };
+        let mut kernels: Vec<_> = [false, true].into_iter().filter_map(channel).collect();
+        if self.expect_gather().is_ok() {
+            let units = self.heads * self.channels * self.types.value.size() / VECTOR;
+            if let Ok(units) = u32::try_from(units) {
+                let gathers = [false, true].map(|few_rows| self.gather(units, few_rows));
+                kernels.extend(gathers.map(Specialised::Gather));
+            }
+        }
+        kernels.dedup();
+        kernels
+    }
+}

@@ -1,0 +1,58 @@
+//! How rows are dealt to blocks.
+
+use super::arguments::{Divisor, Schedule};
+use super::specialised::Gather;
+use crate::cuda::driver::DeviceFacts;
+use crate::msda::Sizes;
+
+/// The rows each block takes, and how many blocks there are. Rows are what neighbours share pixels by: those a block
+/// takes together should be near each other, and all blocks together should not need more pixels than L2 holds.
+pub(super) fn schedule(sizes: &Sizes, gather: &Gather, facts: &DeviceFacts) -> (Schedule, u32) {
+    let rows = (sizes.images * sizes.queries * sizes.heads) as u32;
+    let at_once = gather.rows_a_block();
+    let plane = sizes.queries as u32 * gather.heads_together;
+    let planes_an_image = sizes.heads as u32 / gather.heads_together;
+    let queries_are_pixels = sizes.queries == sizes.pixels;
+    let multiprocessors = facts.multiprocessors.max(1);
+    let granule = gather.rows_a_warp();
+
+    let (turn, share, blocks) = if gather.split > 1 {
+        // Small: a block for each piece, as many as there are.
+        (rows, at_once, rows.div_ceil(at_once))
+    } else if rows <= multiprocessors * at_once {
+        // One block a multiprocessor, and no more than it can do at a time.
+        let share = rows.div_ceil(multiprocessors).next_multiple_of(granule);
+        (rows, share, rows.div_ceil(share))
+    } else if gather.group() >= 8 && !queries_are_pixels {
+        // Whole lines a pixel: all multiprocessors side by side in one image, so that L2 serves them.
+        (multiprocessors * at_once, at_once, multiprocessors)
+    } else {
+        // Neighbouring rows on one multiprocessor, whose L1 serves them, but no more images at a time than L2 holds.
+        let planes = rows / plane;
+        let plane_bytes = sizes.pixels as u64
+            * gather.heads_together as u64
+            * gather.channels as u64
+            * gather.types.value.size() as u64;
+        let held = (facts.l2_bytes as u64 / 2 / plane_bytes).clamp(1, planes as u64) as u32;
+        // Turns of the same size keep everybody busy to the end.
+        let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
+        let planes_a_turn = match even {
+            Some(count) if 2 * count > held => count,
+            _ => planes.div_ceil(planes.div_ceil(held)),
+        };
+        let turn = planes_a_turn * plane;
+        let share = turn.div_ceil(multiprocessors).next_multiple_of(granule);
+        (turn, share, multiprocessors)
+    };
+    let schedule = Schedule {
+        rows,
+        turn,
+        share,
+        plane,
+        planes_an_image,
+        order: queries_are_pixels as u32,
+        by_plane: Divisor::new(plane.max(1)),
+        by_planes_an_image: Divisor::new(planes_an_image.max(1)),
+    };
+    (schedule, blocks)
+}

@@ -1,0 +1,11 @@
+//! The CUDA backend on a GPU. Without one the tests say so and pass, unless FOURTAP_REQUIRE_CUDA is set.
+
+mod big;
+mod calls;
+mod concurrent;
+mod gpu;
+mod hostile;
+mod oracle;
+mod reproducible;
+mod sanitizer;
+mod tensors;

@@ -1,0 +1,108 @@
+//! The same bits from run to run, and integers on pixel centres the same as on the CPU.
+
+use fourtap::cuda::msda::Wanted;
+use fourtap::msda::{self, Levels, Sizes};
+use fourtap::{Backend, DType, View, ViewMut, bf16, f16};
+
+use crate::gpu;
+use crate::tensors::{OnDevice, Problem};
+
+#[test]
+fn two_hundred_and_fifty_runs_give_the_same_bits() {
+    let Some(cuda) = gpu::device() else { return };
+    let levels = Levels::packed(&[(40, 50), (20, 25), (1, 1)]).unwrap();
+    let sizes = Sizes {
+        images: 3,
+        pixels: levels.pixels(),
+        heads: 8,
+        channels: 32,
+        queries: 2521,
+        levels: 3,
+        points: 4,
+    };
+    fn runs<T: fourtap::Element + fourtap::cuda::driver::Plain>(
+        cuda: &fourtap::cuda::Cuda,
+        levels: &Levels,
+        sizes: Sizes,
+    ) {
+        let problem = Problem::new::<T>(cuda, sizes);
+        let run = || {
+            let mut out = OnDevice::poisoned(cuda, T::DTYPE, &sizes.out());
+            msda::forward(
+                &Backend::Cuda(*cuda),
+                problem.inputs(levels),
+                out.view_mut(),
+            )
+            .unwrap();
+            gpu::wait(cuda);
+            out.buffer.to_vec::<u8>().unwrap()
+        };
+        let first = run();
+        for number in 1..250 {
+            assert!(run() == first, "run {number} of {} differs", T::DTYPE);
+        }
+    }
+    for wanted in [Wanted::Best, Wanted::Channel] {
+        let cuda = cuda.with_kernel(wanted);
+        runs::<f16>(&cuda, &levels, sizes);
+        runs::<bf16>(&cuda, &levels, sizes);
+        runs::<f32>(&cuda, &levels, sizes);
+    }
+    gpu::evidence(
+        &cuda,
+        "reproducible",
+        &gpu::all(),
+        "250 of 250 runs equal, f16, bf16, f32",
+    );
+}
+
+#[test]
+fn small_integers_on_pixel_centres_are_the_same_as_on_the_cpu() {
+    let Some(cuda) = gpu::device() else { return };
+    let (height, width) = (8, 16);
+    let levels = Levels::packed(&[(height, width)]).unwrap();
+    let sizes = Sizes {
+        images: 1,
+        pixels: levels.pixels(),
+        heads: 2,
+        channels: 16,
+        queries: 128,
+        levels: 1,
+        points: 4,
+    };
+    let value: Vec<f32> = (0..sizes.value().iter().product())
+        .map(|i: usize| (i * 7 % 31) as f32 - 15.0)
+        .collect();
+    let samples = sizes.queries * sizes.heads * sizes.points;
+    let locations: Vec<f32> = (0..samples)
+        .flat_map(|i| {
+            [
+                ((i * 5 % width) as f32 + 0.5) / width as f32,
+                ((i * 3 % height) as f32 + 0.5) / height as f32,
+            ]
+        })
+        .collect();
+    let weights: Vec<f32> = (0..samples).map(|i| (i % 5) as f32 - 2.0).collect();
+    let inputs = msda::Inputs {
+        value: View::new(&value, &sizes.value()),
+        levels: (&levels).into(),
+        sampling_locations: View::new(&locations, &sizes.sampling_locations()),
+        attention_weights: View::new(&weights, &sizes.attention_weights()),
+    };
+    let mut on_cpu = vec![f32::NAN; sizes.out().iter().product()];
+    let out = ViewMut::new(&mut on_cpu, &sizes.out());
+    msda::forward(&Backend::Auto, inputs, out).unwrap();
+    let problem = Problem {
+        sizes,
+        value: OnDevice::new(&cuda, &value, &sizes.value()),
+        locations: OnDevice::new(&cuda, &locations, &sizes.sampling_locations()),
+        weights: OnDevice::new(&cuda, &weights, &sizes.attention_weights()),
+    };
+    for wanted in [Wanted::Gather, Wanted::Channel] {
+        let mut out = OnDevice::poisoned(&cuda, DType::F32, &sizes.out());
+        let backend = Backend::Cuda(cuda.with_kernel(wanted));
+        msda::forward(&backend, problem.inputs(&levels), out.view_mut()).unwrap();
+        gpu::wait(&cuda);
+        assert_eq!(out.buffer.to_vec::<f32>().unwrap(), on_cpu, "{wanted:?}");
+    }
+}

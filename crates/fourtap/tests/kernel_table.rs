@@ -1,0 +1,207 @@
+//! Every shipped kernel compiles for every architecture, and takes what it took before: registers, stack (what is
+//! spilled goes there) and shared memory, held to a committed table.
+//!
+//! Needs NVRTC 13.0, which `cargo xtask test` installs. `FOURTAP_WRITE_TABLE=1 cargo xtask test` writes the table anew.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use fourtap::DType;
+use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Resources};
+use fourtap::cuda::msda::{Channel, Gather, Specialised, Types};
+use rayon::prelude::*;
+
+const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100f", "sm_120f"];
+
+fn types(value: DType) -> Types {
+    Types {
+        value,
+        locations: DType::F32,
+        weights: DType::F32,
+    }
+}
+
+/// The kinds of problem the workloads have, with the kernel each gets, and both forms of the kernel for all others.
+fn kernels() -> Vec<Specialised> {
+    let mut kernels = Vec::new();
+    for value in DType::ALL {
+        for strided in [false, true] {
+            kernels.push(Specialised::Channel(Channel {
+                types: types(value),
+                strided,
+                level_capacity: 16,
+            }));
+        }
+    }
+    let detr = |value: DType| Gather {
+        types: types(value),
+        channels: 32,
+        levels: 4,
+        points: 4,
+        pixel_units: 8 * 32 * value.size() as u32 / 16,
+        threads: 896,
+        per_lane: if value.size() == 2 { 2 } else { 1 },
+        split: 1,
+        heads_together: if value.size() == 2 { 2 } else { 1 },
+        dense: true,
+        alternate: false,
+    };
+    let one_head = Gather {
+        points: 8,
+        pixel_units: 4,
+        heads_together: 1,
+        alternate: true,
+        ..detr(DType::F16)
+    };
+    let wide = |value: DType| Gather {
+        channels: 64,
+        points: 8,
+        pixel_units: 8 * 64 * value.size() as u32 / 16,
+        per_lane: 1,
+        heads_together: 1,
+        ..detr(value)
+    };
+    let small = Gather {
+        levels: 3,
+        threads: 64,
+        per_lane: 1,
+        split: 2,
+        ..detr(DType::F32)
+    };
+    let half = DType::F16;
+    let half_coordinates = Gather {
+        types: Types {
+            value: half,
+            locations: half,
+            weights: half,
+        },
+        ..detr(half)
+    };
+    let gathers = [
+        detr(DType::F16),
+        detr(DType::BF16),
+        detr(DType::F32),
+        one_head,
+        wide(DType::F16),
+        wide(DType::F32),
+        small,
+        half_coordinates,
+        Gather {
+            dense: false,
+            ..detr(DType::F16)
+        },
+        // Channels that leave lanes idle, and samples that leave slots.
+        Gather {
+            channels: 48,
+            points: 3,
+            pixel_units: 48,
+            per_lane: 1,
+            heads_together: 1,
+            ..detr(DType::F16)
+        },
+    ];
+    kernels.extend(gathers.map(Specialised::Gather));
+    kernels
+}
+
+fn table_path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels/table.txt")
+}
+
+/// How many instructions of a kind the disassembler, if there is one, finds.
+fn count_instructions(code: &[u8], kinds: &[&str]) -> Option<Vec<usize>> {
+    let disassembler = std::env::var_os("FOURTAP_CUOBJDUMP")?;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), code).unwrap();
+    let output = Command::new(disassembler)
+        .arg("--dump-sass")
+        .arg(file.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains("EXIT"),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let count = |kind: &&str| {
+        text.split_whitespace()
+            .filter(|word| word.starts_with(kind))
+            .count()
+    };
+    Some(kinds.iter().map(count).collect())
+}
+
+/// Compiles a kernel and says what it takes.
+fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
+    let architecture: Architecture = name.parse().unwrap();
+    let code = nvrtc.compile(&kernel.program(architecture)).unwrap().code;
+    let resources = Resources::of(&code).unwrap();
+    let [taken] = &resources[..] else {
+        panic!("{kernel}: {resources:?}");
+    };
+    assert_eq!(taken.name, kernel.entry());
+    assert_eq!(taken.stack_bytes, 0, "{kernel} for {name} spills");
+    if let Some(counts) = count_instructions(&code, &["LDG.E.128", "LDL", "STL"])
+        && let Specialised::Gather(gather) = kernel
+    {
+        // Four neighbours of the samples of a chunk, or of all if they are fewer.
+        let samples = gather.group() * gather.per_lane;
+        let samples = samples.min(gather.levels * gather.points);
+        let least = 4 * samples.div_ceil(gather.split) as usize;
+        assert!(counts[0] >= least, "{kernel} for {name}: {counts:?}");
+        assert_eq!(counts[1..], [0, 0], "{kernel} for {name}");
+    }
+    format!(
+        "{kernel} {name} {} {} {}",
+        taken.registers, taken.stack_bytes, taken.static_shared_bytes
+    )
+}
+
+#[test]
+fn kernels_compile_for_every_architecture_and_take_what_the_table_says() {
+    let nvrtc = match Nvrtc::get() {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            let required = std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_some();
+            assert!(!required, "NVRTC is required: {error}");
+            eprintln!("skipped, no NVRTC: {error}");
+            return;
+        }
+    };
+    let mut table = String::from(
+        "# What each kernel takes, by NVRTC 13.0: registers, bytes of stack (spills), bytes of shared memory.\n\
+         # Written by tests/kernel_table.rs with FOURTAP_WRITE_TABLE=1.\n",
+    );
+    let programs: Vec<_> = kernels()
+        .into_iter()
+        .flat_map(|kernel| ARCHITECTURES.map(|name| (kernel, name)))
+        .collect();
+    let lines: Vec<_> = programs
+        .par_iter()
+        .map(|(kernel, name)| line(nvrtc, kernel, name))
+        .collect();
+    for line in lines {
+        writeln!(table, "{line}").unwrap();
+    }
+    if std::env::var_os("FOURTAP_WRITE_TABLE").is_some() {
+        fs::write(table_path(), table).unwrap();
+        return;
+    }
+    // Another compiler allocates differently; that nothing is spilled holds for all.
+    if nvrtc.version()
+        == (NvrtcVersion {
+            major: 13,
+            minor: 0,
+        })
+    {
+        let committed = fs::read_to_string(table_path()).unwrap();
+        assert!(
+            committed == table,
+            "kernels take other resources than kernels/table.txt says; if that is meant, write it anew with \
+             FOURTAP_WRITE_TABLE=1 and commit it. Found:\n{table}"
+        );
+    }
+}

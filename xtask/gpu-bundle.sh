@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs on a machine with a GPU: all tests that need one, the sanitizers, the benchmarks. Writes to RESULTS:
+#   tests.log sanitizer.log   what was printed
+#   evidence.jsonl            one record for each check a kernel's source has passed
+#   bench.jsonl bench.txt     measured times
+# Usage: run.sh RESULTS [tests] [sanitizer] [bench]   (without names: all)
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+results=${1:?where to write the results}
+shift
+parts=${*:-tests sanitizer bench}
+mkdir -p "$results"
+export FOURTAP_REQUIRE_CUDA=1 FOURTAP_EVIDENCE="$results/evidence.jsonl"
+failed=0
+
+for part in $parts; do
+    case $part in
+    tests)
+        "$here/cuda-tests" --test-threads=1 --nocapture >"$results/tests.log" 2>&1 || failed=1
+        tail -n 4 "$results/tests.log"
+        ;;
+    sanitizer)
+        : >"$results/sanitizer.log"
+        for tool in memcheck racecheck initcheck synccheck; do
+            echo "== $tool" >>"$results/sanitizer.log"
+            # Evidence is written by the test itself, so it counts only if the tool found nothing.
+            FOURTAP_SANITIZER=$tool FOURTAP_EVIDENCE="$results/$tool.jsonl" \
+                compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                "$here/cuda-tests" sanitizer --test-threads=1 >>"$results/sanitizer.log" 2>&1
+            if [ $? -eq 0 ] && [ -s "$results/$tool.jsonl" ]; then
+                cat "$results/$tool.jsonl" >>"$results/evidence.jsonl"
+            else
+                failed=1
+            fi
+            rm -f "$results/$tool.jsonl"
+        done
+        grep -E '^== |ERROR SUMMARY|RACECHECK SUMMARY|test result' "$results/sanitizer.log"
+        ;;
+    bench)
+        "$here/fourtap" bench --device cuda --json "$results/bench.jsonl" >"$results/bench.txt" 2>&1 || failed=1
+        cat "$results/bench.txt"
+        ;;
+    *)
+        echo "unknown part: $part" >&2
+        failed=1
+        ;;
+    esac
+done
+exit $failed

@@ -1,0 +1,69 @@
+//! Everything that must run on a GPU, in one folder: for machines with a GPU but no Rust and no network.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::chore::{cargo, chore, root};
+
+/// What the folder may take, so that it travels easily.
+const MOST_BYTES: u64 = 60 << 20;
+
+/// Builds the command line and the tests that need a GPU into target/gpu-bundle.
+pub fn make() -> Result<(), String> {
+    cargo(["build", "--release", "--locked", "-p", "fourtap-lab"]).run()?;
+    let tests = test_binary()?;
+    let bundle = root().join("target/gpu-bundle");
+    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
+    if bundle.exists() {
+        fs::remove_dir_all(&bundle).map_err(|error| failed("removing the old bundle", error))?;
+    }
+    fs::create_dir_all(&bundle).map_err(|error| failed("making the bundle", error))?;
+    let parts: [(&Path, &str); 3] = [
+        (&root().join("target/release/fourtap"), "fourtap"),
+        (&tests, "cuda-tests"),
+        (&root().join("xtask/gpu-bundle.sh"), "run.sh"),
+    ];
+    let mut bytes = 0;
+    for (from, name) in parts {
+        let to = bundle.join(name);
+        fs::copy(from, &to).map_err(|error| failed(&format!("copying {name}"), error))?;
+        if name != "run.sh" {
+            // Without debugging information a tenth; without a `strip` it is just larger.
+            let _ = chore("strip", &[]).arguments(&[&to]).run();
+        }
+        bytes += fs::metadata(&to).map_or(0, |metadata| metadata.len());
+    }
+    if bytes > MOST_BYTES {
+        return Err(format!(
+            "the bundle takes {bytes} bytes, more than {MOST_BYTES}"
+        ));
+    }
+    println!(
+        "{} ({} MiB): copy it to a machine with a GPU and run `./run.sh RESULTS`",
+        bundle.display(),
+        bytes >> 20
+    );
+    Ok(())
+}
+
+/// The tests that need a GPU, built.
+fn test_binary() -> Result<PathBuf, String> {
+    let build = [
+        "test", "--locked", "--no-run", "-p", "fourtap", "--test", "cuda",
+    ];
+    cargo(build).run()?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(build)
+        .arg("--message-format=json")
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executable = text.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once("\"executable\":\"")?;
+        rest.split_once('"').map(|(path, _)| PathBuf::from(path))
+    });
+    executable.ok_or_else(|| "cargo named no test binary".to_string())
+}
