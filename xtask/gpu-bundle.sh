@@ -24,8 +24,9 @@ for part in $parts; do
         for tool in memcheck racecheck initcheck synccheck; do
             echo "== $tool" >>"$results/sanitizer.log"
             # Evidence is written by the test itself, so it counts only if the tool found nothing.
-            FOURTAP_SANITIZER=$tool FOURTAP_EVIDENCE="$results/$tool.jsonl" \
-                compute-sanitizer --tool "$tool" --error-exitcode 9 \
+            # One thread: the tools lose track of launches from several.
+            RAYON_NUM_THREADS=1 FOURTAP_SANITIZER=$tool FOURTAP_EVIDENCE="$results/$tool.jsonl" \
+                timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
                 "$here/cuda-tests" sanitizer --test-threads=1 >>"$results/sanitizer.log" 2>&1
             if [ $? -eq 0 ] && [ -s "$results/$tool.jsonl" ]; then
                 cat "$results/$tool.jsonl" >>"$results/evidence.jsonl"

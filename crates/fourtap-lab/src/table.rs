@@ -108,10 +108,10 @@ pub fn cuda_results(records: &[Record], [copy, gather]: &[Ceiling; 2]) -> String
     };
     let ceilings = format!(
         "Ceilings, measured in this run: {:.2} TB/s copying device memory; {:.2} TB/s reading random\n\
-         64-byte segments of {:.2} MB.",
+         64-byte segments of {} KiB, which L1 holds.",
         copy.gb_s / 1e3,
         gather.gb_s / 1e3,
-        gather.buffer_bytes as f64 / 1e6
+        gather.buffer_bytes >> 10
     );
     format!("{table}\n{device}{coordinates}{ceilings}\n{VERIFIED}\n{CUDA_CAPTION}\n")
 }

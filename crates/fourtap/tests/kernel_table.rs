@@ -45,6 +45,7 @@ fn kernels() -> Vec<Specialised> {
         per_lane: if value.size() == 2 { 2 } else { 1 },
         split: 1,
         heads_together: if value.size() == 2 { 2 } else { 1 },
+        phases: if value.size() == 2 { 2 } else { 1 },
         dense: true,
         alternate: false,
     };
@@ -52,6 +53,7 @@ fn kernels() -> Vec<Specialised> {
         points: 8,
         pixel_units: 4,
         heads_together: 1,
+        phases: 1,
         alternate: true,
         ..detr(DType::F16)
     };
@@ -61,6 +63,7 @@ fn kernels() -> Vec<Specialised> {
         pixel_units: 8 * 64 * value.size() as u32 / 16,
         per_lane: 1,
         heads_together: 1,
+        phases: 1,
         ..detr(value)
     };
     let small = Gather {
@@ -99,6 +102,7 @@ fn kernels() -> Vec<Specialised> {
             pixel_units: 48,
             per_lane: 1,
             heads_together: 1,
+            phases: 1,
             ..detr(DType::F16)
         },
     ];

@@ -3,7 +3,7 @@
 // One block: 256 threads, each with a sequence of segments that only its group of four lanes shares.
 // One thread: 16 bytes of each segment of its group, eight loads in flight; all words are xored together, so that
 // no load can be left out.
-// Limited by the first- and second-level cache: a load of a warp costs eight other instructions, a quarter of the
+// Limited by the cache that holds the buffer: a load of a warp costs eight other instructions, a quarter of the
 // time the cache takes for its 512 bytes.
 
 typedef unsigned int u32;

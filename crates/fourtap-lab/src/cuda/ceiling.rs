@@ -1,4 +1,4 @@
-//! What a device can do at most, measured: how fast it copies memory and how fast it gathers.
+//! What a device can do at most, measured: how fast it copies memory and how fast its first-level cache is gathered from.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -25,15 +25,32 @@ pub struct Probe {
 
 /// A copy of this size leaves no part of it to the second-level cache.
 const COPIED_BYTES: usize = 1 << 30;
+const COPIED_BYTE: u8 = 0x5a;
+const VECTOR_BYTES: usize = 16;
+const COPY_THREADS: u32 = 512;
+/// Blocks of the copy a multiprocessor.
+const COPY_BLOCKS: u32 = 4;
 
 /// Copies device memory; bytes read and bytes written both count.
 pub fn copy(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
     let context = stopwatch.cuda().context();
     let bytes = COPIED_BYTES.min(context.memory_info()?.free / 4);
+    let bytes = bytes / VECTOR_BYTES * VECTOR_BYTES;
+    let kernel = kernel(stopwatch.cuda(), &COPY)?;
     let mut source = Buffer::alloc(context, bytes)?;
-    let mut target = Buffer::alloc(context, bytes)?;
-    stopwatch.once(|cuda| Ok(source.fill(0x5a, cuda.stream())?))?;
-    let hot = stopwatch.hot(budget, |cuda| Ok(target.copy_from(&source, cuda.stream())?))?;
+    let mut target = Buffer::zeroed(context, bytes)?;
+    stopwatch.once(|cuda| Ok(source.fill(COPIED_BYTE, cuda.stream())?))?;
+    let hot = stopwatch.hot(budget, |cuda| {
+        queue_copy(cuda, &kernel, &source, &mut target)
+    })?;
+    let copied = target.to_vec::<u8>()?;
+    if let Some(at) = copied.iter().position(|&byte| byte != COPIED_BYTE) {
+        return Err(Error::Probe {
+            probe: "copy",
+            expected: format!("{COPIED_BYTE:#x} at byte {at}"),
+            found: format!("{:#x}", copied[at]),
+        });
+    }
     Ok(Probe {
         name: "copy",
         buffer_bytes: bytes as u64,
@@ -42,11 +59,45 @@ pub fn copy(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
     })
 }
 
-const SOURCE: &str = include_str!("../../kernels/probe/gather.cu");
-const ENTRY: &str = "probe_gather";
+/// Queues the copy of one buffer to another of the same size.
+fn queue_copy(cuda: &Cuda, kernel: &Kernel, source: &Buffer, target: &mut Buffer) -> Result<()> {
+    let (from, to) = (source.as_ptr(), target.as_ptr());
+    let count = (source.len() / VECTOR_BYTES) as u64;
+    let pointer = |argument: *const u64| argument.cast_mut().cast::<c_void>();
+    let mut arguments = [pointer(&from), pointer(&to), pointer(&count)];
+    let facts = cuda.device().facts();
+    let shape = Launch {
+        grid: [facts.multiprocessors * COPY_BLOCKS, 1, 1],
+        block: [COPY_THREADS, 1, 1],
+        stream: cuda.stream(),
+        ..Launch::default()
+    };
+    let _entered = cuda.context().enter()?;
+    // SAFETY: the kernel takes two pointers and a count of vectors, as many as each buffer holds; both are kept by
+    // whoever times this.
+    Ok(unsafe { launch(kernel, &shape, &mut arguments) }?)
+}
 
-/// Bytes of the buffer gathered from: one image and head of the workload seed-full in half precision.
-const GATHERED_BYTES: u32 = 19560 * 32 * 2;
+/// A kernel of the lab's own.
+struct Source {
+    name: &'static str,
+    entry: &'static str,
+    text: &'static str,
+}
+
+const COPY: Source = Source {
+    name: "lab-probe-copy",
+    entry: "probe_copy",
+    text: include_str!("../../kernels/probe/copy.cu"),
+};
+const GATHER: Source = Source {
+    name: "lab-probe-gather",
+    entry: "probe_gather",
+    text: include_str!("../../kernels/probe/gather.cu"),
+};
+
+/// Bytes of the buffer gathered from: it stays in the first-level cache, which nothing can gather faster than.
+const GATHERED_BYTES: u32 = 64 << 10;
 const SEGMENT_BYTES: u32 = 64;
 const SEGMENTS: u32 = GATHERED_BYTES / SEGMENT_BYTES;
 /// Lanes that read a segment together.
@@ -61,11 +112,11 @@ const ROUNDS: u32 = 256;
 const CHECKED_BLOCKS: u32 = 2;
 const CHECKED_ROUNDS: u32 = 5;
 
-/// Reads random 64-byte segments of a buffer, after a small case gave the sums it must.
+/// Reads random 64-byte segments of a buffer in the first-level cache, after a small case gave the sums it must.
 pub fn gather(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
     let cuda = stopwatch.cuda();
     let (context, facts) = (cuda.context(), cuda.device().facts());
-    let kernel = kernel(cuda)?;
+    let kernel = kernel(cuda, &GATHER)?;
     let words = words();
     let data = Buffer::from_slice(context, &words)?;
 
@@ -93,19 +144,22 @@ pub fn gather(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
     })
 }
 
-fn program(architecture: Architecture) -> Program {
-    Program {
-        name: "lab-probe-gather".to_string(),
-        source: SOURCE.to_string(),
-        options: Vec::new(),
-        architecture,
+impl Source {
+    fn program(&self, architecture: Architecture) -> Program {
+        Program {
+            name: self.name.to_string(),
+            source: self.text.to_string(),
+            options: Vec::new(),
+            architecture,
+        }
     }
 }
 
-fn kernel(cuda: &Cuda) -> Result<Kernel> {
+fn kernel(cuda: &Cuda, source: &Source) -> Result<Kernel> {
     let (major, minor) = cuda.device().compute_capability();
-    let (code, _) = jit::machine_code(&program(jit::architecture_for(major, minor)?))?;
-    let kernel = Library::load(&code)?.kernel(ENTRY)?;
+    let program = source.program(jit::architecture_for(major, minor)?);
+    let (code, _) = jit::machine_code(&program)?;
+    let kernel = Library::load(&code)?.kernel(source.entry)?;
     kernel.prepare(cuda.context())?;
     Ok(kernel)
 }
@@ -185,19 +239,22 @@ mod tests {
     use fourtap::cuda::jit::{Nvrtc, Resources};
 
     #[test]
-    fn the_probe_compiles_and_keeps_its_loads_in_registers() {
+    fn the_probes_compile_and_keep_their_loads_in_registers() {
         let required = std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_some();
         let nvrtc = match Nvrtc::get() {
             Ok(nvrtc) => nvrtc,
             Err(error) => return assert!(!required, "{error}"),
         };
         for name in ["sm_80", "sm_90a"] {
-            let compiled = nvrtc.compile(&program(name.parse().unwrap())).unwrap();
-            let kernels = Resources::of(&compiled.code).unwrap();
-            assert_eq!(kernels[0].name, ENTRY);
-            assert_eq!(kernels[0].stack_bytes, 0, "{name}");
-            // Eight loads of four registers, or they are not in flight together.
-            assert!(kernels[0].registers > 32, "{name}: {kernels:?}");
+            // Loads of four registers each, or they are not in flight together.
+            for (source, registers) in [(&GATHER, 8 * 4), (&COPY, 4 * 4)] {
+                let program = source.program(name.parse().unwrap());
+                let compiled = nvrtc.compile(&program).unwrap();
+                let kernels = Resources::of(&compiled.code).unwrap();
+                assert_eq!(kernels[0].name, source.entry);
+                assert_eq!(kernels[0].stack_bytes, 0, "{name}");
+                assert!(kernels[0].registers > registers, "{name}: {kernels:?}");
+            }
         }
     }
 

@@ -19,7 +19,8 @@
 // Specialised by: VALUE, LOCATION, WEIGHT (types), CHANNELS, LEVELS, POINTS; PIXEL_UNITS (16-byte units from a pixel to
 // the next); THREADS; PER_LANE (samples a lane works out at a time); SPLIT (groups of lanes that share the samples of a
 // row); HEADS_TOGETHER (heads walked side by side: two 64-byte pixels of different line halves are read in one go);
-// DENSE (whether locations, weights and out are row-major without gaps);
+// PHASES (parts of the levels that warps begin at, so that some wait for the large ones while others read the small
+// ones from L1); DENSE (whether locations, weights and out are row-major without gaps);
 // ALTERNATE (for odd numbers of 64-byte pixels a row: read pixel pairs in an order that gives the same effect).
 
 typedef Element<VALUE> Value;
@@ -36,6 +37,7 @@ static_assert(POINTS % PER_LANE == 0, "the samples of a lane are of one level");
 constexpr int SAMPLES = LEVELS * POINTS;
 constexpr int CHUNK = GROUP * PER_LANE;
 constexpr int CHUNKS = (SAMPLES + CHUNK - 1) / CHUNK;
+static_assert(CHUNKS % PHASES == 0, "each part has as many chunks");
 constexpr bool WHOLE = SAMPLES % CHUNK == 0;
 constexpr bool ONE_LEVEL = POINTS % CHUNK == 0; // a chunk never crosses levels
 constexpr int WARPS = THREADS / 32;
@@ -277,9 +279,9 @@ static __device__ __forceinline__ bool sound(const float (&sums)[VECTOR]) {
 struct Walk {
     const Schedule &schedule;
     u32 turn;  // first row of the turn
-    u32 ahead; // how far the group is into the block's share
+    u32 ahead; // how far the group is into what the block has of the turn
     u32 row;
-    bool live; // whether there is such a row
+    bool live; // whether there is such a row: once there is none, there will be none
 
     __device__ __forceinline__ Walk(const Schedule &schedule, u32 warp, u32 group) : schedule(schedule) {
         turn = 0;
@@ -287,32 +289,30 @@ struct Walk {
         settle();
     }
     __device__ __forceinline__ void settle() {
-        while (ahead >= schedule.share && turn < schedule.rows) {
-            ahead -= schedule.share;
+        const u32 first = blockIdx.x * schedule.share, room = min(schedule.share, schedule.turn - first);
+        while (ahead >= room && turn < schedule.rows) {
+            ahead -= room;
             turn += schedule.turn;
         }
-        const u32 in_turn = blockIdx.x * schedule.share + ahead;
-        row = turn + in_turn;
-        live = turn < schedule.rows && in_turn < schedule.turn && row < schedule.rows;
+        row = turn + first + ahead;
+        live = turn < schedule.rows && row < schedule.rows;
     }
     __device__ __forceinline__ void advance() {
         ahead += WARPS * GROUPS;
         settle();
     }
-    // Whether no lane of the warp will have a row any more.
-    __device__ __forceinline__ bool over() const { return __all_sync(ALL, turn >= schedule.rows); }
 };
 
-// A group's place in its row of records is turned by the record's slot, so that writing a column of records meets no
-// bank of shared memory twice.
-static __device__ __forceinline__ u32 turned(u32 slot, u32 group) {
-    constexpr u32 step = 8 / GROUP > 0 ? 8 / GROUP : 1;
-    return slot * GROUPS + (group ^ (slot / PER_LANE * step & (GROUPS - 1)));
+// Where a group's record of a slot lies, given where its record of slot 0 does. In each slot the groups' order is turned
+// another way, so that writing a column of records meets no bank of shared memory twice.
+static __device__ __forceinline__ u32 record_at(u32 first, u32 slot) {
+    constexpr u32 STEP = 8 / GROUP > 0 ? 8 / GROUP : 1;
+    return (first ^ (slot / PER_LANE * STEP & (GROUPS - 1)) * 16) + slot * (GROUPS * 16);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     msda_forward_gather(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule) {
-    __shared__ Vector records[WARPS][32 * PER_LANE];
+    __shared__ __align__(1024) Vector records[WARPS][32 * PER_LANE]; // aligned so that `record_at` need not carry
     __shared__ int4 levels[LEVELS];
 
     const Arguments &a = arguments;
@@ -328,11 +328,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 group = lane / GROUP, in_group = lane % GROUP, split = in_group / LANES;
     const u32 vector = min(lane % LANES, VECTORS - 1u);
-    const u32 record_base = shared_address(records[warp]);
-    const u32 record_out = shared_address(&records[warp][turned(in_group * PER_LANE, group)]);
+    const u32 first_record = shared_address(&records[warp][group]);
     const u32 level_base = shared_address(levels);
     const u32 last_pair = static_cast<u32>(a.pixels) - 2;
 
+    const int first_chunk = warp % PHASES * (CHUNKS / PHASES);
     Walk walk(schedule, warp, group);
     const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
     char *out = nullptr;
@@ -345,22 +345,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const Place place = place_of(a, schedule, levels, walk.row, vector);
             value = place.value;
             out = place.out;
-            next_location = place.locations + in_group * (PER_LANE * LOCATION_BYTES);
-            next_weight = place.weights + in_group * (PER_LANE * WEIGHT_BYTES);
-            if (has_samples(0)) pending.load(next_location, next_weight);
+            const u32 sample = first_chunk * CHUNK + in_group * PER_LANE;
+            next_location = place.locations + sample * LOCATION_BYTES;
+            next_weight = place.weights + sample * WEIGHT_BYTES;
+            if (has_samples(first_chunk)) pending.load(next_location, next_weight);
         }
     };
     start_row();
     bool suspicious = false;
 
 #pragma unroll 1
-    for (;;) {
-        if (!__any_sync(ALL, walk.live)) {
-            if (walk.over()) break;
-            walk.advance();
-            start_row();
-            continue;
-        }
+    while (__any_sync(ALL, walk.live)) {
         const bool mine = walk.live;
         char *const this_out = out;
         const char *upper = value;
@@ -368,13 +363,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float sums[VECTOR] = {};
 
 #pragma unroll 1
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        for (int done = 0, chunk = first_chunk; done < CHUNKS; done++) {
             const Pending current = pending;
-            if (chunk + 1 < CHUNKS) {
-                next_location += CHUNK * LOCATION_BYTES;
-                next_weight += CHUNK * WEIGHT_BYTES;
+            const int next_chunk = PHASES > 1 && chunk + 1 == CHUNKS ? 0 : chunk + 1;
+            if (done + 1 < CHUNKS) {
+                next_location += (next_chunk - chunk) * (CHUNK * LOCATION_BYTES);
+                next_weight += (next_chunk - chunk) * (CHUNK * WEIGHT_BYTES);
                 if (!WHOLE) pending.clear();
-                if (walk.live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
+                if (walk.live && has_samples(next_chunk)) pending.load(next_location, next_weight);
             } else {
                 walk.advance();
                 start_row();
@@ -385,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
-                store_shared(record_out + v * GROUPS * 16,
+                store_shared(record_at(first_record, in_group * PER_LANE + v),
                              record(current.sample(v), level.x, level.y, level.z, last_pair, group));
             }
             __syncwarp();
@@ -405,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const u32 number = (chunk * CHUNK + slot) / POINTS;
                     below(load_shared(level_base + (WHOLE || number < LEVELS ? number : 0) * 16));
                 }
-                const Vector r = load_shared(record_base + turned(slot, group) * 16);
+                const Vector r = load_shared(record_at(first_record, slot));
                 Vector(&t)[4] = taps[step % 2];
                 float(&b)[3] = by[step % 2];
                 b[0] = __uint_as_float(r.y);
@@ -440,6 +436,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 add(sums, t[2], one * b[2]);
                 add(sums, t[3], second * b[2]);
             }
+            chunk = next_chunk;
         }
 
 #pragma unroll
@@ -454,8 +451,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 
     if (!__any_sync(ALL, suspicious)) return;
-    for (Walk again(schedule, warp, group); !again.over(); again.advance()) {
-        if (!again.live || in_group >= VECTORS) continue;
+    for (Walk again(schedule, warp, group); again.live; again.advance()) {
+        if (in_group >= VECTORS) continue;
         const Place place = place_of(a, schedule, levels, again.row, vector);
         float sums[VECTOR] = {};
         add(sums, load_stored(place.out), 1.0f);

@@ -32,11 +32,29 @@ pub struct Case {
 /// Samples times channels of one case, about: small enough that the oracle takes milliseconds.
 const WORK: usize = 60_000;
 
+/// Which problems a seed may stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taste {
+    /// Any.
+    Any,
+    /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
+    Aligned,
+}
+
 impl Case {
     /// The problem of this seed, the same on every machine.
     pub fn random(seed: u64) -> Self {
+        Case::new(seed, Taste::Any)
+    }
+
+    /// The problem of this seed among those whose channels and rows fill 16 bytes.
+    pub fn aligned(seed: u64) -> Self {
+        Case::new(seed, Taste::Aligned)
+    }
+
+    fn new(seed: u64, taste: Taste) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
-        let (sizes, levels) = random_sizes(rng);
+        let (sizes, levels) = random_sizes(rng, taste);
         let dtype = pick(rng, &DType::ALL);
         let coordinates = [0, 1].map(|_| {
             if rng.random_bool(0.5) {
@@ -50,11 +68,11 @@ impl Case {
         let mut numbers = seeds.map(Xoshiro256PlusPlus::seed_from_u64);
         let [of_value, of_locations, of_weights, of_grad] = &mut numbers;
 
-        let storage = random_storage(rng, 4, true);
+        let storage = random_storage(rng, 4, true, taste);
         let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || {
             of_value.random_range(-1.0..1.0)
         });
-        let storage = random_storage(rng, 6, true);
+        let storage = random_storage(rng, 6, true, taste);
         let mut index = 0;
         let sampling_locations = Tensor::from_fn(
             coordinates[0],
@@ -71,7 +89,7 @@ impl Case {
                 random_location(of_locations, size, hostile)
             },
         );
-        let storage = random_storage(rng, 5, true);
+        let storage = random_storage(rng, 5, true, taste);
         let scale = 1.0 / (sizes.levels * sizes.points).max(1) as f64;
         let attention_weights =
             Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
@@ -81,11 +99,11 @@ impl Case {
                     of_weights.random_range(-1.0..3.0) * scale
                 }
             });
-        let storage = random_storage(rng, 3, true);
+        let storage = random_storage(rng, 3, true, taste);
         let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || {
             of_grad.random_range(-1.0..1.0)
         });
-        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false));
+        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false, taste));
         Case {
             seed,
             levels,
@@ -117,9 +135,10 @@ fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
-fn random_sizes(rng: &mut Xoshiro256PlusPlus) -> (Sizes, Levels) {
+fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: Taste) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
+            _ if taste == Taste::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
             _ => pick(
@@ -199,9 +218,18 @@ fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> 
     }
 }
 
-fn random_storage(rng: &mut Xoshiro256PlusPlus, rank: usize, input: bool) -> Storage {
+fn random_storage(rng: &mut Xoshiro256PlusPlus, rank: usize, input: bool, taste: Taste) -> Storage {
     let mut storage = Storage::dense(rank);
     if rng.random_bool(0.6) {
+        return storage;
+    }
+    if taste == Taste::Aligned {
+        // Gaps between rows only: after the channels of value and out, and after the samples of a row.
+        storage.guard = 16;
+        let inner = if rank < 5 { 1 } else { rank - 3 };
+        for gap in &mut storage.gaps[..rank - inner] {
+            *gap = pick(rng, &[0, 16, 32]);
+        }
         return storage;
     }
     storage.guard = 19;

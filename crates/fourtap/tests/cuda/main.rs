@@ -5,6 +5,7 @@ mod calls;
 mod concurrent;
 mod gpu;
 mod hostile;
+mod large;
 mod oracle;
 mod reproducible;
 mod sanitizer;

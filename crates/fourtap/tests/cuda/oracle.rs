@@ -1,8 +1,10 @@
 //! Random problems against the oracle, every element.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fourtap::Error;
+use fourtap::cuda::Cuda;
 use fourtap::cuda::msda::Wanted;
 use fourtap::verify::{Case, Failure, LevelsIn, check_forward_on_cuda};
 use rayon::prelude::*;
@@ -17,20 +19,29 @@ pub fn cases() -> u64 {
         .unwrap_or(2000)
 }
 
-/// Forward of problems `seeds` with every kernel that can serve them, levels in host and device memory. Returns how
-/// often each kernel was used.
-pub fn check(seeds: std::ops::Range<u64>) -> Option<[u64; 2]> {
-    let cuda = gpu::device()?;
-    let used = [AtomicU64::new(0), AtomicU64::new(0)];
+/// How often each kernel gave what the oracle gives.
+#[derive(Debug, Default)]
+pub struct Served {
+    pub gather: AtomicU64,
+    pub channel: AtomicU64,
+}
+
+/// Forward of the cases with every kernel that can serve them, levels in host and device memory.
+pub fn check(cuda: &Cuda, seeds: Range<u64>, case_of: fn(u64) -> Case) -> Served {
+    let served = Served::default();
     // In parallel, because nearly every problem needs a kernel of its own compiled.
     seeds.into_par_iter().for_each(|seed| {
-        let case = Case::random(seed);
-        for (used, wanted) in used.iter().zip([Wanted::Gather, Wanted::Channel]) {
+        let case = case_of(seed);
+        for (wanted, served) in [
+            (Wanted::Gather, &served.gather),
+            (Wanted::GatherMany, &served.gather),
+            (Wanted::Channel, &served.channel),
+        ] {
             for levels in [LevelsIn::Host, LevelsIn::Device] {
                 match check_forward_on_cuda(&case, &cuda.with_kernel(wanted), levels) {
-                    Ok(()) => drop(used.fetch_add(1, Ordering::Relaxed)),
+                    Ok(()) => drop(served.fetch_add(1, Ordering::Relaxed)),
                     Err(Failure::Refused(Error::Unsupported { .. }))
-                        if wanted == Wanted::Gather => {}
+                        if wanted != Wanted::Channel => {}
                     Err(failure) => {
                         panic!("seed {seed}, {wanted:?}, levels in {levels:?}: {failure}")
                     }
@@ -38,27 +49,31 @@ pub fn check(seeds: std::ops::Range<u64>) -> Option<[u64; 2]> {
             }
         }
     });
-    Some(used.map(AtomicU64::into_inner))
+    served
+}
+
+/// Says what was proven.
+pub fn evidence(cuda: &Cuda, check: &str, served: Served) {
+    for (kernel, count) in [
+        ("msda_forward_gather", served.gather.into_inner()),
+        ("msda_forward_channel", served.channel.into_inner()),
+    ] {
+        println!("{check}: {kernel} served {count}");
+        // A kernel nobody chose has not been tested.
+        assert!(count > 0, "{kernel}");
+        let details = format!("{count} results, every element, 0 mismatches");
+        gpu::evidence(cuda, check, &[kernel], &details);
+    }
 }
 
 #[test]
 fn random_problems_match_the_oracle() {
-    let Some([gather, channel]) = check(0..cases()) else {
-        return;
-    };
-    println!("gather served {gather}, channel {channel}");
-    // A kernel nobody chose has not been tested.
-    assert!(gather * 20 > channel, "gather served only {gather}");
-    let cuda = gpu::device().unwrap();
-    for (kernel, count) in [
-        ("msda_forward_gather", gather),
-        ("msda_forward_channel", channel),
-    ] {
-        gpu::evidence(
-            &cuda,
-            "oracle",
-            &[kernel],
-            &format!("{count} results, every element, 0 mismatches"),
-        );
-    }
+    let Some(cuda) = gpu::device() else { return };
+    let served = check(&cuda, 0..cases(), Case::random);
+    let aligned = check(&cuda, 0..cases(), Case::aligned);
+    served
+        .gather
+        .fetch_add(aligned.gather.into_inner(), Ordering::Relaxed);
+    assert!(served.gather.load(Ordering::Relaxed) > cases());
+    evidence(&cuda, "oracle", served);
 }

@@ -76,6 +76,10 @@ impl Kind {
             .into_iter()
             .find(|&heads| heads * lanes <= 8 && self.heads.is_multiple_of(heads))
             .unwrap_or(1);
+        let per_lane = if in_pairs { 2 } else { 1 };
+        let chunks = samples.div_ceil(group * per_lane);
+        // Measured to pay for 64 bytes a pixel and several heads; otherwise L1 loses more than waiting costs.
+        let in_phases = lanes == 4 && heads_together > 1 && split == 1 && chunks.is_multiple_of(2);
         Gather {
             types: self.types,
             channels: self.channels as u32,
@@ -83,9 +87,10 @@ impl Kind {
             points: self.points as u32,
             pixel_units,
             threads: if split > 1 { 64 } else { 896 },
-            per_lane: if in_pairs { 2 } else { 1 },
+            per_lane: per_lane as u32,
             split: split as u32,
             heads_together: heads_together as u32,
+            phases: if in_phases { 2 } else { 1 },
             dense: true,
             alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
         }

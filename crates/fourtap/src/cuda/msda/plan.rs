@@ -19,6 +19,8 @@ pub enum Wanted {
     Best,
     /// Sixteen bytes of channels a lane.
     Gather,
+    /// The same in its form for many rows, however few there are: what large problems run, on small ones.
+    GatherMany,
     /// One thread a channel, the form everybody else ships: what speed is measured against.
     Channel,
 }
@@ -63,9 +65,9 @@ const CHANNEL_THREADS: u32 = 256;
 impl Plan {
     /// For `call` on a device.
     pub(super) fn new(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Result<Plan> {
-        match (wanted, gather(call, facts)) {
-            (Wanted::Best | Wanted::Gather, Ok(plan)) => Ok(plan),
-            (Wanted::Gather, Err(reason)) => Err(Error::Unsupported {
+        match (wanted, gather(call, facts, wanted)) {
+            (Wanted::Best | Wanted::Gather | Wanted::GatherMany, Ok(plan)) => Ok(plan),
+            (Wanted::Gather | Wanted::GatherMany, Err(reason)) => Err(Error::Unsupported {
                 backend: "cuda",
                 expected: "a problem the gather kernel can serve".to_string(),
                 found: reason,
@@ -148,7 +150,11 @@ fn rows_are_dense(call: &Forward<'_>) -> bool {
 }
 
 /// The plan for the gather kernel, or in words why it cannot serve the call.
-fn gather(call: &Forward<'_>, facts: &DeviceFacts) -> std::result::Result<Plan, String> {
+fn gather(
+    call: &Forward<'_>,
+    facts: &DeviceFacts,
+    wanted: Wanted,
+) -> std::result::Result<Plan, String> {
     let problem = &call.problem;
     let sizes = problem.sizes();
     let kind = Kind {
@@ -192,8 +198,8 @@ fn gather(call: &Forward<'_>, facts: &DeviceFacts) -> std::result::Result<Plan, 
     )?;
 
     // Too few rows to fill the device with warps: share each row's samples among more of them.
-    let small = rows * kind.lanes() < facts.multiprocessors as usize * SMALL_THREADS;
-    let mut gather = kind.gather(pixel_units as u32, small);
+    let few = rows * kind.lanes() < facts.multiprocessors as usize * SMALL_THREADS;
+    let mut gather = kind.gather(pixel_units as u32, few && wanted != Wanted::GatherMany);
     gather.dense = rows_are_dense(call);
     let coordinates = |per_lane: usize| -> std::result::Result<(), String> {
         let (locations, weights) = (
@@ -222,6 +228,7 @@ fn gather(call: &Forward<'_>, facts: &DeviceFacts) -> std::result::Result<Plan, 
     };
     if gather.per_lane == 2 && coordinates(2).is_err() {
         gather.per_lane = 1;
+        gather.phases = 1;
     }
     coordinates(gather.per_lane as usize)?;
     let (schedule, blocks) = schedule(sizes, &gather, facts);

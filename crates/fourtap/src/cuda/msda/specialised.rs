@@ -58,6 +58,8 @@ pub struct Gather {
     pub split: u32,
     /// Heads walked side by side.
     pub heads_together: u32,
+    /// Parts of the levels that warps begin at.
+    pub phases: u32,
     /// Whether locations, weights and out are row-major without gaps.
     pub dense: bool,
     /// Whether pixel pairs are read in an order that depends on their place.
@@ -150,6 +152,7 @@ impl Specialised {
                     ("PER_LANE", number(gather.per_lane)),
                     ("SPLIT", number(gather.split)),
                     ("HEADS_TOGETHER", number(gather.heads_together)),
+                    ("PHASES", number(gather.phases)),
                     ("DENSE", flag(gather.dense)),
                     ("ALTERNATE", flag(gather.alternate)),
                     (

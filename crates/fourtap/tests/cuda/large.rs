@@ -1,0 +1,113 @@
+//! Problems too large for the oracle, every element against the kernel of one thread a channel, which the oracle has
+//! checked: rows in several turns, in strips, side by side.
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::Plain;
+use fourtap::cuda::msda::Wanted;
+use fourtap::msda::{self, Levels, Sizes};
+use fourtap::{Backend, Element, f16};
+
+use crate::gpu;
+use crate::tensors::{OnDevice, Problem};
+
+/// Largest distance, over the largest magnitude, of the two kernels' results.
+fn distance<T: Element + Plain>(cuda: &Cuda, levels: &Levels, sizes: Sizes) -> f64 {
+    let problem = Problem::new::<T>(cuda, sizes);
+    let [fast, plain] = [Wanted::Gather, Wanted::Channel].map(|wanted| {
+        let mut out = OnDevice::poisoned(cuda, T::DTYPE, &sizes.out());
+        let backend = Backend::Cuda(cuda.with_kernel(wanted));
+        msda::forward(&backend, problem.inputs(levels), out.view_mut()).unwrap();
+        gpu::wait(cuda);
+        out.buffer.to_vec::<T>().unwrap()
+    });
+    let numbers = |result: &[T]| result.iter().map(|x| x.to_f64()).collect::<Vec<_>>();
+    let (fast, plain) = (numbers(&fast), numbers(&plain));
+    let largest = plain.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    // NaN is the farthest of all.
+    let distance = |(a, b): (&f64, &f64)| match (a - b).abs() {
+        apart if apart.is_nan() => f64::INFINITY,
+        apart => apart,
+    };
+    fast.iter().zip(&plain).map(distance).fold(0.0, f64::max) / largest
+}
+
+#[test]
+fn large_problems_agree_with_the_plain_kernel_in_every_element() {
+    let Some(cuda) = gpu::device() else { return };
+    let pyramid = Levels::packed(&[(50, 83), (25, 42), (13, 21), (7, 1)]).unwrap();
+    let pixels = pyramid.pixels();
+    let sizes = Sizes {
+        images: 5,
+        pixels,
+        heads: 8,
+        channels: 32,
+        queries: pixels,
+        levels: 4,
+        points: 4,
+    };
+    let several = [
+        ("queries are pixels", sizes),
+        (
+            "linear",
+            Sizes {
+                queries: pixels - 1,
+                ..sizes
+            },
+        ),
+        (
+            "one head",
+            Sizes {
+                images: 31,
+                heads: 1,
+                points: 8,
+                queries: 7001,
+                ..sizes
+            },
+        ),
+        (
+            "three heads",
+            Sizes {
+                images: 7,
+                heads: 3,
+                points: 2,
+                ..sizes
+            },
+        ),
+        (
+            "wide",
+            Sizes {
+                channels: 64,
+                points: 8,
+                queries: 10_007,
+                ..sizes
+            },
+        ),
+        (
+            "idle lanes",
+            Sizes {
+                channels: 48,
+                points: 3,
+                ..sizes
+            },
+        ),
+        (
+            "narrow",
+            Sizes {
+                channels: 8,
+                points: 5,
+                ..sizes
+            },
+        ),
+    ];
+    for (name, sizes) in several {
+        let found = distance::<f16>(&cuda, &pyramid, sizes);
+        assert!(found < 1.5e-3, "{name}, f16: {found:e}");
+        let found = distance::<f32>(&cuda, &pyramid, sizes);
+        assert!(found < 2e-6, "{name}, f32: {found:e}");
+    }
+    let details = format!(
+        "{} large problems, every element, f16 and f32",
+        several.len()
+    );
+    gpu::evidence(&cuda, "large", &["msda_forward_gather"], &details);
+}
