@@ -26,7 +26,7 @@ for part in $parts; do
             # Evidence is written by the test itself, so it counts only if the tool found nothing.
             # One thread: the tools lose track of launches from several.
             RAYON_NUM_THREADS=1 FOURTAP_SANITIZER=$tool FOURTAP_EVIDENCE="$results/$tool.jsonl" \
-                timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                timeout "${FOURTAP_SANITIZER_SECONDS:-300}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
                 "$here/cuda-tests" sanitizer --test-threads=1 >>"$results/sanitizer.log" 2>&1
             if [ $? -eq 0 ] && [ -s "$results/$tool.jsonl" ]; then
                 cat "$results/$tool.jsonl" >>"$results/evidence.jsonl"

@@ -130,11 +130,15 @@ static __device__ __forceinline__ Axis axis(float location, float size) {
     return a;
 }
 
-// What the lanes of a group need to know of a sample.
+// Pixels from a row of a level to the next; 0 if it has but one, which then counts as its own next.
+static __device__ __forceinline__ u32 rows_apart(Vector level) { return static_cast<int>(level.y) > 1 ? level.x : 0u; }
+
+// What the lanes of a group need to know of a sample. The last pair of pixels of which the pair below exists too is
+// `last_pair`.
 static __device__ __forceinline__ Vector record(Sample sample, int width, int height, u32 start, u32 last_pair, u32 group) {
     const Axis x = axis(sample.x, static_cast<float>(width)), y = axis(sample.y, static_cast<float>(height));
     const float weight = sample.weight * x.inside * y.inside;
-    // A level one pixel wide may have no pixel to the right: then the pair is the one that ends with this pixel.
+    // In a level one pixel wide there may be no pixel to the right: then the pair is the one that ends with this pixel.
     const u32 pixel = start + y.first * width + x.first, pair = min(pixel, last_pair);
     float second = x.second + static_cast<float>(pixel - pair);
     u32 place = pair * PIXEL_UNITS;
@@ -330,8 +334,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 vector = min(lane % LANES, VECTORS - 1u);
     const u32 first_record = shared_address(&records[warp][group]);
     const u32 level_base = shared_address(levels);
-    const u32 last_pair = static_cast<u32>(a.pixels) - 2;
-
     const int first_chunk = warp % PHASES * (CHUNKS / PHASES);
     Walk walk(schedule, warp, group);
     const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
@@ -378,6 +380,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
             const u32 sample = chunk * CHUNK + in_group * PER_LANE;
             const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+            const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
@@ -388,8 +391,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
             const char *lower = upper;
             const auto below = [&](Vector level) {
-                const int width = level.x, height = level.y;
-                lower = upper + static_cast<u64>(height > 1 ? static_cast<u32>(width) * PIXEL_UNITS : 0u) * 16;
+                lower = upper + static_cast<u64>(rows_apart(level) * PIXEL_UNITS) * 16;
                 asm("" : "+l"(lower));
             };
             if (ONE_LEVEL) below(level);

@@ -165,7 +165,8 @@ fn gather(
         points: sizes.points,
     };
     kind.expect_gather()?;
-    if sizes.pixels < 2 {
+    // Each sample reads two pairs of pixels.
+    if sizes.pixels < 3 {
         return Err(format!("{} pixels", sizes.pixels));
     }
     let value = aligned(
