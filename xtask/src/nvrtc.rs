@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::chore::{chore, root};
 
-/// The version kernels/table.txt was written with.
+/// The versions kernels/table.txt was written with.
 const PACKAGES: [&str; 3] = [
     "nvidia-cuda-nvrtc==13.0.88",
-    "nvidia-cuda-cuobjdump",
-    "nvidia-cuda-nvdisasm",
+    "nvidia-cuda-cuobjdump==13.4.92",
+    "nvidia-cuda-nvdisasm==13.4.92",
 ];
 
 /// Where things are.

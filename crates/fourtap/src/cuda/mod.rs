@@ -51,7 +51,25 @@ pub enum CudaError {
     /// A kernel could not be compiled or found.
     #[error(transparent)]
     Jit(#[from] JitError),
+    /// The device lacks instructions the kernels are made of.
+    #[error(
+        "cuda:{ordinal} ({name}): expected compute capability {}.{} or later, found {}.{}",
+        .needed.0, .needed.1, .found.0, .found.1
+    )]
+    OldDevice {
+        /// Its number.
+        ordinal: usize,
+        /// Its name.
+        name: String,
+        /// What it has.
+        found: (u32, u32),
+        /// What is needed.
+        needed: (u32, u32),
+    },
 }
+
+/// The oldest devices with bf16 arithmetic and minima that keep NaN.
+const OLDEST: (u32, u32) = (8, 0);
 
 impl From<DriverError> for crate::Error {
     fn from(error: DriverError) -> Self {
@@ -78,6 +96,15 @@ impl Cuda {
     /// Device number `ordinal` and its default stream.
     pub fn new(ordinal: usize) -> Result<Self, CudaError> {
         let device = Driver::get()?.device(ordinal)?;
+        let found = device.compute_capability();
+        if found < OLDEST {
+            return Err(CudaError::OldDevice {
+                ordinal,
+                name: device.name().to_string(),
+                found,
+                needed: OLDEST,
+            });
+        }
         Ok(Cuda {
             context: Context::primary(device)?,
             stream: 0,
