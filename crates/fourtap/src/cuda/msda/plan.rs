@@ -232,7 +232,7 @@ fn gather(
         gather.phases = 1;
     }
     coordinates(gather.per_lane as usize)?;
-    let (schedule, blocks) = schedule(sizes, &gather, facts);
+    let (schedule, blocks) = schedule(sizes, &gather, facts.multiprocessors, facts.l2_bytes);
     Ok(Plan {
         kernel: Specialised::Gather(gather),
         blocks,

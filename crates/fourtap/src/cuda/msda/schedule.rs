@@ -2,18 +2,22 @@
 
 use super::arguments::{Divisor, Schedule};
 use super::specialised::Gather;
-use crate::cuda::driver::DeviceFacts;
 use crate::msda::Sizes;
 
 /// The rows each block takes, and how many blocks there are. Rows are what neighbours share pixels by: those a block
 /// takes together should be near each other, and all blocks together should not need more pixels than L2 holds.
-pub(super) fn schedule(sizes: &Sizes, gather: &Gather, facts: &DeviceFacts) -> (Schedule, u32) {
+pub(super) fn schedule(
+    sizes: &Sizes,
+    gather: &Gather,
+    multiprocessors: u32,
+    l2_bytes: u32,
+) -> (Schedule, u32) {
     let rows = (sizes.images * sizes.queries * sizes.heads) as u32;
     let at_once = gather.rows_a_block();
     let plane = sizes.queries as u32 * gather.heads_together;
     let planes_an_image = sizes.heads as u32 / gather.heads_together;
     let queries_are_pixels = sizes.queries == sizes.pixels;
-    let multiprocessors = facts.multiprocessors.max(1);
+    let multiprocessors = multiprocessors.max(1);
     let granule = gather.rows_a_warp();
 
     let (turn, share, blocks) = if gather.split > 1 {
@@ -33,7 +37,7 @@ pub(super) fn schedule(sizes: &Sizes, gather: &Gather, facts: &DeviceFacts) -> (
             * gather.heads_together as u64
             * gather.channels as u64
             * gather.types.value.size() as u64;
-        let held = (facts.l2_bytes as u64 / 2 / plane_bytes).clamp(1, planes as u64) as u32;
+        let held = (l2_bytes as u64 / 2 / plane_bytes).clamp(1, planes as u64) as u32;
         // Turns of the same size keep everybody busy to the end.
         let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
         let planes_a_turn = match even {
@@ -42,7 +46,8 @@ pub(super) fn schedule(sizes: &Sizes, gather: &Gather, facts: &DeviceFacts) -> (
         };
         let turn = planes_a_turn * plane;
         let share = turn.div_ceil(multiprocessors).next_multiple_of(granule);
-        (turn, share, multiprocessors)
+        // No block without a row of the turn: it would take those of the next.
+        (turn, share, turn.div_ceil(share))
     };
     let schedule = Schedule {
         rows,
@@ -55,4 +60,89 @@ pub(super) fn schedule(sizes: &Sizes, gather: &Gather, facts: &DeviceFacts) -> (
         by_planes_an_image: Divisor::new(planes_an_image.max(1)),
     };
     (schedule, blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::msda::{Kind, Types};
+    use crate::dtype::DType;
+
+    /// How often each row is taken, walked as `Walk` of kernels/msda/forward_gather.cu does.
+    fn taken(schedule: &Schedule, blocks: u32, at_once: u32) -> Vec<u32> {
+        let mut taken = vec![0; schedule.rows as usize];
+        for block in 0..blocks {
+            let first = block * schedule.share;
+            let room = schedule.share.min(schedule.turn - first);
+            for mut ahead in 0..at_once {
+                let mut turn = 0;
+                loop {
+                    while ahead >= room && turn < schedule.rows {
+                        ahead -= room;
+                        turn += schedule.turn;
+                    }
+                    let row = turn + first + ahead;
+                    if turn >= schedule.rows || row >= schedule.rows {
+                        break;
+                    }
+                    taken[row as usize] += 1;
+                    ahead += at_once;
+                }
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn every_row_is_taken_once() {
+        let types = Types {
+            value: DType::F16,
+            locations: DType::F32,
+            weights: DType::F32,
+        };
+        for multiprocessors in [1, 7, 46, 132] {
+            for l2_bytes in [0, 100_000, 50 << 20] {
+                for (images, queries, heads) in [
+                    (1, 1, 1),
+                    (1, 300, 8),
+                    (3, 977, 8),
+                    (5, 1000, 3),
+                    (11, 4001, 1),
+                    (2, 20_011, 2),
+                    (1, 60_000, 4),
+                ] {
+                    for channels in [8, 32, 64, 256] {
+                        for pixels in [977, 5000] {
+                            let sizes = Sizes {
+                                images,
+                                pixels,
+                                heads,
+                                channels,
+                                queries,
+                                levels: 4,
+                                points: 4,
+                            };
+                            let kind = Kind {
+                                types,
+                                heads,
+                                channels,
+                                levels: 4,
+                                points: 4,
+                            };
+                            for few_rows in [false, true] {
+                                let gather = kind.gather(64, few_rows);
+                                let (schedule, blocks) =
+                                    schedule(&sizes, &gather, multiprocessors, l2_bytes);
+                                let taken = taken(&schedule, blocks, gather.rows_a_block());
+                                assert!(
+                                    taken.iter().all(|&times| times == 1),
+                                    "{sizes:?} {gather:?} on {multiprocessors}: {schedule:?}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
