@@ -2,23 +2,11 @@
 
 use fourtap::cpu::{Cpu, Simd};
 use fourtap::msda::{self, Gradients, Inputs, Levels, oracle};
-use fourtap::verify::{Storage, Tensor};
+use fourtap::verify::{HOSTILE, Storage, Tensor};
 use fourtap::{Backend, DType, View, ViewMut};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-
-const HOSTILE: [f64; 9] = [
-    f64::NAN,
-    f64::INFINITY,
-    f64::NEG_INFINITY,
-    1e38,
-    -1e38,
-    3e9,
-    -3e9,
-    1e-45,
-    -0.0,
-];
 
 /// Numbers in the range, one in four hostile.
 fn numbers(rng: &mut Xoshiro256PlusPlus, hostile: bool) -> impl FnMut() -> f64 {

@@ -32,6 +32,19 @@ pub struct Case {
 /// Samples times channels of one case, about: small enough that the oracle takes milliseconds.
 const WORK: usize = 60_000;
 
+/// Numbers that ruin a computation which is not careful, in locations, weights or values.
+pub const HOSTILE: [f64; 9] = [
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    1e38,
+    -1e38,
+    3e9,
+    -3e9,
+    1e-40,
+    -0.0,
+];
+
 /// Which problems a seed may stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taste {
@@ -200,20 +213,7 @@ fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> 
         0 | 1 => (rng.random_range(0.0..size).floor() + 0.5) / size,
         2 => rng.random_range(0.0..size).floor() / size,
         3 => pick(rng, &[-0.5, 0.0, size, size + 0.5]) / size,
-        4 if hostile => pick(
-            rng,
-            &[
-                f64::NAN,
-                f64::INFINITY,
-                f64::NEG_INFINITY,
-                1e38,
-                -1e38,
-                3e9,
-                -3e9,
-                1e-40,
-                -0.0,
-            ],
-        ),
+        4 if hostile => pick(rng, &HOSTILE),
         _ => rng.random_range(-0.2..1.2),
     }
 }

@@ -8,7 +8,7 @@ mod cuda;
 mod rule;
 mod tensor;
 
-pub use case::Case;
+pub use case::{Case, HOSTILE};
 pub use check::{Failure, backends, check};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, LevelsIn, check_forward_on_cuda};

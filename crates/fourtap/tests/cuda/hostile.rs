@@ -3,7 +3,7 @@
 use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::Wanted;
 use fourtap::msda::{self, CudaLevels, Levels, Sizes, oracle};
-use fourtap::verify::{Case, CudaCase, LevelsIn, Storage, Tensor};
+use fourtap::verify::{Case, CudaCase, HOSTILE, LevelsIn, Storage, Tensor};
 use fourtap::{Backend, DType, f16};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
@@ -11,18 +11,6 @@ use rand::{RngExt, SeedableRng};
 
 use crate::gpu;
 use crate::tensors::{OnDevice, Problem};
-
-const HOSTILE: [f64; 9] = [
-    f64::NAN,
-    f64::INFINITY,
-    f64::NEG_INFINITY,
-    1e38,
-    -1e38,
-    3e9,
-    -3e9,
-    1e-45,
-    -0.0,
-];
 
 /// Whether a sum of this magnitude may come out as infinity or NaN in one order of terms or another.
 fn may_overflow(mass: f64, dtype: DType) -> bool {
