@@ -88,7 +88,7 @@ def time_pytorch(inputs, direction, repeats):
 
 def time_fourtap(program, file, direction):
     """The record of `fourtap bench` on the tensors in `file`; it verifies against its oracle first."""
-    command = [program, "bench", file, "--direction", direction, "--json", "-"]
+    command = [program, "bench", file, "--device", "cpu", "--direction", direction, "--json", "-"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (record,) = [json.loads(line) for line in printed.splitlines()]
     return record
@@ -97,7 +97,8 @@ def time_fourtap(program, file, direction):
 def compare_results(program, file, folder, inputs):
     """Refuses to go on unless both sides compute the same."""
     output = folder / "output.safetensors"
-    subprocess.run([program, "run", file, "-o", output, "--grad", "--force"], check=True, capture_output=True)
+    command = [program, "run", file, "-o", output, "--device", "cpu", "--grad", "--force"]
+    subprocess.run(command, check=True, capture_output=True)
     ours = load_file(output)
     theirs = time_pytorch(inputs, "forward", 1)[1] | time_pytorch(inputs, "backward", 1)[1]
     for name, expected in theirs.items():

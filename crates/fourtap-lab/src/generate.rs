@@ -18,6 +18,12 @@ use crate::workload::Reference;
 /// How far, in pixels of each level, "local" points scatter around the reference point.
 const LOCAL_SIGMA: f64 = 4.0;
 
+/// Pixels of each level, in x and in y, that "window" points share.
+const WINDOW: f64 = 6.0;
+
+/// Where that window begins, as a share of width and height.
+const WINDOW_START: f64 = 0.4;
+
 /// Elements of a tensor that share a stream.
 const CHUNK: usize = 1 << 15;
 
@@ -132,6 +138,7 @@ pub fn locations(
                     *location = match distribution {
                         Distribution::Uniform => array::from_fn(|_| rng.random()),
                         Distribution::Local => around(centre, level, &mut rng),
+                        Distribution::Window => in_window(level, &mut rng),
                     };
                 }
             }
@@ -144,6 +151,16 @@ fn around(centre: [f64; 2], level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32
     array::from_fn(|xy| {
         let normal: f64 = StandardNormal.sample(rng);
         (centre[xy] + LOCAL_SIGMA * normal / size[xy] as f64) as f32
+    })
+}
+
+fn in_window(level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {
+    let size = [level.width, level.height];
+    array::from_fn(|xy| {
+        let size = size[xy] as f64;
+        let window = WINDOW.min(size);
+        let start = (WINDOW_START * size).min(size - window);
+        ((start + window * rng.random::<f64>()) / size) as f32
     })
 }
 
@@ -286,6 +303,36 @@ mod tests {
                     "{reference:?}: sigma {sigma}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn window_points_share_six_pixels_of_each_level() {
+        let (mut sizes, _) = sizes();
+        let shapes = [(100, 167), (13, 21), (7, 8), (3, 1)];
+        let levels = Levels::packed(&shapes).unwrap();
+        sizes.queries = 1000;
+        let array = locations(&sizes, &levels, Reference::Random, Distribution::Window, 3).unwrap();
+        let mut range = [[(f64::MAX, f64::MIN); 2]; 4];
+        let locations = array.elements::<f32>().as_chunks::<2>().0;
+        for (index, location) in locations.iter().enumerate() {
+            let level = index / sizes.points % sizes.levels;
+            let size = [shapes[level].1, shapes[level].0];
+            for xy in 0..2 {
+                let pixel = location[xy] as f64 * size[xy] as f64;
+                let (low, high) = &mut range[level][xy];
+                (*low, *high) = (low.min(pixel), high.max(pixel));
+            }
+        }
+        let expected = [
+            [(66.8, 72.8), (40.0, 46.0)],
+            [(8.4, 14.4), (5.2, 11.2)],
+            [(2.0, 8.0), (1.0, 7.0)],
+            [(0.0, 1.0), (0.0, 3.0)],
+        ];
+        for (found, expected) in range.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((found.0 - expected.0).abs() < 0.01, "{range:?}");
+            assert!((found.1 - expected.1).abs() < 0.01, "{range:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use fourtap::msda::{Problem, Traffic};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Direction;
-use crate::cuda::Probe;
+use crate::cuda::{Mode, Probe};
 use crate::statistics::Summary;
 use crate::target::Device;
 use crate::verification::Verification;
@@ -28,7 +28,7 @@ pub struct Record {
     pub unix_time: u64,
     /// What was computed.
     pub workload: String,
-    /// "uniform", "local" or "file".
+    /// "uniform", "local", "window" or "file".
     pub distribution: String,
     /// Seed of the random numbers.
     pub seed: u64,
@@ -77,11 +77,20 @@ impl Record {
 /// What only a result on CUDA has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CudaResult {
-    /// The kernel and its launch; none for a pass the library gives no account of.
-    pub kernel: Option<String>,
-    /// Hash of the kernel's source and of all it was compiled with.
-    pub kernel_fingerprint: Option<String>,
-    /// Launches that make one of `samples_ms` together.
+    /// The kernels and their launches.
+    pub kernel: String,
+    /// Hash of the kernel's source and of all it was compiled with; of backward's kernels one after another, of the
+    /// sources only.
+    pub kernel_fingerprint: String,
+    /// The mode asked for; forward has but one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether every run gives the same bits: in fast mode some problems only.
+    pub reproducible: bool,
+    /// Bytes of memory to work in, given; forward needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_bytes: Option<usize>,
+    /// Computations that make one of `samples_ms` together.
     pub launches_a_sample: u32,
     /// Every timing with the second-level cache overwritten before.
     pub cold_samples_ms: Vec<f64>,
@@ -91,21 +100,29 @@ pub struct CudaResult {
     pub cold_ci_low_ms: f64,
     /// Upper end.
     pub cold_ci_high_ms: f64,
-    /// Bytes the samples ask for over the median, as a share of the gather ceiling.
-    pub share_of_gather_ceiling: f64,
+    /// Bytes the samples ask for over the median, as a share of the gather ceiling; none for backward, which adds to
+    /// as many bytes as it reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_of_gather_ceiling: Option<f64>,
     /// The time it takes to copy the compulsory bytes, as a share of the median.
     pub share_of_dram_floor: f64,
-    /// The kernel of one thread a channel in the same run; none if that is what was timed.
-    pub ruler: Option<Ruler>,
+    /// Backward in deterministic mode in the same run; none if what was timed is reproducible as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deterministic: Option<Beside>,
+    /// The kernels of one thread a channel in the same run and mode; none if that is what was timed.
+    pub ruler: Option<Beside>,
 }
 
-/// What a kernel is measured against.
+/// Another way to the same result, in the same run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Ruler {
-    /// The kernel and its launch.
-    pub kernel: Option<String>,
-    /// Hash of the kernel's source and of all it was compiled with.
-    pub kernel_fingerprint: Option<String>,
+pub struct Beside {
+    /// The kernels and their launches.
+    pub kernel: String,
+    /// As in [`CudaResult`].
+    pub kernel_fingerprint: String,
+    /// Bytes of memory to work in, given; forward needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_bytes: Option<usize>,
     /// How near the oracle its result is.
     pub verification: Verification,
     /// Every timing, with caches as the launch before left them.

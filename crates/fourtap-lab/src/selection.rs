@@ -7,7 +7,6 @@ use fourtap::DType;
 use crate::cli::{BenchArgs, Direction, Distribution};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
-use crate::target;
 use crate::tensors::MappedFile;
 use crate::workload::Workload;
 
@@ -96,16 +95,14 @@ impl Subject {
     /// Everything asked of it; the defaults differ on CUDA.
     pub fn benchmarks(&self, arguments: &BenchArgs, on_cuda: bool) -> Vec<Benchmark> {
         let quick = arguments.quick;
-        let mut directions = Direction::ALL.to_vec();
-        directions.retain(|&pass| !on_cuda || target::on_cuda(pass));
-        let directions = or_default(&arguments.direction, &directions);
+        let directions = or_default(&arguments.direction, &Direction::ALL);
         let (distributions, dtypes): (Vec<_>, Vec<_>) = match self {
             Subject::File(_) => (vec![None], vec![None]),
             Subject::Synthetic(_) => {
                 let distributions: &[_] = if quick {
                     &[Distribution::Local]
                 } else {
-                    &Distribution::ALL
+                    &Distribution::USUAL
                 };
                 let dtypes: &[_] = match (on_cuda, quick) {
                     (true, _) => &CUDA_DTYPES,

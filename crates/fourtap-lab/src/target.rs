@@ -7,7 +7,7 @@ use fourtap::cuda::jit::Nvrtc;
 use fourtap::cuda::{Cuda, CudaError};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{DeviceChoice, Direction, TargetArgs};
+use crate::cli::{DeviceChoice, TargetArgs};
 use crate::error::{Error, Result};
 use crate::machine;
 use crate::table;
@@ -65,25 +65,21 @@ pub fn dotted((major, minor): (u32, u32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// Whether `auto` may choose CUDA for a pass: forward is the one it has so far.
-pub fn on_cuda(direction: Direction) -> bool {
-    direction == Direction::Forward
-}
-
 /// What `arguments` ask for, before it is known what there is to compute.
 #[derive(Clone, Debug)]
 pub enum Chosen {
     /// These vector paths, best first.
     Cpu(Vec<Simd>),
-    /// This device, with the kernel asked for.
+    /// This device, with the kernel and the mode asked for.
     Cuda(Cuda),
 }
 
 impl Chosen {
-    /// Resolves `auto` for work that is made of these passes.
-    pub fn new(arguments: &TargetArgs, passes: &[Direction]) -> Result<Self> {
+    /// Resolves `auto`.
+    pub fn new(arguments: &TargetArgs) -> Result<Self> {
         let found = |requested| {
-            Cuda::new(requested as usize).map(|cuda| match arguments.kernel {
+            let cuda = Cuda::new(requested as usize)?.deterministic(arguments.deterministic);
+            Ok(match arguments.kernel {
                 Some(kernel) => cuda.with_kernel(kernel.into()),
                 None => cuda,
             })
@@ -92,7 +88,6 @@ impl Chosen {
             DeviceChoice::Cpu => None,
             // Naming a path of the processor is asking for it.
             DeviceChoice::Auto if arguments.simd.is_some() => None,
-            DeviceChoice::Auto if !passes.iter().all(|&pass| on_cuda(pass)) => None,
             DeviceChoice::Auto => found(0).ok(),
             DeviceChoice::Cuda(ordinal) => {
                 Some(found(ordinal).map_err(|source: CudaError| Error::NoCuda {
@@ -122,9 +117,9 @@ impl Chosen {
 }
 
 impl Target {
-    /// The one `arguments` ask for, for work that is made of these passes.
-    pub fn new(arguments: &TargetArgs, passes: &[Direction]) -> Result<Self> {
-        match Chosen::new(arguments, passes)? {
+    /// The one `arguments` ask for.
+    pub fn new(arguments: &TargetArgs) -> Result<Self> {
+        match Chosen::new(arguments)? {
             Chosen::Cuda(cuda) => Ok(Target {
                 device: Device::of_cuda(&cuda),
                 backend: Backend::Cuda(cuda),

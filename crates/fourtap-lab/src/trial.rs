@@ -102,8 +102,8 @@ impl<'a> Trial<'a> {
         call(&self.backend, self.inputs, self.grad_out, outputs)
     }
 
-    /// Computes once, into new tensors, and says how long that took. On a CUDA device that includes loading its kernel,
-    /// which may mean compiling it, but no copies.
+    /// Computes once, into new tensors, and says how long that took. On a CUDA device that includes loading its
+    /// kernels, which may mean compiling them, but no copies.
     pub fn computed(&self) -> Result<(Vec<Array>, Duration)> {
         match self.backend {
             Backend::Cuda(cuda) => {
@@ -153,14 +153,21 @@ pub fn call<'a>(
             Some(out) => Ok(msda::forward(backend, inputs, out)?),
             None => Ok(()),
         },
-        Some(grad_out) => {
-            let gradients = Gradients {
-                value: outputs.next(),
-                sampling_locations: outputs.next(),
-                attention_weights: outputs.next(),
-            };
-            Ok(msda::backward(backend, inputs, grad_out, gradients)?)
-        }
+        Some(grad_out) => Ok(msda::backward(
+            backend,
+            inputs,
+            grad_out,
+            gradients(outputs),
+        )?),
+    }
+}
+
+/// The outputs of backward, in the order of [`Trial::outputs`].
+pub fn gradients<'a>(mut outputs: impl Iterator<Item = ViewMut<'a>>) -> Gradients<'a> {
+    Gradients {
+        value: outputs.next(),
+        sampling_locations: outputs.next(),
+        attention_weights: outputs.next(),
     }
 }
 

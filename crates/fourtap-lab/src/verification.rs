@@ -1,7 +1,7 @@
 //! A sample of a result against the oracle: a timing of a wrong result is never printed.
 
 use fourtap::View;
-use fourtap::msda::oracle::{GradientReader, Reader, Sum};
+use fourtap::msda::oracle::{GradientReader, Reader, Sample, Sum};
 use fourtap::verify::{Pass, judge};
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -148,7 +148,7 @@ fn backward_rows(
             (outputs[2].to_f64(first, samples), weights, naive_weights),
         )
     };
-    let values = choose_pixels(trial, seed)
+    let values = choose_pixels(trial, seed)?
         .par_iter()
         .map(of_value)
         .collect();
@@ -168,25 +168,42 @@ fn choose_rows(trial: &Trial<'_>, seed: u64) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// Each level as often as the others: the small ones gather the longest sums.
-fn choose_pixels(trial: &Trial<'_>, seed: u64) -> Vec<[usize; 3]> {
+/// Half of them anywhere, and half where samples are, which may be in a few pixels only. Each level as often as the
+/// others: the small ones gather the longest sums.
+fn choose_pixels(trial: &Trial<'_>, seed: u64) -> Result<Vec<[usize; 3]>> {
     let (sizes, levels) = (trial.problem().sizes(), trial.problem().levels());
     let levels: Vec<_> = levels.iter().filter(|level| level.pixels() > 0).collect();
-    let mut rng = sample_stream(seed);
-    let choose = |index: usize| {
-        let level = levels[index % levels.len()];
-        let pixel = level.start + below(&mut rng, level.pixels());
-        [
-            below(&mut rng, sizes.images),
-            pixel,
-            below(&mut rng, sizes.heads),
-        ]
-    };
     if levels.is_empty() {
-        Vec::new()
-    } else {
-        (0..PIXELS).map(choose).collect()
+        return Ok(Vec::new());
     }
+    let mut rng = sample_stream(seed);
+    let mut pixels: Vec<_> = (0..PIXELS / 2)
+        .map(|index| {
+            let level = levels[index % levels.len()];
+            let pixel = level.start + below(&mut rng, level.pixels());
+            [
+                below(&mut rng, sizes.images),
+                pixel,
+                below(&mut rng, sizes.heads),
+            ]
+        })
+        .collect();
+    let reader = Reader::new(trial.inputs())?;
+    // Rows are plenty, so that a few without samples inside do not matter.
+    for [image, query, head] in choose_rows(trial, seed) {
+        let level = levels[pixels.len() % levels.len()];
+        let level = level.start..level.start + level.pixels();
+        let mut sampled = None;
+        reader.each_sample([image, query, head], |sample: Sample<f64>| {
+            let mut inside = sample.corners.iter().flatten().map(|corner| corner.pixel);
+            sampled = sampled.or(inside.find(|pixel| level.contains(pixel)));
+        });
+        pixels.extend(sampled.map(|pixel| [image, pixel, head]));
+        if pixels.len() == PIXELS {
+            break;
+        }
+    }
+    Ok(pixels)
 }
 
 fn below(rng: &mut Xoshiro256PlusPlus, size: usize) -> usize {

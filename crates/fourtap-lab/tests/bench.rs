@@ -89,6 +89,26 @@ fn every_result_is_one_record() {
 }
 
 #[test]
+fn points_in_a_window_are_timed_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    let arguments = ["bench", "small.toml", "--distribution", "window"];
+    let more = ["--device", "cpu", "--deterministic", "--json", "-"];
+    let outcome = fourtap(folder.path(), arguments.iter().chain(&more));
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let records: Vec<serde_json::Value> = outcome
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("only JSON"))
+        .collect();
+    assert_eq!(records.len(), 2, "{outcome:?}");
+    for record in records {
+        assert_eq!(record["distribution"], "window");
+        assert_eq!(record["cuda"], serde_json::Value::Null);
+    }
+}
+
+#[test]
 fn a_dash_prints_records_instead_of_the_table() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("small.toml"), SMALL).unwrap();

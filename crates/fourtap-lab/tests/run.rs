@@ -244,6 +244,10 @@ fn threads_do_not_change_a_bit() {
         succeed(folder.path(), &["--grad", "--force", "--threads", "3"]),
         one
     );
+    assert_eq!(
+        succeed(folder.path(), &["--grad", "--force", "--deterministic"]),
+        one
+    );
 }
 
 #[test]
@@ -369,5 +373,6 @@ fn json_says_what_was_done() {
         record["tensors"],
         serde_json::json!(["out", "grad_value", "grad_locations", "grad_weights"])
     );
+    assert_eq!(record["deterministic"], true, "as always on the CPU");
     assert!(record["compute_seconds"].as_f64().unwrap() > 0.0);
 }

@@ -59,11 +59,7 @@ impl Backend {
     pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
         match self.for_tensors_in(call.problem.place())? {
             #[cfg(feature = "cuda")]
-            Backend::Cuda(_) => Err(Error::Unsupported {
-                backend: "cuda",
-                expected: "forward".to_string(),
-                found: "backward, which this version computes on the CPU only".to_string(),
-            }),
+            Backend::Cuda(cuda) => cuda.msda_backward(call),
             Backend::Cpu(cpu) => cpu.msda_backward(call),
             Backend::Auto => unreachable!("Auto stands for another backend"),
         }

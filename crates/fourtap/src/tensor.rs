@@ -313,6 +313,15 @@ impl<'a> ViewMut<'a> {
         self.view.data.cast_mut()
     }
 
+    /// The same view once more, for a call that is only planned: nothing may be written through it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn alias(&self) -> ViewMut<'_> {
+        ViewMut {
+            view: self.view,
+            memory: PhantomData,
+        }
+    }
+
     /// As [`View::check`], and that no two indices reach the same element.
     pub(crate) fn check(&self, tensor: &'static str) -> Result<Range<usize>> {
         let range = self.view.check(tensor)?;

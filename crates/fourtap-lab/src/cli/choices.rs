@@ -150,23 +150,25 @@ impl Direction {
     }
 }
 
-/// Where the sampling points of a made-up problem lie: anywhere, or around each query's reference
-/// point.
+/// Where the sampling points of a made-up problem lie: anywhere, around each query's reference point,
+/// or all in a few pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
     Uniform,
     Local,
+    Window,
 }
 
 impl Distribution {
-    /// Both.
-    pub const ALL: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
+    /// Those that stand for what models do.
+    pub const USUAL: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
 
     /// As typed and recorded.
     pub fn name(self) -> &'static str {
         match self {
             Distribution::Uniform => "uniform",
             Distribution::Local => "local",
+            Distribution::Window => "window",
         }
     }
 }

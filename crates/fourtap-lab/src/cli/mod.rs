@@ -61,12 +61,15 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Device")]
 pub struct TargetArgs {
-    /// Where to compute: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one and only forward is asked for
+    /// Where to compute: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
     /// CUDA kernel: best, gather or channel (one thread a channel, what speed is measured against)
     #[arg(long, value_name = "NAME", hide_possible_values = true)]
     pub kernel: Option<KernelChoice>,
+    /// CUDA backward with the same bits every run, which the CPU's has anyway
+    #[arg(long)]
+    pub deterministic: bool,
     /// CPU instructions: avx512, avx2 or portable [default: the best there are]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
@@ -113,12 +116,14 @@ with the tensors of `fourtap run`, which is timed as it is: --dtype, --distribut
 and --coordinates do not apply to it.
 
 Distributions: 'local' scatters points around each query's reference point (sigma 4 pixels of each
-level), as trained models do; 'uniform' puts them anywhere in the image.
+level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
+into the same 6 x 6 pixels of each level, where gradients of value contend.
 
 On CUDA a result is two figures: hot (again and again on the same inputs, so that what the
 second-level cache can hold stays there) and cold (that cache overwritten before each launch). The
 ruler, one thread a channel, is timed in the same run, and so are the ceilings: copying device
-memory, and reading random 64-byte segments.")]
+memory, and reading random 64-byte segments. Backward computes all three gradients, in workspace
+given beforehand; where its bits may differ from run to run, deterministic mode is timed beside it.")]
 pub struct BenchArgs {
     /// What to time [default: all built-in workloads]
     #[arg(value_name = "WORKLOAD")]
@@ -139,7 +144,7 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub coordinates: CoordinatesChoice,
-    /// Passes to time: forward, backward [default: both; on CUDA forward]
+    /// Passes to time: forward, backward [default: both]
     #[arg(
         long,
         value_name = "PASS",
@@ -147,7 +152,7 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub direction: Vec<Direction>,
-    /// Where the sampling points lie: uniform, local [default: both]
+    /// Where the sampling points lie: uniform, local, window [default: uniform and local]
     #[arg(
         long,
         value_name = "KIND",
@@ -180,9 +185,9 @@ pub struct BenchArgs {
 /// `fourtap check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On the CPU both passes go through every vector path. On CUDA forward goes through the best kernel
-and the one of one thread a channel, with levels in host memory and, every third problem, in the
-device's.")]
+On the CPU both passes go through every vector path. On CUDA they go through the best kernels and
+those of one thread a channel, with levels in host memory and, every third problem, in the device's;
+backward in both its modes, with --deterministic in that one only.")]
 pub struct CheckArgs {
     /// Random problems to check
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::{note, print, print_json, progress};
 use crate::cli::{CheckArgs, Direction, KernelChoice};
+use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::record::{SCHEMA, VERSION};
 use crate::target::Chosen;
@@ -58,6 +59,10 @@ enum Path {
     Cuda {
         device: usize,
         kernel: &'static str,
+        pass: &'static str,
+        /// How backward adds up.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
         levels: &'static str,
     },
 }
@@ -69,11 +74,16 @@ impl fmt::Display for Path {
             Path::Cuda {
                 device,
                 kernel,
+                pass,
+                mode,
                 levels,
-            } => write!(
-                f,
-                "cuda:{device}, kernel {kernel}, levels in {levels} memory"
-            ),
+            } => {
+                let mode = mode.map_or(String::new(), |mode| format!(" in {} mode", mode.name()));
+                write!(
+                    f,
+                    "cuda:{device}, {pass}{mode}, kernel {kernel}, levels in {levels} memory"
+                )
+            }
         }
     }
 }
@@ -81,15 +91,18 @@ impl fmt::Display for Path {
 pub fn execute(arguments: &CheckArgs) -> Result<ExitCode> {
     let (seed, cases) = (arguments.seed, arguments.cases);
     let seeds = seeds(seed, cases)?;
-    // Both passes on the CPU; on CUDA those there are.
-    let report = match Chosen::new(&arguments.target, &[Direction::Forward])? {
+    let report = match Chosen::new(&arguments.target)? {
         Chosen::Cpu(paths) => check(seed, cases, &paths)?,
         Chosen::Cuda(cuda) => {
             let kernels = match arguments.target.kernel {
                 Some(kernel) => vec![kernel],
                 None => vec![KernelChoice::Best, KernelChoice::Channel],
             };
-            check_on_cuda(seeds, cuda, &kernels)
+            let modes: &[_] = match arguments.target.deterministic {
+                true => &[Mode::Deterministic],
+                false => &[Mode::Fast, Mode::Deterministic],
+            };
+            check_on_cuda(seeds, cuda, &kernels, modes)
         }
     };
     if arguments.json {
@@ -138,9 +151,17 @@ pub fn check(seed: u64, cases: u64, paths: &[Simd]) -> Result<Report> {
     }))
 }
 
-/// Forward of these problems through each of `kernels`, with levels in host memory and, every third, in the device's.
-fn check_on_cuda(seeds: Range<u64>, cuda: Cuda, kernels: &[KernelChoice]) -> Report {
+/// Both passes of these problems through each of `kernels`, backward in each of `modes`, with levels in host memory
+/// and, every third, in the device's.
+fn check_on_cuda(
+    seeds: Range<u64>,
+    cuda: Cuda,
+    kernels: &[KernelChoice],
+    modes: &[Mode],
+) -> Report {
     let device = cuda.ordinal();
+    let backward = modes.iter().map(|&mode| Some(mode));
+    let passes: Vec<Option<Mode>> = [None].into_iter().chain(backward).collect();
     let names = kernels
         .iter()
         .map(|kernel| format!("cuda:{device} ({})", kernel.name()));
@@ -152,36 +173,60 @@ fn check_on_cuda(seeds: Range<u64>, cuda: Cuda, kernels: &[KernelChoice]) -> Rep
         }
         let mut outcomes = Vec::new();
         for &kernel in kernels {
-            for &levels in &tables {
-                let chosen = cuda.with_kernel(kernel.into());
-                let failure = verify::check_forward_on_cuda(case, &chosen, levels).err();
-                // A kernel named by hand need not serve every problem.
-                let skipped = kernel == KernelChoice::Gather
-                    && matches!(
-                        failure,
-                        Some(Failure::Refused(fourtap::Error::Unsupported { .. }))
-                    );
-                if skipped {
-                    continue;
+            for &mode in &passes {
+                for &levels in &tables {
+                    outcomes.extend(on_cuda(case, seed, cuda, kernel, mode, levels));
                 }
-                let kernel = kernel.name();
-                outcomes.push(Outcome {
-                    path: Path::Cuda {
-                        device,
-                        kernel,
-                        levels: match levels {
-                            LevelsIn::Host => "host",
-                            LevelsIn::Device => "device",
-                        },
-                    },
-                    failure,
-                    repeat: format!(
-                        "fourtap check --device cuda:{device} --kernel {kernel} --cases 1 --seed {seed}"
-                    ),
-                });
             }
         }
         outcomes
+    })
+}
+
+/// Backward in this mode, or forward, which has none. Nothing if the kernel, named by hand, does not serve the problem.
+fn on_cuda(
+    case: &Case,
+    seed: u64,
+    cuda: Cuda,
+    kernel: KernelChoice,
+    mode: Option<Mode>,
+    levels: LevelsIn,
+) -> Option<Outcome> {
+    let cuda = cuda.with_kernel(kernel.into());
+    let checked = match mode {
+        None => verify::check_forward_on_cuda(case, &cuda, levels),
+        Some(mode) => verify::check_backward_on_cuda(case, &mode.on(&cuda), levels),
+    };
+    let failure = checked.err();
+    let refused = matches!(
+        failure,
+        Some(Failure::Refused(fourtap::Error::Unsupported { .. }))
+    );
+    if refused && kernel == KernelChoice::Gather {
+        return None;
+    }
+    let (device, kernel) = (cuda.ordinal(), kernel.name());
+    let more = match mode {
+        Some(Mode::Deterministic) => " --deterministic",
+        _ => "",
+    };
+    Some(Outcome {
+        path: Path::Cuda {
+            device,
+            kernel,
+            pass: mode
+                .map_or(Direction::Forward, |_| Direction::Backward)
+                .name(),
+            mode,
+            levels: match levels {
+                LevelsIn::Host => "host",
+                LevelsIn::Device => "device",
+            },
+        },
+        failure,
+        repeat: format!(
+            "fourtap check --device cuda:{device} --kernel {kernel}{more} --cases 1 --seed {seed}"
+        ),
     })
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{note, print_json, progress};
 use crate::array::Array;
-use crate::cli::{Direction, RunArgs};
+use crate::cli::RunArgs;
 use crate::error::Result;
 use crate::output::Destination;
 use crate::record::{DTypes, ProblemSizes, SCHEMA};
@@ -27,7 +27,9 @@ struct Done<'a> {
     problem: ProblemSizes,
     dtypes: DTypes,
     device: &'a Device,
-    /// Seconds of computing; on CUDA with loading the kernel, which may mean compiling it.
+    /// Whether every run gives these bits: gradients on CUDA promise it only if asked to.
+    deterministic: bool,
+    /// Seconds of computing; on CUDA with loading the kernels, which may mean compiling them.
     compute_seconds: f64,
     /// Seconds of everything.
     total_seconds: f64,
@@ -35,11 +37,7 @@ struct Done<'a> {
 
 pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let passes = match arguments.grad {
-        true => &Direction::ALL[..],
-        false => &[Direction::Forward],
-    };
-    let target = Target::new(&arguments.target, passes)?;
+    let target = Target::new(&arguments.target)?;
     let file = MappedFile::open(&arguments.input)?;
     let destination = Destination::new(&arguments.output, file.path(), arguments.force)?;
     let grad_out = if arguments.grad {
@@ -95,6 +93,9 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
             problem: ProblemSizes::from(problem),
             dtypes: DTypes::from(problem),
             device,
+            deterministic: arguments.target.deterministic
+                || !arguments.grad
+                || target.cuda().is_none(),
             compute_seconds,
             total_seconds: started.elapsed().as_secs_f64(),
         })?;

@@ -1,34 +1,47 @@
 //! A trial whose tensors are on a CUDA device.
 
-use fourtap::Backend;
-use fourtap::cuda::driver::{Context, Stream};
+use fourtap::cuda::driver::{Buffer, Context, Stream};
+use fourtap::cuda::msda::shipped;
 use fourtap::cuda::{Cuda, jit};
-use fourtap::msda::Inputs;
+use fourtap::msda::{Inputs, LevelTable};
+use fourtap::{Backend, View};
 
 use super::array::DeviceArray;
 use crate::array::Array;
 use crate::error::Result;
-use crate::trial::{Trial, call};
+use crate::trial::{Trial, call, gradients};
 
 /// One pass over one problem, ready to be repeated on a device.
 #[derive(Debug)]
 pub struct DeviceTrial<'a> {
     host: &'a Trial<'a>,
+    inputs: DeviceInputs,
+    outputs: Vec<DeviceArray>,
+    /// What backward works in, where it was given.
+    workspace: Option<Buffer>,
+}
+
+/// What a pass reads.
+#[derive(Debug)]
+struct DeviceInputs {
     value: DeviceArray,
     sampling_locations: DeviceArray,
     attention_weights: DeviceArray,
     /// Only backward has one.
     grad_out: Option<DeviceArray>,
-    outputs: Vec<DeviceArray>,
 }
 
-/// The kernel that serves a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The kernels that serve a call.
+#[derive(Clone, Debug)]
 pub struct Explained {
-    /// Its name and launch, or why it is not a faster one.
+    /// Their names and launches, or why they are no faster ones.
     pub kernel: String,
-    /// Hash of its source and of all it was compiled with.
+    /// Hash of the source, and of forward's also of all it was compiled with; of several one after another.
     pub fingerprint: String,
+    /// Whether every run gives the same bits.
+    pub reproducible: bool,
+    /// Bytes backward works in; forward needs none.
+    pub workspace_bytes: Option<usize>,
 }
 
 impl<'a> DeviceTrial<'a> {
@@ -38,33 +51,47 @@ impl<'a> DeviceTrial<'a> {
         let copied = |view| DeviceArray::copied(context, view);
         Ok(DeviceTrial {
             host,
-            value: copied(&inputs.value)?,
-            sampling_locations: copied(&inputs.sampling_locations)?,
-            attention_weights: copied(&inputs.attention_weights)?,
-            grad_out: host.grad_out().map(copied).transpose()?,
+            inputs: DeviceInputs {
+                value: copied(&inputs.value)?,
+                sampling_locations: copied(&inputs.sampling_locations)?,
+                attention_weights: copied(&inputs.attention_weights)?,
+                grad_out: host.grad_out().map(copied).transpose()?,
+            },
             outputs: host
                 .outputs()?
                 .iter()
                 .map(|output| DeviceArray::like(context, output))
                 .collect::<Result<_>>()?,
+            workspace: None,
         })
+    }
+
+    /// Gives backward memory to work in. Without, each computation takes it from the stream's pool.
+    pub fn give_workspace(&mut self, context: &'static Context, bytes: usize) -> Result<()> {
+        // First, or there would be two at a time.
+        self.workspace = None;
+        self.workspace = Some(Buffer::alloc(context, bytes)?);
+        Ok(())
     }
 
     /// Queues one computation.
     pub fn queue(&mut self, cuda: &Cuda) -> Result<()> {
-        let inputs = Inputs {
-            value: self.value.view(),
-            levels: self.host.inputs().levels,
-            sampling_locations: self.sampling_locations.view(),
-            attention_weights: self.attention_weights.view(),
+        let cuda = match &self.workspace {
+            // SAFETY: allocated on this device, and freed only once the device is idle. All work of a trial is on one
+            // stream, so no two computations use it at a time.
+            Some(memory) => unsafe { cuda.with_workspace(memory.as_ptr(), memory.len()) },
+            None => *cuda,
         };
-        let grad_out = self.grad_out.as_ref().map(DeviceArray::view);
+        let (inputs, grad_out) = self.inputs.views(self.host.inputs().levels);
         let outputs = self.outputs.iter_mut().map(DeviceArray::view_mut);
-        call(&Backend::Cuda(*cuda), inputs, grad_out, outputs)
+        call(&Backend::Cuda(cuda), inputs, grad_out, outputs)
     }
 
-    /// Makes every output NaN, in the order of the stream's work.
+    /// Makes every output NaN, and fills the workspace with the same bits, in the order of the stream's work.
     pub fn poison(&mut self, stream: Stream<'_>) -> Result<()> {
+        if let Some(workspace) = &mut self.workspace {
+            workspace.fill(u8::MAX, stream)?;
+        }
         self.outputs
             .iter_mut()
             .try_for_each(|output| output.poison(stream))
@@ -79,23 +106,44 @@ impl<'a> DeviceTrial<'a> {
         Ok(outputs)
     }
 
-    /// Which kernel serves it; none for a pass the library gives no account of.
-    pub fn explain(&mut self, cuda: &Cuda) -> Result<Option<Explained>> {
-        let (None, Some(out)) = (&self.grad_out, self.outputs.first_mut()) else {
-            return Ok(None);
+    /// Which kernels serve it.
+    pub fn explain(&mut self, cuda: &Cuda) -> Result<Explained> {
+        let (inputs, grad_out) = self.inputs.views(self.host.inputs().levels);
+        let Some(grad_out) = grad_out else {
+            let plan = cuda.explain_forward(inputs, self.outputs[0].view_mut())?;
+            let (major, minor) = cuda.device().compute_capability();
+            let program = plan.kernel.program(jit::architecture_for(major, minor)?);
+            return Ok(Explained {
+                kernel: plan.to_string(),
+                fingerprint: program.fingerprint().to_string(),
+                reproducible: true,
+                workspace_bytes: None,
+            });
         };
+        let gradients = gradients(self.outputs.iter_mut().map(DeviceArray::view_mut));
+        let plan = cuda.explain_backward(inputs, grad_out, &gradients)?;
+        let kernels = plan.kernels();
+        let shipped = shipped();
+        let used = shipped.iter().filter(|one| kernels.contains(&one.entry));
+        let hashes: Vec<&str> = used.map(|one| one.source_hash.as_str()).collect();
+        Ok(Explained {
+            kernel: plan.to_string(),
+            fingerprint: hashes.join(" "),
+            reproducible: plan.is_deterministic(),
+            workspace_bytes: Some(plan.workspace_bytes()),
+        })
+    }
+}
+
+impl DeviceInputs {
+    /// To read.
+    fn views<'a>(&'a self, levels: LevelTable<'a>) -> (Inputs<'a>, Option<View<'a>>) {
         let inputs = Inputs {
             value: self.value.view(),
-            levels: self.host.inputs().levels,
+            levels,
             sampling_locations: self.sampling_locations.view(),
             attention_weights: self.attention_weights.view(),
         };
-        let plan = cuda.explain_forward(inputs, out.view_mut())?;
-        let (major, minor) = cuda.device().compute_capability();
-        let program = plan.kernel.program(jit::architecture_for(major, minor)?);
-        Ok(Some(Explained {
-            kernel: plan.to_string(),
-            fingerprint: program.fingerprint().to_string(),
-        }))
+        (inputs, self.grad_out.as_ref().map(DeviceArray::view))
     }
 }

@@ -90,6 +90,9 @@ pub struct Cuda {
     /// As a number, because a pointer would keep this from crossing threads, which streams may.
     stream: usize,
     kernel: msda::Wanted,
+    deterministic: bool,
+    /// Address and size.
+    workspace: Option<(u64, usize)>,
 }
 
 impl Cuda {
@@ -109,6 +112,8 @@ impl Cuda {
             context: Context::primary(device)?,
             stream: 0,
             kernel: msda::Wanted::Best,
+            deterministic: false,
+            workspace: None,
         })
     }
 
@@ -126,6 +131,28 @@ impl Cuda {
     /// The same, with this kernel instead of the one thought best. A call it cannot serve is refused.
     pub fn with_kernel(self, kernel: msda::Wanted) -> Self {
         Cuda { kernel, ..self }
+    }
+
+    /// The same, with results that are equal to the bit from run to run. Forward always is; backward is in most cases
+    /// anyway, but adds up small problems in f32 by atomic instructions, which is quicker.
+    pub fn deterministic(self, deterministic: bool) -> Self {
+        Cuda {
+            deterministic,
+            ..self
+        }
+    }
+
+    /// The same, with so many bytes at `address` as scratch memory for backward. Without, each call takes what it needs
+    /// from the stream's memory pool.
+    ///
+    /// # Safety
+    /// The memory is the device's, aligned to 256 bytes, and used by nothing else until the work queued with the result
+    /// is done.
+    pub unsafe fn with_workspace(self, address: u64, bytes: usize) -> Self {
+        Cuda {
+            workspace: Some((address, bytes)),
+            ..self
+        }
     }
 
     /// The device's number.

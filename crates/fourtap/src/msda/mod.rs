@@ -54,6 +54,18 @@ pub struct Gradients<'a> {
     pub attention_weights: Option<ViewMut<'a>>,
 }
 
+#[cfg(feature = "cuda")]
+impl Gradients<'_> {
+    /// The same views once more, for a call that is only planned: nothing may be written through them.
+    pub(crate) fn alias(&self) -> Gradients<'_> {
+        Gradients {
+            value: self.value.as_ref().map(ViewMut::alias),
+            sampling_locations: self.sampling_locations.as_ref().map(ViewMut::alias),
+            attention_weights: self.attention_weights.as_ref().map(ViewMut::alias),
+        }
+    }
+}
+
 /// Writes the attention of `inputs` to `out`, `[N, Q, M*D]` in the type of `value`.
 ///
 /// The result is the same to the bit for any number of threads.

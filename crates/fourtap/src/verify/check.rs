@@ -1,12 +1,13 @@
 //! One case through one backend, every element of every output compared.
 
 use super::case::Case;
+use super::gradients::{Asked, ExpectedGradients, GradientTensors};
 use super::rule::{Judgement, Pass, judge};
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cpu::{Cpu, Simd, Tuning};
 use crate::error::Error;
-use crate::msda::{self, Gradients, oracle};
+use crate::msda::{self, oracle};
 
 /// What a backend got wrong.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,14 +58,7 @@ pub fn backends(simd: Simd) -> Vec<Backend> {
 pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
     let inputs = case.inputs();
     let sizes = *msda::Problem::new(&inputs)?.sizes();
-    let [
-        out_storage,
-        value_storage,
-        locations_storage,
-        weights_storage,
-    ] = &case.outputs;
-
-    let mut out = Tensor::poisoned(case.value.dtype(), &sizes.out(), out_storage);
+    let mut out = Tensor::poisoned(case.value.dtype(), &sizes.out(), &case.outputs[0]);
     msda::forward(backend, inputs, out.view_mut())?;
     compare(
         "out",
@@ -74,46 +68,9 @@ pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
         &oracle::forward(&inputs)?,
     )?;
 
-    let (locations, weights) = (&case.sampling_locations, &case.attention_weights);
-    let mut grad_value = Tensor::poisoned(case.value.dtype(), &sizes.value(), value_storage);
-    let mut grad_locations = Tensor::poisoned(
-        locations.dtype(),
-        &sizes.sampling_locations(),
-        locations_storage,
-    );
-    let mut grad_weights =
-        Tensor::poisoned(weights.dtype(), &sizes.attention_weights(), weights_storage);
-    let gradients = Gradients {
-        value: Some(grad_value.view_mut()),
-        sampling_locations: Some(grad_locations.view_mut()),
-        attention_weights: Some(grad_weights.view_mut()),
-    };
-    msda::backward(backend, inputs, case.grad_out(), gradients)?;
-    let reference = oracle::backward::<f64>(&inputs, &case.grad_out())?;
-    let naive = oracle::backward::<f32>(&inputs, &case.grad_out())?;
-    let backward = Pass::Backward;
-    compare(
-        "grad_value",
-        backward,
-        &grad_value,
-        &reference.value,
-        &naive.value,
-    )?;
-    let (oracle, naive_one) = (&reference.sampling_locations, &naive.sampling_locations);
-    compare(
-        "grad_locations",
-        backward,
-        &grad_locations,
-        oracle,
-        naive_one,
-    )?;
-    compare(
-        "grad_weights",
-        backward,
-        &grad_weights,
-        &reference.attention_weights,
-        &naive.attention_weights,
-    )
+    let mut gradients = GradientTensors::poisoned(case, Asked::ALL);
+    msda::backward(backend, inputs, case.grad_out(), gradients.views())?;
+    ExpectedGradients::new(case)?.compare(&gradients)
 }
 
 pub(super) fn compare(

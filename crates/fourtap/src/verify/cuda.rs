@@ -2,14 +2,19 @@
 
 use super::case::Case;
 use super::check::{Failure, compare};
+use super::gradients::{Asked, ExpectedGradients, GradientTensors};
 use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Buffer, DriverError};
 use crate::error::Result;
-use crate::msda::{self, CudaLevels, Inputs, LevelTable, oracle};
+use crate::layout::Layout;
+use crate::msda::{self, CudaLevels, Gradients, Inputs, LevelTable, oracle};
 use crate::tensor::{View, ViewMut};
+
+type DriverResult<T> = std::result::Result<T, DriverError>;
+type Checked<T> = std::result::Result<T, Failure>;
 
 /// Where a case's levels are when it is computed on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,27 +25,65 @@ pub enum LevelsIn {
     Device,
 }
 
+/// Bytes before and after each tensor on the device that no call may write, even where the tensor's own memory has no
+/// room to spare. A multiple of the alignment of allocations.
+const MARGIN: usize = 256;
+
+/// What they hold.
+const UNTOUCHED: u8 = 0xa5;
+
 /// A tensor's memory on a device, the address of its first element aligned as it is on the host.
 struct Copied {
     buffer: Buffer,
+    ordinal: usize,
     first: u64,
+    layout: Layout,
 }
 
 impl Copied {
-    fn new(cuda: &Cuda, tensor: &Tensor) -> std::result::Result<Self, DriverError> {
-        // An empty tensor still gets an address.
-        let buffer = if tensor.memory().is_empty() {
-            Buffer::zeroed(cuda.context(), 16)?
-        } else {
-            Buffer::from_slice(cuda.context(), tensor.memory())?
-        };
-        let first = buffer.as_ptr() + tensor.first_byte() as u64;
-        Ok(Copied { buffer, first })
+    fn new(cuda: &Cuda, tensor: &Tensor) -> DriverResult<Self> {
+        let margin = [UNTOUCHED; MARGIN].as_slice();
+        let memory = [margin, tensor.memory(), margin].concat();
+        let buffer = Buffer::from_slice(cuda.context(), &memory)?;
+        Ok(Copied {
+            ordinal: cuda.ordinal(),
+            first: buffer.as_ptr() + (MARGIN + tensor.first_byte()) as u64,
+            layout: tensor.layout(),
+            buffer,
+        })
     }
 
-    fn view(&self, cuda: &Cuda, tensor: &Tensor) -> View<'_> {
+    fn view(&self) -> View<'_> {
         // SAFETY: the buffer is a copy of memory in which the layout stays, and outlives the view.
-        unsafe { View::on_cuda(cuda.ordinal(), self.first, tensor.layout()) }
+        unsafe { View::on_cuda(self.ordinal, self.first, self.layout) }
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        // SAFETY: as in `view`, and borrowed mutably.
+        unsafe { ViewMut::on_cuda(self.ordinal, self.first, self.layout) }
+    }
+
+    /// Copies the memory back into the tensor it was made of, once the stream's work is done.
+    fn read(&self, cuda: &Cuda, name: &'static str, tensor: &mut Tensor) -> Checked<()> {
+        let memory = self.wait_and_copy(cuda).map_err(crate::Error::from)?;
+        let (before, rest) = memory.split_at(MARGIN);
+        let (own, after) = rest.split_at(rest.len() - MARGIN);
+        let margins = before.iter().chain(after);
+        let bytes = margins.filter(|&&byte| byte != UNTOUCHED).count();
+        if bytes > 0 {
+            return Err(Failure::WroteOutside {
+                tensor: name,
+                elements: bytes.div_ceil(tensor.dtype().size()),
+            });
+        }
+        tensor.memory_mut().copy_from_slice(own);
+        Ok(())
+    }
+
+    fn wait_and_copy(&self, cuda: &Cuda) -> DriverResult<Vec<u8>> {
+        let _entered = cuda.context().enter()?;
+        cuda.stream().synchronize()?;
+        self.buffer.to_vec()
     }
 }
 
@@ -51,8 +94,9 @@ pub struct CudaCase<'a> {
     value: Copied,
     locations: Copied,
     weights: Copied,
+    grad_out: Copied,
     shapes: Buffer,
-    starts: Buffer,
+    starts: Option<Buffer>,
 }
 
 impl<'a> CudaCase<'a> {
@@ -64,71 +108,155 @@ impl<'a> CudaCase<'a> {
             .flat_map(|level| [level.height as i64, level.width as i64])
             .collect();
         let starts: Vec<i64> = case.levels.iter().map(|level| level.start as i64).collect();
-        // Room for an address even without levels.
-        let table = |numbers: &[i64]| match numbers {
-            [] => Buffer::zeroed(cuda.context(), 16),
-            some => Buffer::from_slice(cuda.context(), some),
-        };
         Ok(CudaCase {
             case,
             cuda,
             value: Copied::new(&cuda, &case.value)?,
             locations: Copied::new(&cuda, &case.sampling_locations)?,
             weights: Copied::new(&cuda, &case.attention_weights)?,
-            shapes: table(&shapes)?,
-            starts: table(&starts)?,
+            grad_out: Copied::new(&cuda, &case.grad_out)?,
+            shapes: table(&cuda, &shapes)?,
+            starts: Some(table(&cuda, &starts)?),
         })
     }
 
-    fn inputs(&'a self, levels: LevelsIn) -> Inputs<'a> {
-        let (ordinal, case) = (self.cuda.ordinal(), self.case);
+    /// The same with another table of levels in device memory, which need not make sense: `[L, 2]` shapes and, if
+    /// given, `[L]` starts.
+    ///
+    /// # Panics
+    /// If they are not for as many levels as the case's tensors.
+    pub fn with_level_table(self, shapes: &[i64], starts: Option<&[i64]>) -> Result<Self> {
+        assert_eq!(shapes.len(), 2 * self.levels(), "a pair a level");
+        assert!(starts.is_none_or(|starts| starts.len() == self.levels()));
+        Ok(CudaCase {
+            shapes: table(&self.cuda, shapes)?,
+            starts: starts.map(|starts| table(&self.cuda, starts)).transpose()?,
+            ..self
+        })
+    }
+
+    /// What was copied.
+    pub fn case(&self) -> &'a Case {
+        self.case
+    }
+
+    fn levels(&self) -> usize {
+        self.case.attention_weights.shape().sizes()[3]
+    }
+
+    /// What the operator reads.
+    pub fn inputs(&self, levels: LevelsIn) -> Inputs<'_> {
         Inputs {
-            value: self.value.view(&self.cuda, &case.value),
+            value: self.value.view(),
             levels: match levels {
-                LevelsIn::Host => LevelTable::Host(&case.levels),
+                LevelsIn::Host => LevelTable::Host(&self.case.levels),
                 // SAFETY: the buffers hold so many numbers and outlive the view.
                 LevelsIn::Device => LevelTable::Cuda(unsafe {
                     CudaLevels::new(
-                        ordinal,
-                        case.levels.len(),
+                        self.cuda.ordinal(),
+                        self.levels(),
                         self.shapes.as_ptr(),
-                        Some(self.starts.as_ptr()),
+                        self.starts.as_ref().map(Buffer::as_ptr),
                     )
                 }),
             },
-            sampling_locations: self.locations.view(&self.cuda, &case.sampling_locations),
-            attention_weights: self.weights.view(&self.cuda, &case.attention_weights),
+            sampling_locations: self.locations.view(),
+            attention_weights: self.weights.view(),
         }
     }
 
+    /// The gradient backward starts from.
+    pub fn grad_out(&self) -> View<'_> {
+        self.grad_out.view()
+    }
+
     /// Computes forward and brings the result back, with the memory around it.
-    pub fn forward(&self, levels: LevelsIn) -> Result<Tensor> {
+    pub fn forward(&self, levels: LevelsIn) -> Checked<Tensor> {
         let inputs = self.inputs(levels);
         let sizes = *msda::Problem::new(&inputs)?.sizes();
         let dtype = self.case.value.dtype();
         let mut out = Tensor::poisoned(dtype, &sizes.out(), &self.case.outputs[0]);
-        let copied = Copied::new(&self.cuda, &out)?;
-        // SAFETY: the buffer is a copy of the memory in which the layout stays, and nobody else has it.
-        let view = unsafe { ViewMut::on_cuda(self.cuda.ordinal(), copied.first, out.layout()) };
-        msda::forward(&Backend::Cuda(self.cuda), inputs, view)?;
-        let entered = self.cuda.context().enter()?;
-        self.cuda.stream().synchronize()?;
-        drop(entered);
-        if !out.memory().is_empty() {
-            copied.buffer.copy_to_host(out.memory_mut())?;
-        }
+        let mut copied = Copied::new(&self.cuda, &out).map_err(crate::Error::from)?;
+        msda::forward(&Backend::Cuda(self.cuda), inputs, copied.view_mut())?;
+        copied.read(&self.cuda, "out", &mut out)?;
         Ok(out)
+    }
+
+    /// Memory on the device for the gradients asked for.
+    pub fn gradients(&self, asked: Asked) -> Result<CudaGradients> {
+        let tensors = GradientTensors::poisoned(self.case, asked);
+        let mut copies = [None, None, None];
+        for (copy, (_, tensor)) in copies.iter_mut().zip(tensors.named()) {
+            *copy = tensor
+                .map(|tensor| Copied::new(&self.cuda, tensor))
+                .transpose()?;
+        }
+        Ok(CudaGradients { tensors, copies })
+    }
+
+    /// Computes the gradients asked for and brings them back, with the memory around them.
+    pub fn backward(&self, levels: LevelsIn, asked: Asked) -> Checked<GradientTensors> {
+        let mut gradients = self.gradients(asked)?;
+        let backend = Backend::Cuda(self.cuda);
+        msda::backward(
+            &backend,
+            self.inputs(levels),
+            self.grad_out(),
+            gradients.views(),
+        )?;
+        gradients.read(&self.cuda)
+    }
+}
+
+/// Room for an address even without levels.
+fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
+    match numbers {
+        [] => Buffer::zeroed(cuda.context(), 16),
+        some => Buffer::from_slice(cuda.context(), some),
+    }
+}
+
+/// The gradients of a case in the memory of a device: NaN, until a call writes them.
+pub struct CudaGradients {
+    tensors: GradientTensors,
+    copies: [Option<Copied>; 3],
+}
+
+impl CudaGradients {
+    /// Where backward writes.
+    pub fn views(&mut self) -> Gradients<'_> {
+        let [value, sampling_locations, attention_weights] = self
+            .copies
+            .each_mut()
+            .map(|copy| copy.as_mut().map(Copied::view_mut));
+        Gradients {
+            value,
+            sampling_locations,
+            attention_weights,
+        }
+    }
+
+    /// Brings them back once the work of this stream is done, with the memory around them.
+    pub fn read(mut self, cuda: &Cuda) -> Checked<GradientTensors> {
+        for (copy, (name, tensor)) in self.copies.iter().zip(self.tensors.named_mut()) {
+            if let (Some(copy), Some(tensor)) = (copy, tensor) {
+                copy.read(cuda, name, tensor)?;
+            }
+        }
+        Ok(self.tensors)
     }
 }
 
 /// Forward of `case` on a device, against the oracle: every element, and the memory around them.
-pub fn check_forward_on_cuda(
-    case: &Case,
-    cuda: &Cuda,
-    levels: LevelsIn,
-) -> std::result::Result<(), Failure> {
+pub fn check_forward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> Checked<()> {
     let out = CudaCase::new(case, *cuda)?.forward(levels)?;
     let inputs = case.inputs();
     let (exact, naive) = (oracle::forward(&inputs)?, oracle::forward(&inputs)?);
     compare("out", Pass::Forward, &out, &exact, &naive)
+}
+
+/// All gradients of `case` on a device, against the oracle: every element, and the memory around them.
+pub fn check_backward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> Checked<()> {
+    let found = CudaCase::new(case, *cuda)?.backward(levels, Asked::ALL)?;
+    ExpectedGradients::new(case)?.compare(&found)
 }

@@ -5,12 +5,14 @@ mod case;
 mod check;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod gradients;
 mod rule;
 mod tensor;
 
 pub use case::{Case, HOSTILE};
 pub use check::{Failure, backends, check};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaCase, LevelsIn, check_forward_on_cuda};
+pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
+pub use gradients::{Asked, ExpectedGradients, GradientTensors};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

@@ -1,7 +1,9 @@
 //! The device, and what was proven on it.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::sync::Mutex;
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Driver;
@@ -57,7 +59,37 @@ pub fn evidence(cuda: &Cuda, check: &str, kernels: &[&str], details: &str) {
     }
 }
 
-/// The names of all shipped kernels.
-pub fn all() -> Vec<&'static str> {
-    shipped().iter().map(|kernel| kernel.entry).collect()
+/// The shipped kernels whose names begin so.
+pub fn kernels(prefix: &str) -> Vec<&'static str> {
+    let names = shipped().into_iter().map(|kernel| kernel.entry);
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// How often each kernel gave what it should.
+#[derive(Debug, Default)]
+pub struct Tally(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Tally {
+    /// One more result of these kernels.
+    pub fn add(&self, kernels: impl IntoIterator<Item = &'static str>) {
+        let mut counts = self.0.lock().unwrap();
+        for kernel in kernels {
+            *counts.entry(kernel).or_default() += 1;
+        }
+    }
+
+    /// How many results of a kernel there were.
+    pub fn count(&self, kernel: &str) -> u64 {
+        self.0.lock().unwrap().get(kernel).copied().unwrap_or(0)
+    }
+
+    /// Says that `kernels` passed `check`. One that nobody chose has not been tested: that is a failure.
+    pub fn evidence(&self, cuda: &Cuda, check: &str, kernels: &[&str], details: &str) {
+        for kernel in kernels {
+            let count = self.count(kernel);
+            println!("{check}: {kernel} served {count}");
+            assert!(count > 0, "{kernel}: not one result for {check}");
+            evidence(cuda, check, &[kernel], &format!("{count} {details}"));
+        }
+    }
 }

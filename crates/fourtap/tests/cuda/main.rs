@@ -1,5 +1,6 @@
 //! The CUDA backend on a GPU. Without one the tests say so and pass, unless FOURTAP_REQUIRE_CUDA is set.
 
+mod backward;
 mod big;
 mod calls;
 mod concurrent;

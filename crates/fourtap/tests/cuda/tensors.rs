@@ -44,6 +44,16 @@ impl OnDevice {
     }
 }
 
+/// Numbers from 0 to 1 that look random, by a formula (splitmix64's), so that millions of them take no time to make.
+pub fn numbers(count: usize, salt: u64) -> impl Iterator<Item = f64> {
+    (0..count as u64).map(move |i| {
+        let mut mixed = ((salt << 40) + i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 40) as f64 / (1u64 << 24) as f64
+    })
+}
+
 /// The inputs of a problem of f32 coordinates.
 pub struct Problem {
     pub sizes: Sizes,
@@ -53,14 +63,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Numbers that look random, from a formula, so that host and device need not share a generator.
     pub fn new<T: Element + Plain>(cuda: &Cuda, sizes: Sizes) -> Self {
-        let numbers = |count: usize, salt: u64| {
-            (0..count as u64).map(move |i| {
-                let mixed = (i + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                ((mixed ^ mixed >> 29) >> 40) as f64 / (1u64 << 24) as f64
-            })
-        };
         let count = |shape: &[usize]| shape.iter().product::<usize>();
         let value: Vec<T> = numbers(count(&sizes.value()), 1)
             .map(|x| T::from_f64(2.0 * x - 1.0))

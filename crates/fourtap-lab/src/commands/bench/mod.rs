@@ -13,7 +13,9 @@ use indicatif::ProgressBar;
 use self::cuda::CudaBench;
 use self::sink::Sink;
 use super::{note, print, progress};
+use crate::array::Array;
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
+use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::generate;
 use crate::machine;
@@ -44,7 +46,7 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Every name is looked up and every file opened before the first, perhaps long, measurement.
-    let target = Target::new(&arguments.target, &arguments.direction)?;
+    let target = Target::new(&arguments.target)?;
     let subjects = selection::subjects(arguments)?;
     let filter = arguments.filter.as_deref().unwrap_or_default();
     let mut plan: Vec<_> = subjects
@@ -71,7 +73,8 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     let cuda = match target.cuda() {
         Some(cuda) => {
             bar.set_message("measuring the device's ceilings");
-            let cuda = CudaBench::new(cuda, &target.device, budget)?;
+            let mode = Mode::new(arguments.target.deterministic);
+            let cuda = CudaBench::new(cuda, mode, &target.device, budget)?;
             cuda.ceilings().iter().try_for_each(|one| sink.put(one))?;
             Some(cuda)
         }
@@ -114,6 +117,29 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         ));
     }
     Ok(bench.failed.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// A benchmark about to be measured.
+struct Task<'a> {
+    name: &'a str,
+    trial: &'a Trial<'a>,
+    seed: u64,
+    /// Most time to spend on repeating one thing.
+    budget: Duration,
+}
+
+impl Task<'_> {
+    /// How near the oracle a result is, or that it is wrong; `whose` tells which, where there are several.
+    fn verified(&self, whose: &str, outputs: &[Array]) -> Result<Verification> {
+        verify(self.trial, outputs, self.seed)?.map_err(|found| self.wrong(whose, &found))
+    }
+
+    fn wrong(&self, whose: &str, found: &str) -> Error {
+        Error::Verification {
+            benchmark: self.name.to_string(),
+            found: format!("{whose}{found}"),
+        }
+    }
 }
 
 /// What a benchmark found.
@@ -253,26 +279,30 @@ impl Bench {
 
     fn one(&mut self, benchmark: &Benchmark, trial: &Trial<'_>) -> Result<()> {
         let name = benchmark.name();
-        let (bar, seed, budget) = (&self.bar, self.seed, self.budget);
+        let task = Task {
+            name: &name,
+            trial,
+            seed: self.seed,
+            budget: self.budget,
+        };
+        let bar = &self.bar;
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
         let measured = match &mut self.cuda {
-            Some(cuda) => cuda.measured(trial, seed, budget, say)?,
-            None => on_cpu(trial, seed, budget, say)?,
+            Some(cuda) => cuda.measured(&task, say),
+            None => on_cpu(&task, say),
         };
         let Measured {
             verification,
             samples_ms,
             cuda,
         } = match measured {
-            Ok(measured) => measured,
-            Err(found) => {
-                self.fail(&Error::Verification {
-                    benchmark: name,
-                    found,
-                });
+            // No reason to leave out the other pass.
+            Err(error @ Error::Verification { .. }) => {
+                self.fail(&error);
                 self.bar.inc(1);
                 return Ok(());
             }
+            measured => measured?,
         };
         let summary = Summary::of(&samples_ms);
         let traffic = trial.traffic();
@@ -305,24 +335,16 @@ impl Bench {
     }
 }
 
-/// Verifies, then times. The inner error says in words what is wrong with the result.
-fn on_cpu(
-    trial: &Trial<'_>,
-    seed: u64,
-    budget: Duration,
-    say: impl Fn(&str),
-) -> Result<std::result::Result<Measured, String>> {
-    let mut outputs = trial.outputs()?;
+/// Verifies, then times.
+fn on_cpu(task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+    let mut outputs = task.trial.outputs()?;
     say("verifying");
-    trial.compute(&mut outputs)?;
-    let verification = match verify(trial, &outputs, seed)? {
-        Ok(verification) => verification,
-        Err(found) => return Ok(Err(found)),
-    };
+    task.trial.compute(&mut outputs)?;
+    let verification = task.verified("", &outputs)?;
     say("timing");
-    Ok(Ok(Measured {
+    Ok(Measured {
         verification,
-        samples_ms: measure(trial, &mut outputs, budget)?,
+        samples_ms: measure(task.trial, &mut outputs, task.budget)?,
         cuda: None,
-    }))
+    })
 }

@@ -119,7 +119,7 @@ impl CudaDiagnosis {
         }
     }
 
-    /// What `--device auto` computes forward on.
+    /// The GPU `--device auto` computes on.
     pub fn used(&self) -> String {
         match (&self.driver, self.devices.first()) {
             (_, Some(Found::Found(device))) => format!("cuda:0, {}", device.name),

@@ -108,6 +108,8 @@ api! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemAlloc_v2(*mut Address, usize);
     cuMemFree_v2(Address);
+    cuMemAllocAsync(*mut Address, usize, Handle);
+    cuMemFreeAsync(Address, Handle);
     cuMemsetD8Async(Address, c_uchar, usize, Handle);
     cuMemsetD32Async(Address, c_uint, usize, Handle);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);

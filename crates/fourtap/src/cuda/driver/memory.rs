@@ -259,6 +259,70 @@ impl Drop for Buffer {
     }
 }
 
+/// Device memory of one stream: allocated and freed in its order, by its device's pool. Neither waits, and both may be
+/// part of a capture.
+#[derive(Debug)]
+pub struct StreamMemory<'a> {
+    address: Address,
+    context: &'static Context,
+    stream: Stream<'a>,
+}
+
+impl<'a> StreamMemory<'a> {
+    /// Memory with whatever was in it, for work given to the stream from now on until it is dropped.
+    pub fn alloc(
+        context: &'static Context,
+        bytes: usize,
+        stream: Stream<'a>,
+    ) -> DriverResult<Self> {
+        let _entered = context.enter()?;
+        let api = context.api();
+        let mut address = 0;
+        // SAFETY: one address is written.
+        let status = unsafe { (api.cuMemAllocAsync)(&mut address, bytes, stream.as_raw()) };
+        if status == OUT_OF_MEMORY {
+            let free = context.memory_info().map_or(0, |memory| memory.free);
+            return Err(DriverError::OutOfMemory { bytes, free });
+        }
+        api.check(status, "allocate device memory in a stream")?;
+        Ok(StreamMemory {
+            address,
+            context,
+            stream,
+        })
+    }
+
+    /// Its address, for work of that stream.
+    pub fn as_ptr(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for StreamMemory<'_> {
+    fn drop(&mut self) {
+        // Errors are of earlier work, which whoever waits for it is told.
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: allocated in `alloc` for this stream, and freed once.
+            unsafe { (self.context.api().cuMemFreeAsync)(self.address, self.stream.as_raw()) };
+        }
+    }
+}
+
+/// Gives a stream the work of setting bytes to zero.
+///
+/// # Safety
+/// A context of the stream's device is [entered](super::Context::enter), and so many bytes are there and nobody else's
+/// until the stream has done the work.
+pub unsafe fn zero(address: u64, bytes: usize, stream: Stream<'_>) -> DriverResult<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let api = api()?;
+    // SAFETY: as the caller promises.
+    let status = unsafe { (api.cuMemsetD8Async)(address, 0, bytes, stream.as_raw()) };
+    api.check(status, "set device memory to zero")
+}
+
 /// The device whose memory an address is in; none for the host's memory and for addresses the driver did not give out.
 pub fn pointer_device(address: u64) -> Option<usize> {
     const MEMORY_TYPE: c_int = 2;

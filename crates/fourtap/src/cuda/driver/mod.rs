@@ -30,7 +30,7 @@ pub use error::{DriverError, DriverResult};
 pub use event::Event;
 pub use graph::{Graph, GraphExec};
 pub use launch::{Launch, launch};
-pub use memory::{Buffer, Plain, pointer_device};
+pub use memory::{Buffer, Plain, StreamMemory, pointer_device, zero};
 pub use module::{Kernel, KernelFacts, Library};
 pub use stream::{CaptureMode, OwnedStream, Stream};
 

@@ -1,6 +1,10 @@
 //! What kernels are handed, laid out as kernels/msda declares it.
 
-use crate::msda::{Forward, Problem};
+use std::ffi::c_void;
+
+use crate::layout::Layout;
+use crate::msda::{Backward, Inputs, Problem};
+use crate::tensor::ViewMut;
 
 /// Room for levels in a kernel's arguments, by steps: each room is a kernel of its own. The second step fits the
 /// 4 KiB all drivers pass, the last the 32764 bytes those from CUDA 12.1 on do.
@@ -39,9 +43,8 @@ pub(super) struct Arguments<const CAPACITY: usize> {
 }
 
 impl<const CAPACITY: usize> Arguments<CAPACITY> {
-    /// Those of `call`, whose levels must fit and whose sizes other than those kept in 64 bits must fit an i32.
-    pub fn new(call: &Forward<'_>) -> Self {
-        let problem: &Problem = &call.problem;
+    /// Those of a problem, whose levels must fit and whose sizes other than those kept in 64 bits must fit an i32.
+    fn new(problem: &Problem, inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
         let sizes = problem.sizes();
         let mut host_levels = [HostLevel::default(); CAPACITY];
         for (room, level) in host_levels.iter_mut().zip(problem.levels().iter()) {
@@ -52,10 +55,10 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
             };
         }
         Arguments {
-            value: call.inputs.value.as_ptr() as u64,
-            locations: call.inputs.sampling_locations.as_ptr() as u64,
-            weights: call.inputs.attention_weights.as_ptr() as u64,
-            out: call.out.as_mut_ptr() as u64,
+            value: inputs.value.as_ptr() as u64,
+            locations: inputs.sampling_locations.as_ptr() as u64,
+            weights: inputs.attention_weights.as_ptr() as u64,
+            out: out.map_or(0, |out| out.as_mut_ptr() as u64),
             shapes: problem.cuda_levels().map_or(0, |levels| levels.shapes),
             starts: problem
                 .cuda_levels()
@@ -64,7 +67,7 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
             value_strides: strides(problem.value().strides()),
             location_strides: strides(problem.sampling_locations().strides()),
             weight_strides: strides(problem.attention_weights().strides()),
-            out_strides: strides(call.out.layout().strides()),
+            out_strides: out.map_or([0; 3], |out| strides(out.layout().strides())),
             images: sizes.images as i64,
             pixels: sizes.pixels as i64,
             queries: sizes.queries as i64,
@@ -77,11 +80,118 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
     }
 }
 
+/// Arguments with the room for levels a kernel was compiled for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the usual one shall not be allocated"
+)]
+pub(super) enum Held {
+    Small(Arguments<{ LEVEL_CAPACITIES[0] }>),
+    Medium(Box<Arguments<{ LEVEL_CAPACITIES[1] }>>),
+    Large(Box<Arguments<{ LEVEL_CAPACITIES[2] }>>),
+}
+
+impl Held {
+    /// With room for so many levels, one of [`LEVEL_CAPACITIES`]; the first of them if not said.
+    pub fn new(
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        out: Option<&ViewMut<'_>>,
+        capacity: Option<usize>,
+    ) -> Self {
+        match capacity.unwrap_or(LEVEL_CAPACITIES[0]) {
+            room if room == LEVEL_CAPACITIES[0] => {
+                Held::Small(Arguments::new(problem, inputs, out))
+            }
+            room if room == LEVEL_CAPACITIES[1] => {
+                Held::Medium(Box::new(Arguments::new(problem, inputs, out)))
+            }
+            _ => Held::Large(Box::new(Arguments::new(problem, inputs, out))),
+        }
+    }
+
+    /// As launches take it.
+    pub fn pointer(&self) -> *mut c_void {
+        match self {
+            Held::Small(arguments) => pointer(arguments),
+            Held::Medium(arguments) => pointer(&**arguments),
+            Held::Large(arguments) => pointer(&**arguments),
+        }
+    }
+}
+
+/// A parameter as launches take it.
+pub(super) fn pointer<T>(parameter: &T) -> *mut c_void {
+    (&raw const *parameter).cast_mut().cast()
+}
+
+/// `Gradients` of kernels/msda/gradients.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct GradientArguments {
+    grad_out: u64,
+    value: u64,
+    locations: u64,
+    weights: u64,
+    grad_out_strides: [i64; 3],
+    value_strides: [i64; 4],
+    location_strides: [i64; 6],
+    weight_strides: [i64; 5],
+}
+
+impl GradientArguments {
+    /// Those of a call.
+    pub fn new(call: &Backward<'_>) -> Self {
+        let gradients = &call.gradients;
+        let address = |gradient: &Option<ViewMut<'_>>| {
+            gradient
+                .as_ref()
+                .map_or(0, |gradient| gradient.as_mut_ptr() as u64)
+        };
+        GradientArguments {
+            grad_out: call.grad_out.as_ptr() as u64,
+            value: address(&gradients.value),
+            locations: address(&gradients.sampling_locations),
+            weights: address(&gradients.attention_weights),
+            grad_out_strides: strides(call.grad_out.layout().strides()),
+            value_strides: strides_of(&gradients.value),
+            location_strides: strides_of(&gradients.sampling_locations),
+            weight_strides: strides_of(&gradients.attention_weights),
+        }
+    }
+}
+
+fn strides_of<const RANK: usize>(gradient: &Option<ViewMut<'_>>) -> [i64; RANK] {
+    gradient
+        .as_ref()
+        .map(ViewMut::layout)
+        .map_or([0; RANK], |layout: &Layout| strides(layout.strides()))
+}
+
+/// `Work` of kernels/msda/bins.cuh.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    pub counts: u64,
+    pub starts: u64,
+    pub sorted: u64,
+    pub largest: u64,
+    pub next: u64,
+    pub first_plane: u32,
+    pub planes: u32,
+    pub first_level: u32,
+    pub level_count: u32,
+    pub chunks: u32,
+    pub chunk: u32,
+    pub samples: u32,
+    pub capacity: u32,
+}
+
 fn strides<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
     std::array::from_fn(|axis| strides[axis] as i64)
 }
 
-/// Division of numbers below 2^31 by one known beforehand: `Divisor` of kernels/msda/forward_gather.cu.
+/// Division of numbers below 2^31 by one known beforehand: `Divisor` of kernels/common/divisor.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
@@ -102,7 +212,7 @@ impl Divisor {
     }
 }
 
-/// `Schedule` of kernels/msda/forward_gather.cu.
+/// `Schedule` of kernels/msda/gather.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
@@ -129,6 +239,8 @@ mod tests {
         assert!(size_of::<Arguments<240>>() <= 4096);
         assert!(size_of::<Arguments<2000>>() <= 32764);
         assert_eq!(size_of::<Schedule>(), 40);
+        assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
+        assert_eq!(size_of::<Work>(), 72);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What kernels are specialised by: everything about a problem but the sizes that change from call to call.
 
 use super::arguments::LEVEL_CAPACITIES;
-use super::specialised::{Channel, Gather, Specialised, Types};
+use super::specialised::{
+    Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Specialised, Sum, Types,
+};
 use crate::dtype::DType;
 
 /// Problems the same kernels serve, whatever their images, levels' sizes and queries.
@@ -96,6 +98,21 @@ impl Kind {
         }
     }
 
+    /// The same for the gradients of samples.
+    pub(super) fn samples_gather(&self, pixel_units: u32) -> Gather {
+        Gather {
+            phases: 1,
+            alternate: false,
+            // As many as the registers allow without spilling.
+            threads: if self.types.value == DType::F32 {
+                640
+            } else {
+                512
+            },
+            ..self.gather(pixel_units, false)
+        }
+    }
+
     /// The kernels such problems use where tensors have no gaps, and the one that serves them wherever they lie.
     pub fn kernels(&self) -> Vec<Specialised> {
         let capacity = LEVEL_CAPACITIES
@@ -114,9 +131,54 @@ impl Kind {
             if let Ok(units) = u32::try_from(units) {
                 let gathers = [false, true].map(|few_rows| self.gather(units, few_rows));
                 kernels.extend(gathers.map(Specialised::Gather));
+                let scatters: &[bool] = match self.types.value {
+                    DType::F32 => &[false, true],
+                    _ => &[false],
+                };
+                kernels.extend(scatters.iter().map(|&scatter| {
+                    let gather = self.samples_gather(units);
+                    Specialised::SamplesGather(SamplesGather { gather, scatter })
+                }));
             }
         }
+        kernels.extend(self.backward_kernels(capacity));
         kernels.dedup();
+        kernels
+    }
+
+    /// The kernels of backward that do not depend on sizes.
+    fn backward_kernels(&self, capacity: Option<usize>) -> Vec<Specialised> {
+        let mut kernels = Vec::new();
+        let types = self.types;
+        if let Some(level_capacity) = capacity {
+            kernels.push(Specialised::SamplesChannel(SamplesChannel {
+                types,
+                level_capacity,
+            }));
+            kernels.push(Specialised::ValueSearch(Search {
+                types,
+                always: level_capacity > LEVEL_CAPACITIES[0],
+                level_capacity,
+            }));
+        }
+        if capacity == Some(LEVEL_CAPACITIES[0]) {
+            for wide in [false, true] {
+                let place = Place::new(types, true, wide);
+                let sum = Sum {
+                    value: types.value,
+                    wide,
+                };
+                kernels.extend([
+                    Specialised::Count(place.for_count()),
+                    Specialised::Scan(place.for_scan()),
+                    Specialised::Place(place),
+                    Specialised::ValueChannel(sum),
+                ]);
+                if types.value.size() == 2 && self.channels.is_multiple_of(32) {
+                    kernels.push(Specialised::ValueMatrix(sum));
+                }
+            }
+        }
         kernels
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use crate::cuda::msda::{Kind, Types};
     use crate::dtype::DType;
 
-    /// How often each row is taken, walked as `Walk` of kernels/msda/forward_gather.cu does.
+    /// How often each row is taken, walked as `Walk` of kernels/msda/gather.cuh does.
     fn taken(schedule: &Schedule, blocks: u32, at_once: u32) -> Vec<u32> {
         let mut taken = vec![0; schedule.rows as usize];
         for block in 0..blocks {

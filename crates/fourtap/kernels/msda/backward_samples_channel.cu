@@ -1,0 +1,76 @@
+// Backward, gradients of locations and weights, a warp a row, a lane a channel: any sizes, strides and types.
+//
+// VALUE, LOCATION, WEIGHT: element types.
+
+typedef Element<VALUE> Value;
+typedef Value::Real Real;
+
+static __device__ __forceinline__ Real sum_of_warp(Real mine) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, apart);
+    return mine;
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    msda_backward_samples_channel(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g) {
+    const auto *const value = static_cast<const Value::Storage *>(a.value);
+    const auto *const locations = static_cast<const Element<LOCATION>::Storage *>(a.locations);
+    const auto *const weights = static_cast<const Element<WEIGHT>::Storage *>(a.weights);
+    const auto *const grad_out = static_cast<const Value::Storage *>(g.grad_out);
+    auto *const grad_locations = static_cast<Element<LOCATION>::Storage *>(g.locations);
+    auto *const grad_weights = static_cast<Element<WEIGHT>::Storage *>(g.weights);
+
+    const u32 lane = threadIdx.x % 32;
+    const i64 rows = a.images * a.queries * a.heads, warps = static_cast<i64>(gridDim.x) * (blockDim.x / 32);
+    for (i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; row < rows; row += warps) {
+        const i64 m = row % a.heads, q = row / a.heads % a.queries, n = row / a.heads / a.queries;
+        const auto *const from = value + n * a.value_strides[0] + m * a.value_strides[2];
+        const auto *const grads = grad_out + n * g.grad_out_strides[0] + q * g.grad_out_strides[1] +
+                                  m * a.channels * g.grad_out_strides[2];
+        const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
+        const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
+        const i64 to_location = n * g.location_strides[0] + q * g.location_strides[1] + m * g.location_strides[2];
+        const i64 to_weight = n * g.weight_strides[0] + q * g.weight_strides[1] + m * g.weight_strides[2];
+        for (int l = 0; l < a.levels; l++) {
+            const Level level = level_of(a, l);
+            const Real width = static_cast<Real>(level.width), height = static_cast<Real>(level.height);
+            for (int p = 0; p < a.points; p++) {
+                const auto *const at = locations + location + l * a.location_strides[3] + p * a.location_strides[4];
+                const Real px = fused(Real(Element<LOCATION>::widen(at[0])), width, Real(-0.5));
+                const Real py = fused(Real(Element<LOCATION>::widen(at[a.location_strides[5]])), height, Real(-0.5));
+                Real by_x = 0, by_y = 0, by_weight = 0;
+                if (px > -1 && py > -1 && px < width && py < height) {
+                    const Real left = whole(px), top = whole(py), fx = px - left, fy = py - top;
+                    const int x = static_cast<int>(left), y = static_cast<int>(top);
+                    Real sums[4] = {};
+#pragma unroll
+                    for (int corner = 0; corner < 4; corner++) {
+                        const int cx = x + (corner & 1), cy = y + (corner >> 1);
+                        if (cx < 0 || cy < 0 || cx >= level.width || cy >= level.height) continue;
+                        const auto *const tap =
+                            from + (level.start + static_cast<i64>(cy) * level.width + cx) * a.value_strides[1];
+                        for (int c = lane; c < a.channels; c += 32) {
+                            sums[corner] = fused(Real(Value::widen(tap[c * a.value_strides[3]])),
+                                                 Real(Value::widen(grads[c * g.grad_out_strides[2]])), sums[corner]);
+                        }
+                        sums[corner] = sum_of_warp(sums[corner]);
+                    }
+                    const Real scale = Real(Element<WEIGHT>::widen(
+                        weights[weight + l * a.weight_strides[3] + p * a.weight_strides[4]]));
+                    by_weight = (1 - fy) * ((1 - fx) * sums[0] + fx * sums[1]) + fy * ((1 - fx) * sums[2] + fx * sums[3]);
+                    by_x = scale * width * ((1 - fy) * (sums[1] - sums[0]) + fy * (sums[3] - sums[2]));
+                    by_y = scale * height * ((1 - fx) * (sums[2] - sums[0]) + fx * (sums[3] - sums[1]));
+                }
+                if (lane == 0 && grad_locations) {
+                    auto *const to = grad_locations + to_location + l * g.location_strides[3] + p * g.location_strides[4];
+                    to[0] = Element<LOCATION>::round(by_x);
+                    to[g.location_strides[5]] = Element<LOCATION>::round(by_y);
+                }
+                if (lane == 0 && grad_weights) {
+                    grad_weights[to_weight + l * g.weight_strides[3] + p * g.weight_strides[4]] =
+                        Element<WEIGHT>::round(by_weight);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+// Backward, gradients of locations and weights, for channels that fill 16-byte vectors. See gather.cuh.
+//
+// Both gradients of a sample follow from four numbers: the products of grad_out with its four neighbours, summed over
+// channels. 16-bit types leave that to tensor cores where a row is 4 or 8 lanes wide: 16 neighbours of the 8 groups of 4
+// lanes, times grad_out of the same 8 groups. The sums wanted are those of a group with itself.
+//
+// A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
+// exactly as defined.
+//
+// Specialised also by SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
+// That is the quickest way for small problems in f32, in an order that changes from run to run.
+
+static_assert(SPLIT == 1, "a group has the whole row");
+constexpr bool MATRIX = VALUE != F32 && (LANES == 4 || LANES == 8);
+
+struct Place {
+    const char *value, *locations, *weights, *grad_out;
+    char *grad_locations, *grad_weights;
+};
+
+static __device__ __forceinline__ Place place_of(const Arguments &a, const Gradients &g, const Schedule &schedule,
+                                                 const int4 *levels, u32 row) {
+    const u32 plane = schedule.by_plane.divide(row), in_plane = row - plane * schedule.plane;
+    const u32 n = schedule.by_planes_an_image.divide(plane);
+    const u32 m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
+    const u32 q = query_of(schedule.order, in_plane / HEADS_TOGETHER, levels);
+    const i64 value = n * a.value_strides[0] + m * a.value_strides[2];
+    const i64 grad_out = n * g.grad_out_strides[0] + q * g.grad_out_strides[1] + m * CHANNELS;
+#if DENSE
+    const u64 at = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
+    const u64 location = at * (SAMPLES * 2), weight = at * SAMPLES, to_location = location, to_weight = weight;
+#else
+    const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
+    const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
+    const i64 to_location = n * g.location_strides[0] + q * g.location_strides[1] + m * g.location_strides[2];
+    const i64 to_weight = n * g.weight_strides[0] + q * g.weight_strides[1] + m * g.weight_strides[2];
+#endif
+    return {static_cast<const char *>(a.value) + value * ELEMENT_BYTES,
+            static_cast<const char *>(a.locations) + location * (LOCATION_BYTES / 2),
+            static_cast<const char *>(a.weights) + weight * WEIGHT_BYTES,
+            static_cast<const char *>(g.grad_out) + grad_out * ELEMENT_BYTES,
+            static_cast<char *>(g.locations) + to_location * (LOCATION_BYTES / 2),
+            static_cast<char *>(g.weights) + to_weight * WEIGHT_BYTES};
+}
+
+#if SCATTER
+static __device__ __forceinline__ void add_to(char *at, Vector grads, float weight) {
+    const float a = weight * __uint_as_float(grads.x), b = weight * __uint_as_float(grads.y);
+    const float c = weight * __uint_as_float(grads.z), d = weight * __uint_as_float(grads.w);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+#else
+    float *const to = reinterpret_cast<float *>(at);
+    atomicAdd(to, a);
+    atomicAdd(to + 1, b);
+    atomicAdd(to + 2, c);
+    atomicAdd(to + 3, d);
+#endif
+}
+#endif
+
+// Along one axis: how much the two neighbours that are read count, and how that changes with the place.
+struct Shares {
+    float share[2], slope[2];
+};
+
+static __device__ __forceinline__ Shares shares(float location, float size) {
+    const float at = __fmaf_rn(location, size, -0.5f);
+    if (!(at > -1.0f && at < size)) return {};
+    if (at < 0.0f) return {{at + 1.0f, 0.0f}, {1.0f, 0.0f}};
+    if (at >= size - 1.0f) {
+        const float share = size - at;
+        return size > 1.0f ? Shares{{0.0f, share}, {0.0f, -1.0f}} : Shares{{share, 0.0f}, {-1.0f, 0.0f}};
+    }
+    const float second = at - floorf(at);
+    return {{1.0f - second, second}, {-1.0f, 1.0f}};
+}
+
+struct Result {
+    float x, y, weight;
+};
+
+// From the sums of the four neighbours. `moved`: the only column is read as the second one.
+static __device__ __forceinline__ Result result(Sample sample, int width, int height, bool moved, const float (&sums)[4]) {
+    Shares x = shares(sample.x, static_cast<float>(width));
+    const Shares y = shares(sample.y, static_cast<float>(height));
+    if (moved) x = {{0.0f, x.share[0]}, {0.0f, x.slope[0]}};
+    const bool outside = x.slope[0] == x.slope[1] || y.slope[0] == y.slope[1];
+    if (outside) return {0.0f, 0.0f, 0.0f};
+    const float upper = x.share[0] * sums[0] + x.share[1] * sums[1], lower = x.share[0] * sums[2] + x.share[1] * sums[3];
+    const float upper_slope = x.slope[0] * sums[0] + x.slope[1] * sums[1];
+    const float lower_slope = x.slope[0] * sums[2] + x.slope[1] * sums[3];
+    return {sample.weight * static_cast<float>(width) * (y.share[0] * upper_slope + y.share[1] * lower_slope),
+            sample.weight * static_cast<float>(height) * (y.slope[0] * upper + y.slope[1] * lower),
+            y.share[0] * upper + y.share[1] * lower};
+}
+
+// As defined, one neighbour at a time, those outside left out.
+static __device__ __noinline__ Result careful(Sample sample, int4 level, const char *value, const char *grad_out) {
+    const int width = level.x, height = level.y;
+    const float px = __fmaf_rn(sample.x, static_cast<float>(width), -0.5f);
+    const float py = __fmaf_rn(sample.y, static_cast<float>(height), -0.5f);
+    if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
+        return {0.0f, 0.0f, 0.0f};
+    }
+    const float left = floorf(px), top = floorf(py), fx = px - left, fy = py - top;
+    Result result = {0.0f, 0.0f, 0.0f};
+    for (int corner = 0; corner < 4; corner++) {
+        const int right = corner & 1, down = corner >> 1;
+        const int x = static_cast<int>(left) + right, y = static_cast<int>(top) + down;
+        if (x < 0 || y < 0 || x >= width || y >= height) continue;
+        const u64 pixel = static_cast<u32>(level.z + y * width + x);
+        const auto *taps = reinterpret_cast<const Value::Storage *>(value + pixel * (PIXEL_UNITS * 16));
+        const auto *grads = reinterpret_cast<const Value::Storage *>(grad_out);
+        float sum = 0.0f;
+        for (int c = 0; c < CHANNELS; c++) sum = __fmaf_rn(Value::widen(taps[c]), Value::widen(grads[c]), sum);
+        const float by_x = right ? fx : 1.0f - fx, by_y = down ? fy : 1.0f - fy;
+        result.weight += by_x * by_y * sum;
+        result.x += sample.weight * static_cast<float>(width) * (right ? by_y : -by_y) * sum;
+        result.y += sample.weight * static_cast<float>(height) * (down ? by_x : -by_x) * sum;
+    }
+    return result;
+}
+
+static __device__ __forceinline__ bool is_finite(Result r) { return fabsf(r.x) + fabsf(r.y) + fabsf(r.weight) < 3e38f; }
+
+static __device__ __forceinline__ float product(Vector a, Vector b) {
+    const u32 of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if VALUE == F32
+        sum = __fmaf_rn(__uint_as_float(of_a[i]), __uint_as_float(of_b[i]), sum);
+#else
+        float low_a, high_a, low_b, high_b;
+        Value::widen(of_a[i], low_a, high_a);
+        Value::widen(of_b[i], low_b, high_b);
+        sum = __fmaf_rn(low_a, low_b, sum);
+        sum = __fmaf_rn(high_a, high_b, sum);
+#endif
+    }
+    return sum;
+}
+
+// The products of a group's four neighbours with its grad_out, to shared memory, where the group keeps those of a sample.
+static __device__ __forceinline__ void sum_products(u32 to, const Vector (&taps)[4], const Vector &grads, u32 lane) {
+#if VALUE != F32
+    if (MATRIX) {
+        const u32 group = lane / 4, in_group = lane % 4;
+        float upper[4] = {}, lower[4] = {};
+        multiply_add<VALUE>(upper, taps[0].x, taps[1].x, taps[0].y, taps[1].y, grads.x, grads.y);
+        multiply_add<VALUE>(lower, taps[2].x, taps[3].x, taps[2].y, taps[3].y, grads.x, grads.y);
+        multiply_add<VALUE>(upper, taps[0].z, taps[1].z, taps[0].w, taps[1].w, grads.z, grads.w);
+        multiply_add<VALUE>(lower, taps[2].z, taps[3].z, taps[2].w, taps[3].w, grads.z, grads.w);
+        const bool odd = group % 2;
+        float sums[4] = {odd ? upper[1] : upper[0], odd ? upper[3] : upper[2], odd ? lower[1] : lower[0],
+                         odd ? lower[3] : lower[2]};
+        bool mine = in_group == group / 2;
+        if (LANES == 8) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[i] += __shfl_xor_sync(ALL, sums[i], 4);
+            mine = mine && !odd;
+        }
+        if (mine) {
+            store_shared(to, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                              __float_as_uint(sums[3])});
+        }
+        return;
+    }
+#endif
+    float sums[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[i] = product(taps[i], grads);
+    if (LANES >= 4) {
+        // Each exchange halves what a lane still has to sum.
+        const bool first = lane & 1, second = lane & 2;
+        float a = first ? sums[1] : sums[0], b = first ? sums[3] : sums[2];
+        a += __shfl_xor_sync(ALL, first ? sums[0] : sums[1], 1);
+        b += __shfl_xor_sync(ALL, first ? sums[2] : sums[3], 1);
+        float sum = second ? b : a;
+        sum += __shfl_xor_sync(ALL, second ? a : b, 2);
+#pragma unroll
+        for (int other = 4; other < LANES; other *= 2) sum += __shfl_xor_sync(ALL, sum, other);
+        if (lane % LANES < 4) {
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + lane % LANES * 4), "f"(sum) : "memory");
+        }
+    } else {
+#pragma unroll
+        for (int other = 1; other < LANES; other *= 2) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[i] += __shfl_xor_sync(ALL, sums[i], other);
+        }
+        if (lane % LANES == 0) {
+            store_shared(to, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
+                              __float_as_uint(sums[3])});
+        }
+    }
+}
+
+static __device__ __forceinline__ u32 load_shared_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
+    return word;
+}
+static __device__ __forceinline__ void store_shared_word(u32 address, u32 word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+// N neighbouring numbers of a type.
+template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(char *to, const float (&numbers)[N]) {
+    if (TYPE == F32) {
+        if (N % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                store_vector(to + 4 * i, {__float_as_uint(numbers[i]), __float_as_uint(numbers[i + 1]),
+                                          __float_as_uint(numbers[i + 2]), __float_as_uint(numbers[i + 3])});
+            }
+        } else if (N % 2 == 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 2) {
+                asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(to + 4 * i), "f"(numbers[i]), "f"(numbers[i + 1])
+                             : "memory");
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) reinterpret_cast<float *>(to)[i] = numbers[i];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) reinterpret_cast<u16 *>(to)[i] = static_cast<u16>(Element<TYPE>::round(numbers[i]));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    msda_backward_samples_gather(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
+                                 const __grid_constant__ Schedule schedule) {
+    __shared__ __align__(1024) Vector products[WARPS][32 * PER_LANE];
+    __shared__ u32 places[WARPS][CHUNK][GROUPS];
+#if SCATTER
+    static_assert(VALUE == F32, "atomic additions are of f32");
+    __shared__ Vector by[WARPS][CHUNK][GROUPS]; // the four neighbours' weights
+#endif
+    __shared__ int4 levels[LEVELS];
+    if (threadIdx.x < LEVELS) {
+        const Level level = level_of(a, threadIdx.x);
+        // A level without pixels: a width no coordinate is inside of, and a place that exists.
+        const bool empty = level.width <= 0 || level.height <= 0;
+        const int start = static_cast<int>(level.start);
+        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+    }
+    __syncthreads();
+
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / GROUP, in_group = lane % GROUP;
+    const u32 vector = min(in_group, VECTORS - 1u);
+    const u32 first_product = shared_address(&products[warp][group]), first_place = shared_address(&places[warp][0][group]);
+    const u32 level_base = shared_address(levels);
+    Walk walk(schedule, warp, group);
+    const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
+    const char *grad_row = static_cast<const char *>(g.grad_out);
+    char *grad_location = nullptr, *grad_weight = nullptr;
+    Vector grads = {0, 0, 0, 0};
+    Pending pending;
+    const auto has_samples = [&](int chunk) { return WHOLE || chunk * CHUNK + in_group * PER_LANE < SAMPLES; };
+    const auto start_row = [&] {
+        pending.clear();
+        if (walk.live) {
+            const Place place = place_of(a, g, schedule, levels, walk.row);
+            value = place.value;
+            grad_row = place.grad_out;
+            if (in_group < VECTORS) grads = load_vector(place.grad_out + vector * 16);
+            const u32 sample = in_group * PER_LANE;
+            next_location = place.locations + sample * LOCATION_BYTES;
+            next_weight = place.weights + sample * WEIGHT_BYTES;
+            grad_location = place.grad_locations + sample * LOCATION_BYTES;
+            grad_weight = place.grad_weights + sample * WEIGHT_BYTES;
+            if (has_samples(0)) pending.load(next_location, next_weight);
+        }
+    };
+    start_row();
+
+#pragma unroll 1
+    while (__any_sync(ALL, walk.live)) {
+        const bool mine = walk.live;
+        const char *upper = value + vector * 16;
+        asm("" : "+l"(upper)); // one register pair, not a sum to be repeated at each load
+        const char *const this_value = value, *const this_row = grad_row;
+#if SCATTER
+        char *const grad_value = static_cast<char *>(g.value) + (upper - static_cast<const char *>(a.value));
+#endif
+        const Vector these = grads;
+        char *const to_location = grad_location, *const to_weight = grad_weight;
+
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const Pending current = pending;
+            const u32 sample = chunk * CHUNK + in_group * PER_LANE;
+            const bool sampled = mine && has_samples(chunk);
+            if (chunk + 1 < CHUNKS) {
+                next_location += CHUNK * LOCATION_BYTES;
+                next_weight += CHUNK * WEIGHT_BYTES;
+                if (!WHOLE) pending.clear();
+                if (walk.live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
+            } else {
+                walk.advance();
+                start_row();
+            }
+
+            const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+            const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
+            const int width = level.x, height = level.y;
+            u32 moved = 0;
+            __syncwarp();
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) {
+                const Sample s = current.sample(v);
+                const Axis x = axis(s.x, static_cast<float>(width)), y = axis(s.y, static_cast<float>(height));
+                // In a level one pixel wide there may be no pixel to the right: then the pair is the one that ends with
+                // this pixel.
+                const u32 pixel = level.z + y.first * width + x.first, pair = min(pixel, last_pair);
+                moved |= (pixel - pair) << v;
+                store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), pair * PIXEL_UNITS);
+#if SCATTER
+                const float inside = x.inside * y.inside, weight = inside > 0.0f ? s.weight * inside : 0.0f;
+                const float second = x.second + static_cast<float>(pixel - pair);
+                const float low = weight * y.second, up = weight - low;
+                by[warp][in_group * PER_LANE + v][group] = {
+                    __float_as_uint(up * (1.0f - second)), __float_as_uint(up * second),
+                    __float_as_uint(low * (1.0f - second)), __float_as_uint(low * second)};
+#endif
+            }
+            __syncwarp();
+
+            const char *lower = upper;
+            const auto below = [&](Vector level) {
+                lower = upper + static_cast<u64>(rows_apart(level) * PIXEL_UNITS) * 16;
+                asm("" : "+l"(lower));
+            };
+            if (ONE_LEVEL) below(level);
+            Vector taps[2][4];
+            const auto load = [&](int step) {
+                if (!ONE_LEVEL && (step % POINTS == 0 || CHUNK % POINTS != 0)) {
+                    const u32 number = (chunk * CHUNK + step) / POINTS;
+                    below(load_shared(level_base + (WHOLE || number < LEVELS ? number : 0) * 16));
+                }
+                const u32 place = load_shared_word(first_place + step * (GROUPS * 4));
+                Vector(&t)[4] = taps[step % 2];
+                const char *above = upper + static_cast<u64>(place) * 16, *beneath = lower + static_cast<u64>(place) * 16;
+                t[0] = load_vector(above);
+                t[1] = load_vector(above + PIXEL_UNITS * 16);
+                t[2] = load_vector(beneath);
+                t[3] = load_vector(beneath + PIXEL_UNITS * 16);
+            };
+            // The next sample's neighbours are on their way while this one's are multiplied.
+            constexpr int STEPS = CHUNKS == 1 ? SAMPLES : CHUNK;
+            load(0);
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                if (!WHOLE && CHUNKS > 1 && chunk * CHUNK + step >= SAMPLES) break;
+                if (step + 1 < STEPS) load(step + 1);
+                sum_products(first_product + step * (GROUPS * 16), taps[step % 2], these, lane);
+#if SCATTER
+                if (mine && in_group < VECTORS) {
+                    const Vector weights = by[warp][step][group];
+                    const u64 place = places[warp][step][group];
+                    const Vector of_step = load_shared(level_base + (chunk * CHUNK + step) / POINTS * 16);
+                    char *const above = grad_value + place * 16;
+                    char *const beneath = above + static_cast<u64>(rows_apart(of_step) * PIXEL_UNITS) * 16;
+                    // A neighbour that gets nothing is left alone: it may not be the sample's.
+                    if (__uint_as_float(weights.x) != 0.0f) add_to(above, these, __uint_as_float(weights.x));
+                    if (__uint_as_float(weights.y) != 0.0f) add_to(above + PIXEL_UNITS * 16, these, __uint_as_float(weights.y));
+                    if (__uint_as_float(weights.z) != 0.0f) add_to(beneath, these, __uint_as_float(weights.z));
+                    if (__uint_as_float(weights.w) != 0.0f) add_to(beneath + PIXEL_UNITS * 16, these, __uint_as_float(weights.w));
+                }
+#endif
+            }
+            __syncwarp();
+
+            float by_place[2 * PER_LANE], by_weight[PER_LANE];
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) {
+                const Vector sums = load_shared(first_product + (in_group * PER_LANE + v) * (GROUPS * 16));
+                const Sample s = current.sample(v);
+                Result r = result(s, width, height, moved >> v & 1,
+                                  {__uint_as_float(sums.x), __uint_as_float(sums.y), __uint_as_float(sums.z),
+                                   __uint_as_float(sums.w)});
+                if (sampled && !is_finite(r)) r = careful(s, levels[sample / POINTS], this_value, this_row);
+                by_place[2 * v] = r.x;
+                by_place[2 * v + 1] = r.y;
+                by_weight[v] = r.weight;
+            }
+            if (sampled) {
+                if (g.locations) {
+                    store_numbers<LOCATION>(to_location + chunk * (CHUNK * LOCATION_BYTES), by_place);
+                }
+                if (g.weights) store_numbers<WEIGHT>(to_weight + chunk * (CHUNK * WEIGHT_BYTES), by_weight);
+            }
+        }
+    }
+}

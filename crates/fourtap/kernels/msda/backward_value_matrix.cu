@@ -1,0 +1,158 @@
+// Backward, grad_value from sorted samples on tensor cores: 16-bit types, channels a multiple of 32. See bins.cuh and
+// runs.cuh.
+//
+// A warp sums a run, 16 samples at a time: [8 pixels x 16 samples] of weights times [16 samples x 32 channels] of
+// grad_out. Weights are f32; as the sum of two 16-bit numbers they take the 16 rows a tensor core has for the 8 pixels.
+//
+// Every pixel of a run meets every sample of its list, most with weight zero. Should grad_out be infinite or NaN there,
+// the sum is NaN: such pixels are computed anew, `careful`ly, exactly as defined.
+//
+// VALUE: element type, F16 or BF16; WIDE: see bins.cuh. In grad_out and grad_value channels lie without gaps, aligned to
+// 16 bytes.
+
+struct Staged {
+    float x, weight; // from the first pixel of the run; the weight in its row
+};
+
+// A power of two that brings the largest weight near the upper end of the type, and so the digits of all into its range.
+static __device__ __forceinline__ float scale_of(u32 largest) {
+    if (VALUE != F16 || largest == 0) return 1.0f;
+    const int exponent = static_cast<int>(largest >> 23) - 127;
+    return __int_as_float((127 + max(-110, min(110, 14 - exponent))) << 23);
+}
+// Of a power of two, exactly.
+static __device__ __forceinline__ float inverse(float scale) { return __int_as_float((254 << 23) - __float_as_int(scale)); }
+
+extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
+    msda_backward_value_matrix(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
+                               const __grid_constant__ Work work) {
+    __shared__ Grid grids[LEVEL_CAPACITY];
+    __shared__ __align__(16) Staged staged[RUN_WARPS][2][32];
+    __shared__ float parts[RUN_WARPS][8][32];
+    if (!lay_out(a, work, grids)) return;
+
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, in_group = lane % 4;
+    const i64 by_query = g.grad_out_strides[1];
+    Queue queue(work);
+    Item item;
+    while (item_of(queue.take(), a, work, grids, item)) {
+        const Grid &grid = grids[item.level];
+        const u32 plane = work.first_plane + item.plane, n = plane / a.heads, m = plane - n * a.heads;
+        const u32 channel = item.channel + 8 * in_group;
+        const auto *const grad_out = static_cast<const Value::Storage *>(g.grad_out) + n * g.grad_out_strides[0] +
+                                     m * a.channels + channel;
+        const float scale = scale_of(work.largest[item.plane * a.levels + item.level]);
+
+        Lists next_lists(work, grid, item, item.y, lane);
+        for (int row = 0; row < item.rows; row++) {
+            const int y = item.y + row;
+            const Lists lists = next_lists;
+            if (row + 1 < item.rows) next_lists = Lists(work, grid, item, y + 1, lane);
+            // Each warp its own run, or all of them together through all.
+            const bool any_shared = lists.any_shared(lane);
+            const u32 last = any_shared ? item.runs : min(warp + 1, item.runs);
+            for (u32 r = any_shared ? 0 : warp; r < last; r++) {
+                const u32 run = item.first_run + r;
+                const List list = lists[r];
+                const u32 size = list.size();
+                const bool together = size > SHARED;
+                if (!together && r != warp) continue;
+                const float x0 = static_cast<float>(run * RUN), center = static_cast<float>(y);
+                float sums[4][4] = {};
+
+                // Samples come 32 at a time, rows of grad_out 16 at a time: while one half of a batch is multiplied, the rows
+                // of the other are on their way, and the samples of the next batch.
+                const u32 step = together ? 32 * RUN_WARPS : 32;
+                u32 first = together ? 32 * warp : 0, buffer = 0, query;
+                Record next = list[first + lane];
+                const auto stage = [&] {
+                    staged[warp][buffer][lane] = {next.x - x0, next.weight * scale * hat(next.y - center)};
+                    query = next.query;
+                    next = list[first + step + lane];
+                };
+                const auto ask = [&](Vector(&rows)[2], int half) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const u32 of_sample = __shfl_sync(ALL, query, 16 * half + 8 * i + group);
+                        rows[i] = load_vector(reinterpret_cast<const char *>(grad_out) +
+                                              steps<Value::Storage>(of_sample, by_query));
+                    }
+                };
+                const auto multiply = [&](const Vector(&rows)[2], const Staged *at) {
+                    u32 coarse[2], fine[2];
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float4 two = *reinterpret_cast<const float4 *>(&at[8 * i + 2 * in_group]);
+                        split<VALUE>(two.y * hat(two.x - group), two.w * hat(two.z - group), coarse[i], fine[i]);
+                    }
+                    const u32 above[4] = {rows[0].x, rows[0].y, rows[0].z, rows[0].w};
+                    const u32 below[4] = {rows[1].x, rows[1].y, rows[1].z, rows[1].w};
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        multiply_add<VALUE>(sums[i], coarse[0], fine[0], coarse[1], fine[1], transposed(above[i]),
+                                            transposed(below[i]));
+                    }
+                };
+                if (first < size) {
+                    Vector even[2], odd[2];
+                    stage();
+                    ask(even, 0);
+                    while (true) {
+                        const bool many = first + 16 < size;
+                        const Staged *const at = staged[warp][buffer];
+                        if (many) ask(odd, 1);
+                        __syncwarp();
+                        multiply(even, at);
+                        buffer ^= 1;
+                        first += step;
+                        const bool more = first < size;
+                        if (more) {
+                            stage();
+                            ask(even, 0);
+                        }
+                        if (many) multiply(odd, at + 16);
+                        if (!more) break;
+                    }
+                    __syncwarp();
+                }
+
+                float totals[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) totals[i] = sums[i / 2][i % 2] + sums[i / 2][2 + i % 2];
+                if (together) {
+#pragma unroll
+                    for (int i = 0; i < 8; i++) parts[warp][i][lane] = totals[i];
+                    __syncthreads();
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        totals[i] = parts[0][i][lane];
+#pragma unroll
+                        for (int w = 1; w < RUN_WARPS; w++) totals[i] += parts[w][i][lane];
+                    }
+                    __syncthreads();
+                }
+                const int x = run * RUN + group;
+                if (r != warp || x >= grid.width) continue;
+                const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
+                auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] +
+                                  pixel * g.value_strides[1] + m * g.value_strides[2] + channel;
+                bool sound = true;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    totals[i] *= inverse(scale);
+                    sound = sound && is_finite(totals[i]);
+                }
+                if (sound) {
+                    store_vector(reinterpret_cast<char *>(out),
+                                 {Value::round(totals[0], totals[1]), Value::round(totals[2], totals[3]),
+                                  Value::round(totals[4], totals[5]), Value::round(totals[6], totals[7])});
+                } else {
+#pragma unroll 1
+                    for (int i = 0; i < 8; i++) {
+                        out[i] = Value::round(careful(list, grad_out + i, by_query, x, y));
+                    }
+                }
+            }
+        }
+    }
+}

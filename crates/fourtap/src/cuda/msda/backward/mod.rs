@@ -1,0 +1,195 @@
+//! Backward: which kernels serve a call, how its work is cut, and their launches.
+
+mod plan;
+mod sorting;
+
+use std::ffi::c_void;
+
+use super::arguments::{GradientArguments, Held, Work, pointer};
+use super::launch;
+use super::specialised::Specialised;
+use crate::cuda::driver::{StreamMemory, zero};
+use crate::cuda::{Cuda, CudaError, kernels};
+use crate::error::{Error, Result};
+use crate::msda::{Backward, Gradients, Inputs};
+use crate::tensor::View;
+use sorting::{SCAN_THREADS, SORT_THREADS, SUM_THREADS, Sorting};
+
+pub use plan::BackwardPlan;
+
+impl Cuda {
+    /// What [`crate::msda::backward`] would do with these tensors.
+    pub fn explain_backward(
+        &self,
+        inputs: Inputs<'_>,
+        grad_out: View<'_>,
+        gradients: &Gradients<'_>,
+    ) -> Result<BackwardPlan> {
+        self.plan_backward(&Backward::new(inputs, grad_out, gradients.alias())?)
+    }
+
+    /// Bytes of scratch memory [`crate::msda::backward`] would take for these tensors: at most twice what they take
+    /// themselves, `grad_out` included, or a few KiB; but 16 bytes (32 in f64) for each sample of one level of one image
+    /// and head at least.
+    pub fn backward_workspace(
+        &self,
+        inputs: Inputs<'_>,
+        grad_out: View<'_>,
+        gradients: &Gradients<'_>,
+    ) -> Result<usize> {
+        Ok(self
+            .explain_backward(inputs, grad_out, gradients)?
+            .workspace_bytes())
+    }
+
+    fn plan_backward(&self, call: &Backward<'_>) -> Result<BackwardPlan> {
+        BackwardPlan::new(call, self.device().facts(), self.kernel, self.deterministic)
+    }
+
+    /// Queues the kernels. Nobody waits, once they are loaded, and scratch memory is the caller's or the stream's.
+    pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
+        let plan = self.plan_backward(call)?;
+        // All of them, before any is queued: whatever fails leaves nothing half done.
+        for kernel in plan.all() {
+            kernels::load(self.context, &kernel)?;
+        }
+        let bytes = plan.workspace_bytes();
+        let allocated;
+        let workspace = match self.workspace {
+            _ if bytes == 0 => 0,
+            Some((address, found)) if found >= bytes => address,
+            Some((_, found)) => {
+                return Err(Error::Unsupported {
+                    backend: "cuda",
+                    expected: format!("a workspace of at least {bytes} bytes"),
+                    found: format!("{found}"),
+                });
+            }
+            None => {
+                allocated = StreamMemory::alloc(self.context, bytes, self.stream())
+                    .map_err(CudaError::from)?;
+                allocated.as_ptr()
+            }
+        };
+        let parameters = Parameters {
+            arguments: Held::new(&call.problem, &call.inputs, None, None),
+            gradients: GradientArguments::new(call),
+        };
+        if let Some(sorting) = &plan.sorting {
+            for work in sorting.passes(workspace) {
+                self.sum_sorted(sorting, &parameters, &work)?;
+            }
+        }
+        if let Some(step) = &plan.search {
+            let Specialised::ValueSearch(kernel) = step.kernel else {
+                unreachable!("a search is planned as one");
+            };
+            let room = Some(kernel.level_capacity);
+            let arguments = Held::new(&call.problem, &call.inputs, None, room);
+            let work = match &plan.sorting {
+                Some(sorting) => sorting.passes(workspace).next(),
+                None => None,
+            };
+            // Without sorting the kernel does not look at it.
+            let work = work.unwrap_or_default();
+            let mut parameters = [
+                arguments.pointer(),
+                pointer(&parameters.gradients),
+                pointer(&work),
+            ];
+            // SAFETY: the kernel takes these three; the call has been checked, and whoever made its views answers for
+            // the memory behind them.
+            unsafe {
+                launch(
+                    self,
+                    &step.kernel,
+                    step.blocks,
+                    step.threads,
+                    &mut parameters,
+                )?
+            };
+        }
+        if plan.scatter {
+            self.zero_grad_value(call)?;
+        }
+        if let Some(step) = &plan.samples {
+            let room = match step.kernel {
+                Specialised::SamplesChannel(kernel) => Some(kernel.level_capacity),
+                _ => None,
+            };
+            let arguments = Held::new(&call.problem, &call.inputs, None, room);
+            let mut parameters = vec![arguments.pointer(), pointer(&parameters.gradients)];
+            parameters.extend(step.schedule.as_ref().map(pointer));
+            // SAFETY: as above; the gather kernel takes a schedule besides, the other does not.
+            unsafe {
+                launch(
+                    self,
+                    &step.kernel,
+                    step.blocks,
+                    step.threads,
+                    &mut parameters,
+                )?
+            };
+        }
+        Ok(())
+    }
+
+    /// `grad_value` of some planes.
+    fn sum_sorted(&self, sorting: &Sorting, parameters: &Parameters, work: &Work) -> Result<()> {
+        let Sorting { place, sum, .. } = sorting;
+        let sort = [parameters.arguments.pointer(), pointer(work)];
+        let steps: [(Specialised, u32, u32); 3] = [
+            (
+                Specialised::Count(place.for_count()),
+                sorting.sort_blocks,
+                SORT_THREADS,
+            ),
+            (
+                Specialised::Scan(place.for_scan()),
+                sorting.scan_blocks(),
+                SCAN_THREADS,
+            ),
+            (
+                Specialised::Place(*place),
+                sorting.sort_blocks,
+                SORT_THREADS,
+            ),
+        ];
+        for (kernel, blocks, threads) in steps {
+            // SAFETY: these kernels take arguments and work, whose tables are as large as they expect; the call has been
+            // checked, and whoever made its views answers for the memory behind them.
+            unsafe { launch(self, &kernel, blocks, threads, &mut { sort })? };
+        }
+        let mut parameters: [*mut c_void; 3] = [
+            parameters.arguments.pointer(),
+            pointer(&parameters.gradients),
+            pointer(work),
+        ];
+        // SAFETY: as above; the kernels that sum take the gradients besides.
+        unsafe { launch(self, sum, sorting.sum_blocks, SUM_THREADS, &mut parameters) }
+    }
+
+    fn zero_grad_value(&self, call: &Backward<'_>) -> Result<()> {
+        let Some(gradient) = &call.gradients.value else {
+            return Ok(());
+        };
+        let elements = gradient.shape().elements().unwrap_or(0);
+        let entered = self.context.enter()?;
+        // SAFETY: scattering is planned only for a gradient without gaps, which has so many bytes.
+        let done = unsafe {
+            zero(
+                gradient.as_mut_ptr() as u64,
+                elements * gradient.dtype().size(),
+                self.stream(),
+            )
+        };
+        drop(entered);
+        Ok(done.map_err(CudaError::from)?)
+    }
+}
+
+/// What most kernels of a call are handed.
+struct Parameters {
+    arguments: Held,
+    gradients: GradientArguments,
+}

@@ -1,0 +1,264 @@
+//! Which kernels compute the gradients a call asks for.
+
+use std::fmt;
+
+use super::sorting::Sorting;
+use crate::cuda::driver::DeviceFacts;
+use crate::cuda::msda::Wanted;
+use crate::cuda::msda::arguments::Schedule;
+use crate::cuda::msda::fit::{self, Fit, aligned};
+use crate::cuda::msda::schedule::schedule;
+use crate::cuda::msda::specialised::{SamplesChannel, SamplesGather, Search, Specialised};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::msda::Backward;
+
+/// Threads a block of the generic kernels.
+const CHANNEL_THREADS: u32 = 256;
+const SEARCH_THREADS: u32 = 128;
+/// Blocks of them for each multiprocessor: enough to fill it; they loop over the rest.
+const BLOCKS_EACH: u32 = 8;
+
+/// Samples times channels up to which atomic additions are quicker than sorting: measured, see docs/cuda-backward.md.
+const SCATTER_MOST: usize = 1 << 21;
+
+/// One kernel of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: Specialised,
+    /// Blocks to launch.
+    pub blocks: u32,
+    /// Threads of each.
+    pub threads: u32,
+    pub(super) schedule: Option<Schedule>,
+}
+
+/// What a backward call will do: shown to whoever asks, and followed by the launcher.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackwardPlan {
+    /// Gradients of locations and weights, and by atomic additions also of `value`.
+    pub(super) samples: Option<Step>,
+    /// Whether `grad_value` is set to zero before that.
+    pub(super) scatter: bool,
+    /// `grad_value` from sorted samples.
+    pub(super) sorting: Option<Sorting>,
+    /// `grad_value` by searching, where levels turn out not to be what sorting needs.
+    pub(super) search: Option<Step>,
+    /// Why not faster kernels.
+    pub(super) reasons: Vec<String>,
+}
+
+impl BackwardPlan {
+    /// For `call` on a device.
+    pub(super) fn new(
+        call: &Backward<'_>,
+        facts: &DeviceFacts,
+        wanted: Wanted,
+        deterministic: bool,
+    ) -> Result<Self> {
+        let problem = &call.problem;
+        let sizes = problem.sizes();
+        let level_capacity = fit::expect_any_kernel(problem)?;
+        let multiprocessors = facts.multiprocessors.max(1);
+        let mut plan = BackwardPlan::default();
+
+        let gradients = &call.gradients;
+        let rows = sizes.images * sizes.queries * sizes.heads;
+        let of_samples =
+            gradients.sampling_locations.is_some() || gradients.attention_weights.is_some();
+        let gather = gather(call, facts);
+        if let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather) {
+            return Err(Error::Unsupported {
+                backend: "cuda",
+                expected: "a problem the gather kernel can serve".to_string(),
+                found: reason.clone(),
+            });
+        }
+        let scatter = !deterministic
+            && match wanted {
+                Wanted::Best => sizes.samples() * sizes.channels <= SCATTER_MOST,
+                Wanted::Gather => true,
+                Wanted::GatherMany | Wanted::Channel => false,
+            }
+            && can_scatter(call)
+            && rows * sizes.levels * sizes.points > 0;
+        match gather {
+            Ok(step) if wanted != Wanted::Channel => {
+                plan.scatter = scatter;
+                plan.samples = Some(Step {
+                    kernel: with_scatter(step.kernel, scatter),
+                    ..step
+                });
+            }
+            gather => {
+                plan.reasons.extend(gather.err());
+                plan.samples = Some(Step {
+                    kernel: Specialised::SamplesChannel(SamplesChannel {
+                        types: fit::types(problem),
+                        level_capacity,
+                    }),
+                    blocks: multiprocessors * BLOCKS_EACH,
+                    threads: CHANNEL_THREADS,
+                    schedule: None,
+                });
+            }
+        }
+        if rows * sizes.levels * sizes.points == 0 || !(of_samples || plan.scatter) {
+            plan.samples = None;
+        }
+
+        let Some(grad_value) = &gradients.value else {
+            return Ok(plan);
+        };
+        if plan.scatter || grad_value.shape().elements() == Some(0) {
+            return Ok(plan);
+        }
+        let mut search = Search {
+            types: fit::types(problem),
+            always: true,
+            level_capacity,
+        };
+        match Sorting::new(call, grad_value, facts, wanted) {
+            Ok(sorting) => {
+                plan.sorting = Some(sorting);
+                search.always = false;
+            }
+            Err(reason) => plan.reasons.push(format!("not sorted: {reason}")),
+        }
+        // Levels in device memory may turn out not to tile the pixels: then this kernel does the work.
+        if search.always || problem.cuda_levels().is_some() {
+            plan.search = Some(Step {
+                kernel: Specialised::ValueSearch(search),
+                blocks: multiprocessors * BLOCKS_EACH,
+                threads: SEARCH_THREADS,
+                schedule: None,
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Scratch memory it takes, in bytes.
+    pub fn workspace_bytes(&self) -> usize {
+        self.sorting.as_ref().map_or(0, Sorting::bytes)
+    }
+
+    /// Whether its result is the same to the bit from run to run.
+    pub fn is_deterministic(&self) -> bool {
+        !self.scatter
+    }
+
+    /// All kernels it may launch.
+    pub(super) fn all(&self) -> Vec<Specialised> {
+        let mut all = Vec::new();
+        if let Some(Sorting { place, sum, .. }) = &self.sorting {
+            all.extend([
+                Specialised::Count(place.for_count()),
+                Specialised::Scan(place.for_scan()),
+                Specialised::Place(*place),
+                *sum,
+            ]);
+        }
+        all.extend(self.search.iter().map(|step| step.kernel));
+        all.extend(self.samples.iter().map(|step| step.kernel));
+        all
+    }
+
+    /// The names of their functions.
+    pub fn kernels(&self) -> Vec<&'static str> {
+        self.all().iter().map(Specialised::entry).collect()
+    }
+}
+
+impl fmt::Display for BackwardPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.all().iter().map(Specialised::to_string).collect();
+        match names.is_empty() {
+            true => f.write_str("nothing to do")?,
+            false => f.write_str(&names.join(", "))?,
+        }
+        write!(f, "; {} bytes of workspace", self.workspace_bytes())?;
+        match self.reasons.is_empty() {
+            true => Ok(()),
+            false => write!(f, " (not gather: {})", self.reasons.join("; ")),
+        }
+    }
+}
+
+fn with_scatter(kernel: Specialised, scatter: bool) -> Specialised {
+    match kernel {
+        Specialised::SamplesGather(kernel) => {
+            Specialised::SamplesGather(SamplesGather { scatter, ..kernel })
+        }
+        other => other,
+    }
+}
+
+/// Whether `grad_value` can be added up by atomic instructions: f32, and lying as `value` does.
+fn can_scatter(call: &Backward<'_>) -> bool {
+    let value = call.problem.value();
+    call.gradients.value.as_ref().is_some_and(|gradient| {
+        value.dtype() == DType::F32
+            && value.is_contiguous()
+            && gradient.layout().is_contiguous()
+            && (gradient.as_mut_ptr() as usize).is_multiple_of(16)
+    })
+}
+
+/// The gather kernel for the gradients of samples, or in words why it cannot serve the call.
+fn gather(call: &Backward<'_>, facts: &DeviceFacts) -> Fit<Step> {
+    let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
+    let sizes = problem.sizes();
+    let pixel_units = fit::expect_gather(problem, inputs)?;
+    aligned(
+        "grad_out",
+        call.grad_out.as_ptr(),
+        call.grad_out.layout(),
+        &[0, 1],
+        &[2],
+        16,
+    )?;
+    let kind = fit::kind(problem);
+    let mut gather = kind.samples_gather(pixel_units as u32);
+    let locations = (
+        problem.sampling_locations(),
+        inputs.sampling_locations.as_ptr(),
+    );
+    let weights = (
+        problem.attention_weights(),
+        inputs.attention_weights.as_ptr(),
+    );
+    let grad_locations = gradients
+        .sampling_locations
+        .as_ref()
+        .map_or(locations, |view| {
+            (view.layout(), view.as_mut_ptr().cast_const())
+        });
+    let grad_weights = gradients
+        .attention_weights
+        .as_ref()
+        .map_or(weights, |view| {
+            (view.layout(), view.as_mut_ptr().cast_const())
+        });
+    gather.dense = [locations.0, weights.0, grad_locations.0, grad_weights.0]
+        .iter()
+        .all(|layout| layout.is_contiguous());
+    let fits = |per_lane: u32| {
+        fit::expect_samples(locations, weights, per_lane as usize)?;
+        fit::expect_samples(grad_locations, grad_weights, per_lane as usize)
+    };
+    if gather.per_lane == 2 && fits(2).is_err() {
+        gather.per_lane = 1;
+    }
+    fits(gather.per_lane)?;
+    let (schedule, blocks) = schedule(sizes, &gather, facts.multiprocessors, facts.l2_bytes);
+    Ok(Step {
+        kernel: Specialised::SamplesGather(SamplesGather {
+            gather,
+            scatter: false,
+        }),
+        blocks,
+        threads: gather.threads,
+        schedule: Some(schedule),
+    })
+}

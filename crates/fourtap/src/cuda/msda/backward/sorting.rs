@@ -1,0 +1,316 @@
+//! `grad_value` by sorting samples: which kernels, in what pieces, and how much memory that takes.
+
+use crate::cuda::driver::DeviceFacts;
+use crate::cuda::msda::Wanted;
+use crate::cuda::msda::arguments::{LEVEL_CAPACITIES, Work};
+use crate::cuda::msda::fit::{self, Fit, aligned};
+use crate::cuda::msda::specialised::{Place, Specialised, Sum};
+use crate::msda::{Backward, Level, Problem};
+use crate::tensor::ViewMut;
+
+/// Scratch memory nobody minds.
+const LITTLE: usize = 4096;
+
+/// Threads of the kernels that count and place: SORT_WARPS of kernels/msda/bins.cuh.
+pub(super) const SORT_THREADS: u32 = 128;
+/// SCAN_THREADS of kernels/msda/backward_scan.cu.
+pub(super) const SCAN_THREADS: u32 = 1024;
+/// Threads of the kernels that sum: RUN_WARPS of kernels/msda/bins.cuh.
+pub(super) const SUM_THREADS: u32 = 128;
+
+/// Pixels of a run, RUN of kernels/msda/bins.cuh.
+const RUN: usize = 8;
+/// Samples of a chunk are counted in 16 bits.
+const MOST_CHUNK: usize = 65_504;
+/// Chunks smaller than this cost more in bins than they gain in parallel work.
+const LEAST_CHUNK: usize = 512;
+/// Warps a multiprocessor should have to sort with.
+const SORT_WARPS_EACH: usize = 48;
+/// Blocks of the sorting kernels a multiprocessor holds: their tables take 48 KiB.
+const SORT_BLOCKS_EACH: u32 = 4;
+/// Blocks of the summing kernels a multiprocessor holds.
+const SUM_BLOCKS_EACH: u32 = 7;
+
+/// How a call's samples are sorted and summed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sorting {
+    pub(super) place: Place,
+    pub(super) sum: Specialised,
+    pub(super) sort_blocks: u32,
+    pub(super) sum_blocks: u32,
+    levels: usize,
+    planes: usize,
+    planes_a_pass: usize,
+    levels_a_pass: usize,
+    samples: usize,
+    chunk: usize,
+    capacity: usize,
+    record_bytes: usize,
+}
+
+impl Sorting {
+    /// For a call that wants `grad_value`, or in words why its samples cannot be sorted.
+    pub(super) fn new(
+        call: &Backward<'_>,
+        grad_value: &ViewMut<'_>,
+        facts: &DeviceFacts,
+        wanted: Wanted,
+    ) -> Fit<Self> {
+        let problem = &call.problem;
+        let sizes = problem.sizes();
+        let (planes, samples) = (sizes.images * sizes.heads, sizes.queries * sizes.points);
+        if sizes.levels == 0 || sizes.levels > LEVEL_CAPACITIES[0] {
+            return Err(format!("{} levels", sizes.levels));
+        }
+        if samples == 0 || samples >= 1 << 31 || sizes.pixels >= 1 << 29 {
+            return Err(format!(
+                "{samples} samples a level, {} pixels",
+                sizes.pixels
+            ));
+        }
+        let types = fit::types(problem);
+        let wide = !narrow(call);
+        let place = Place::new(types, paired(call), wide);
+        let sum = Sum {
+            value: types.value,
+            wide,
+        };
+        let sum = match matrix(call, grad_value) {
+            Ok(()) if wanted != Wanted::Channel => Specialised::ValueMatrix(sum),
+            _ => Specialised::ValueChannel(sum),
+        };
+        let mut sorting = Sorting {
+            place,
+            sum,
+            sort_blocks: 0,
+            sum_blocks: facts.multiprocessors.max(1) * SUM_BLOCKS_EACH,
+            levels: sizes.levels,
+            planes,
+            planes_a_pass: planes,
+            levels_a_pass: sizes.levels,
+            samples,
+            chunk: 0,
+            capacity: capacity(problem),
+            record_bytes: 4 * place.types.value.size(),
+        };
+        // Pieces of work are counted in 32 bits: fewer than one for each pixel and block of channels.
+        let countable = (1usize << 31) / (sizes.pixels.max(1) * sizes.channels.div_ceil(32)).max(1);
+        sorting.planes_a_pass = planes.clamp(1, countable.max(1));
+        // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
+        let most = 2 * input_bytes(call) + LITTLE;
+        loop {
+            sorting.cut(facts);
+            if sorting.bytes() <= most {
+                return Ok(sorting);
+            }
+            if sorting.planes_a_pass > 1 {
+                sorting.planes_a_pass = sorting.planes_a_pass.div_ceil(2);
+            } else if sorting.levels_a_pass > 1 {
+                sorting.levels_a_pass = sorting.levels_a_pass.div_ceil(2);
+            } else {
+                break;
+            }
+        }
+        // What is left is tables for many pixels and few samples, or samples of less than 16 bytes and few channels.
+        let [counts, starts, ..] = sorting.tables();
+        match counts + starts > most {
+            true => Err(format!("{} bins for {samples} samples", sorting.capacity)),
+            false => Ok(sorting),
+        }
+    }
+
+    /// Cuts the samples of each level of a plane into chunks: enough to keep the device busy.
+    fn cut(&mut self, facts: &DeviceFacts) {
+        let multiprocessors = facts.multiprocessors.max(1);
+        let wanted = multiprocessors as usize * SORT_WARPS_EACH;
+        let chunks = wanted
+            .div_ceil(self.planes_a_pass * self.levels_a_pass)
+            .min(self.samples.div_ceil(LEAST_CHUNK))
+            .max(1);
+        let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
+        self.chunk = chunk.min(MOST_CHUNK);
+        let jobs = self.planes_a_pass * self.levels_a_pass * self.chunks();
+        self.sort_blocks =
+            jobs.div_ceil(SORT_THREADS as usize / 32)
+                .clamp(1, (multiprocessors * SORT_BLOCKS_EACH) as usize) as u32;
+    }
+
+    fn chunks(&self) -> usize {
+        self.samples.div_ceil(self.chunk)
+    }
+
+    /// Blocks of the kernel that gives out places.
+    pub(super) fn scan_blocks(&self) -> u32 {
+        (self.planes_a_pass * self.levels).min(1 << 30) as u32
+    }
+
+    /// Bytes of the five tables, each aligned as allocations are.
+    fn tables(&self) -> [usize; 5] {
+        let planes = self.planes_a_pass;
+        [
+            planes * self.chunks() * self.capacity * 4,
+            planes * self.capacity * 4,
+            planes * self.levels_a_pass * self.samples * self.record_bytes,
+            planes * self.levels * 4,
+            4,
+        ]
+        .map(|bytes| bytes.next_multiple_of(256))
+    }
+
+    /// Scratch memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.tables().iter().sum()
+    }
+
+    /// What the kernels are told, for each pass, given the scratch memory.
+    pub(super) fn passes(&self, memory: u64) -> impl Iterator<Item = Work> {
+        let mut tables = [0; 5];
+        let mut next = memory;
+        for (table, bytes) in tables.iter_mut().zip(self.tables()) {
+            *table = next;
+            next += bytes as u64;
+        }
+        let [counts, starts, sorted, largest, next] = tables;
+        let Sorting {
+            planes,
+            planes_a_pass,
+            levels,
+            levels_a_pass,
+            ..
+        } = *self;
+        let work = Work {
+            counts,
+            starts,
+            sorted,
+            largest,
+            next,
+            chunks: self.chunks() as u32,
+            chunk: self.chunk as u32,
+            samples: self.samples as u32,
+            capacity: self.capacity as u32,
+            ..Work::default()
+        };
+        (0..planes).step_by(planes_a_pass).flat_map(move |plane| {
+            (0..levels).step_by(levels_a_pass).map(move |level| Work {
+                first_plane: plane as u32,
+                planes: planes_a_pass.min(planes - plane) as u32,
+                first_level: level as u32,
+                level_count: levels_a_pass.min(levels - level) as u32,
+                ..work
+            })
+        })
+    }
+}
+
+/// Bins of all levels, as `lay_out` of kernels/msda/bins.cuh counts them; for levels in device memory, the most there
+/// can be if they tile the pixels.
+fn capacity(problem: &Problem) -> usize {
+    let padded = |bins: usize| (bins + 1).next_multiple_of(4);
+    if problem.cuda_levels().is_some() {
+        // A level of A pixels has at most 2A + 2 bins: as many if it is one pixel wide.
+        let sizes = problem.sizes();
+        return 2 * sizes.pixels + sizes.levels * 8 + 8;
+    }
+    let bins = |level: &Level| match level.pixels() {
+        0 => 0,
+        _ => {
+            let columns = 2 * (level.width / RUN)
+                + if level.width.is_multiple_of(RUN) {
+                    1
+                } else {
+                    2
+                };
+            (level.height + 1) * columns
+        }
+    };
+    problem
+        .levels()
+        .iter()
+        .map(|level| padded(bins(level)))
+        .sum()
+}
+
+/// Bytes of everything backward reads.
+fn input_bytes(call: &Backward<'_>) -> usize {
+    let problem = &call.problem;
+    [
+        problem.value(),
+        problem.sampling_locations(),
+        problem.attention_weights(),
+        call.grad_out.layout(),
+    ]
+    .iter()
+    .map(|layout| layout.shape().elements().unwrap_or(0) * layout.dtype().size())
+    .sum()
+}
+
+/// Whether places inside a level of a plane need no more than 32 bits, in bytes.
+fn narrow(call: &Backward<'_>) -> bool {
+    let problem = &call.problem;
+    let sizes = problem.sizes();
+    let span = |strides: &[isize], steps: &[(usize, usize)], bytes: usize| -> Option<usize> {
+        steps.iter().try_fold(0usize, |sum, &(axis, size)| {
+            let stride = usize::try_from(strides[axis]).ok()?;
+            sum.checked_add(stride.checked_mul(size)?.checked_mul(bytes)?)
+        })
+    };
+    let samples = |layout: &crate::layout::Layout| {
+        span(
+            layout.strides(),
+            &[(1, sizes.queries), (4, sizes.points)],
+            layout.dtype().size(),
+        )
+    };
+    let by_query = call.grad_out.layout().strides()[1];
+    let step = usize::try_from(by_query).ok();
+    let fits = |bytes: Option<usize>| bytes.is_some_and(|bytes| bytes < 1 << 32);
+    fits(samples(problem.sampling_locations()))
+        && fits(samples(problem.attention_weights()))
+        && fits(step.and_then(|step| step.checked_mul(call.grad_out.dtype().size())))
+}
+
+fn paired(call: &Backward<'_>) -> bool {
+    let locations = &call.inputs.sampling_locations;
+    let bytes = 2 * locations.dtype().size();
+    aligned(
+        "sampling_locations",
+        locations.as_ptr(),
+        locations.layout(),
+        &[0, 1, 2, 3, 4],
+        &[5],
+        bytes,
+    )
+    .is_ok()
+}
+
+/// Whether the tensor-core kernel can serve the call.
+fn matrix(call: &Backward<'_>, grad_value: &ViewMut<'_>) -> Fit<()> {
+    let sizes = call.problem.sizes();
+    if grad_value.dtype().size() != 2 {
+        return Err(format!("value is {}", grad_value.dtype()));
+    }
+    if !sizes.channels.is_multiple_of(32) {
+        return Err(format!(
+            "{} channels are not a multiple of 32",
+            sizes.channels
+        ));
+    }
+    let grad_out = &call.grad_out;
+    aligned(
+        "grad_out",
+        grad_out.as_ptr(),
+        grad_out.layout(),
+        &[0, 1],
+        &[2],
+        16,
+    )?;
+    aligned(
+        "grad_value",
+        grad_value.as_mut_ptr(),
+        grad_value.layout(),
+        &[0, 1, 2],
+        &[3],
+        16,
+    )?;
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! What tensors must be like for a kernel to serve them. Refusals are in words, for whoever asks why.
+
+use super::arguments::LEVEL_CAPACITIES;
+use super::kind::Kind;
+use super::specialised::Types;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::msda::{Inputs, Problem};
+
+/// In words why not.
+pub(super) type Fit<T> = std::result::Result<T, String>;
+
+pub(super) fn types(problem: &Problem) -> Types {
+    Types {
+        value: problem.value().dtype(),
+        locations: problem.sampling_locations().dtype(),
+        weights: problem.attention_weights().dtype(),
+    }
+}
+
+pub(super) fn kind(problem: &Problem) -> Kind {
+    let sizes = problem.sizes();
+    Kind {
+        types: types(problem),
+        heads: sizes.heads,
+        channels: sizes.channels,
+        levels: sizes.levels,
+        points: sizes.points,
+    }
+}
+
+/// Refuses what no kernel can serve. Returns how much room for levels the generic ones need.
+pub(super) fn expect_any_kernel(problem: &Problem) -> Result<usize> {
+    let sizes = problem.sizes();
+    let levels = problem.levels().len();
+    let Some(&level_capacity) = LEVEL_CAPACITIES.iter().find(|&&room| levels <= room) else {
+        return Err(Error::Unsupported {
+            backend: "cuda",
+            expected: format!(
+                "at most {} levels in host memory (any number in device memory)",
+                LEVEL_CAPACITIES[LEVEL_CAPACITIES.len() - 1]
+            ),
+            found: format!("{levels}"),
+        });
+    };
+    // Sizes that kernels keep in 32 bits.
+    for (axis, size) in [
+        ("M", sizes.heads),
+        ("D", sizes.channels),
+        ("L", sizes.levels),
+        ("P", sizes.points),
+    ] {
+        if i32::try_from(size).is_err() {
+            return Err(Error::Unsupported {
+                backend: "cuda",
+                expected: format!("an axis {axis} of less than 2^31"),
+                found: format!("{size}"),
+            });
+        }
+    }
+    Ok(level_capacity)
+}
+
+/// Whether kernels that gather 16-byte vectors can read `value`. Returns the vectors from a pixel to the next.
+pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize> {
+    kind(problem).expect_gather()?;
+    let sizes = problem.sizes();
+    // Each sample reads two pairs of pixels.
+    if sizes.pixels < 3 {
+        return Err(format!("{} pixels", sizes.pixels));
+    }
+    let steps = aligned(
+        "value",
+        inputs.value.as_ptr(),
+        problem.value(),
+        &[0, 1, 2],
+        &[3],
+        16,
+    )?;
+    let pixel_units = steps[1] / 16;
+    // Pixels are counted in the bits of an f32, and places inside an image in 32 bits, in units of 16 bytes.
+    if sizes.pixels >= 1 << 23 || pixel_units > 1 << 16 || pixel_units * sizes.pixels >= 1 << 31 {
+        return Err(format!(
+            "an image of {} pixels, {} bytes each, is too large",
+            sizes.pixels, steps[1]
+        ));
+    }
+    let rows = sizes.images * sizes.queries * sizes.heads;
+    if rows >= 1 << 30 {
+        return Err(format!("{rows} (image, query, head)"));
+    }
+    Ok(pixel_units)
+}
+
+/// Whether a lane can read or write `per_lane` samples' locations and weights at a time.
+pub(super) fn expect_samples(
+    (locations, at_locations): (&Layout, *const u8),
+    (weights, at_weights): (&Layout, *const u8),
+    per_lane: usize,
+) -> Fit<()> {
+    aligned(
+        "sampling_locations",
+        at_locations,
+        locations,
+        &[0, 1, 2],
+        &[3, 4, 5],
+        2 * per_lane * locations.dtype().size(),
+    )?;
+    aligned(
+        "attention_weights",
+        at_weights,
+        weights,
+        &[0, 1, 2],
+        &[3, 4],
+        per_lane * weights.dtype().size(),
+    )?;
+    Ok(())
+}
+
+/// Checks that the axes `dense` are row-major without gaps, that those in `rows` step forward by whole multiples of
+/// `bytes`, and that the first element is aligned so. Returns the steps of `rows` in bytes.
+pub(super) fn aligned(
+    tensor: &str,
+    first: *const u8,
+    layout: &Layout,
+    rows: &[usize],
+    dense: &[usize],
+    bytes: usize,
+) -> Fit<Vec<usize>> {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    let mut expected = 1isize;
+    for &axis in dense.iter().rev() {
+        let size = shape.sizes()[axis];
+        if size > 1 && strides[axis] != expected {
+            return Err(format!("{tensor} has gaps on axis {axis}"));
+        }
+        expected *= size as isize;
+    }
+    if !(first as usize).is_multiple_of(bytes) {
+        return Err(format!("{tensor} is not aligned to {bytes} bytes"));
+    }
+    let mut steps = Vec::with_capacity(rows.len());
+    for &axis in rows {
+        // A step nobody takes may be anything.
+        let stride = if shape.sizes()[axis] > 1 {
+            strides[axis]
+        } else {
+            expected
+        };
+        let step = stride * layout.dtype().size() as isize;
+        if step < 0 || !(step as usize).is_multiple_of(bytes) {
+            return Err(format!(
+                "{tensor} steps by {step} bytes on axis {axis}, not by a multiple of {bytes}"
+            ));
+        }
+        steps.push(step as usize);
+    }
+    Ok(steps)
+}

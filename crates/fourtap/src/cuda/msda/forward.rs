@@ -1,0 +1,192 @@
+//! Forward: which kernel serves a call, how its work is cut, and its launch.
+
+use std::fmt;
+
+use super::Wanted;
+use super::arguments::{Held, Schedule, pointer};
+use super::fit::{self, Fit, aligned};
+use super::launch;
+use super::schedule::schedule;
+use super::specialised::{Channel, Specialised};
+use crate::cuda::Cuda;
+use crate::cuda::driver::DeviceFacts;
+use crate::error::{Error, Result};
+use crate::msda::{Forward, Inputs};
+use crate::tensor::ViewMut;
+
+/// What a call will do: shown to whoever asks, and followed by the launcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The kernel.
+    pub kernel: Specialised,
+    /// Blocks to launch.
+    pub blocks: u32,
+    /// Threads of each.
+    pub threads: u32,
+    /// Why it is not a faster kernel.
+    pub reason: Option<String>,
+    pub(super) schedule: Option<Schedule>,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan {
+            kernel,
+            blocks,
+            threads,
+            reason,
+            ..
+        } = self;
+        write!(f, "{kernel}, {blocks} blocks of {threads} threads")?;
+        match reason {
+            Some(reason) => write!(f, " (not gather: {reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Threads a multiprocessor needs to hide latency.
+const SMALL_THREADS: usize = 256;
+
+/// Threads a block of the kernel of one thread a channel.
+const CHANNEL_THREADS: u32 = 256;
+
+impl Plan {
+    /// For `call` on a device.
+    pub(super) fn new(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Result<Plan> {
+        match (wanted, gather(call, facts, wanted)) {
+            (Wanted::Best | Wanted::Gather | Wanted::GatherMany, Ok(plan)) => Ok(plan),
+            (Wanted::Gather | Wanted::GatherMany, Err(reason)) => Err(Error::Unsupported {
+                backend: "cuda",
+                expected: "a problem the gather kernel can serve".to_string(),
+                found: reason,
+            }),
+            (Wanted::Best, Err(reason)) => channel(call, facts, Some(reason)),
+            (Wanted::Channel, _) => channel(call, facts, None),
+        }
+    }
+}
+
+fn channel(call: &Forward<'_>, facts: &DeviceFacts, reason: Option<String>) -> Result<Plan> {
+    let sizes = call.problem.sizes();
+    let level_capacity = fit::expect_any_kernel(&call.problem)?;
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    let (elements, value, locations) = (
+        count(&sizes.out()),
+        count(&sizes.value()),
+        count(&sizes.sampling_locations()),
+    );
+    // Less than half of what 32 bits count, so that the step beyond the last element does not come round.
+    let dense = rows_are_dense(call)
+        && call.problem.value().is_contiguous()
+        && [elements, value, locations]
+            .iter()
+            .all(|&count| count < 1 << 31);
+    let blocks_needed = elements.div_ceil(CHANNEL_THREADS as usize);
+    // Enough to fill any device many times over; threads loop over the rest.
+    let most = facts.multiprocessors as usize * 64;
+    Ok(Plan {
+        kernel: Specialised::Channel(Channel {
+            types: fit::types(&call.problem),
+            strided: !dense,
+            level_capacity,
+        }),
+        blocks: blocks_needed.clamp(1, most.max(1)) as u32,
+        threads: CHANNEL_THREADS,
+        reason,
+        schedule: None,
+    })
+}
+
+/// Whether everything but `value` lies in row-major order without gaps.
+fn rows_are_dense(call: &Forward<'_>) -> bool {
+    call.problem.sampling_locations().is_contiguous()
+        && call.problem.attention_weights().is_contiguous()
+        && call.out.layout().is_contiguous()
+}
+
+/// The plan for the gather kernel, or in words why it cannot serve the call.
+fn gather(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Fit<Plan> {
+    let (problem, inputs) = (&call.problem, &call.inputs);
+    let sizes = problem.sizes();
+    let pixel_units = fit::expect_gather(problem, inputs)?;
+    aligned(
+        "out",
+        call.out.as_mut_ptr(),
+        call.out.layout(),
+        &[0, 1],
+        &[2],
+        16,
+    )?;
+
+    // Too few rows to fill the device with warps: share each row's samples among more of them.
+    let kind = fit::kind(problem);
+    let rows = sizes.images * sizes.queries * sizes.heads;
+    let few = rows * kind.lanes() < facts.multiprocessors as usize * SMALL_THREADS;
+    let mut gather = kind.gather(pixel_units as u32, few && wanted != Wanted::GatherMany);
+    gather.dense = rows_are_dense(call);
+    let samples = |per_lane: u32| {
+        fit::expect_samples(
+            (
+                problem.sampling_locations(),
+                inputs.sampling_locations.as_ptr(),
+            ),
+            (
+                problem.attention_weights(),
+                inputs.attention_weights.as_ptr(),
+            ),
+            per_lane as usize,
+        )
+    };
+    if gather.per_lane == 2 && samples(2).is_err() {
+        gather.per_lane = 1;
+        gather.phases = 1;
+    }
+    samples(gather.per_lane)?;
+    let (schedule, blocks) = schedule(sizes, &gather, facts.multiprocessors, facts.l2_bytes);
+    Ok(Plan {
+        kernel: Specialised::Gather(gather),
+        blocks,
+        threads: gather.threads,
+        reason: None,
+        schedule: Some(schedule),
+    })
+}
+
+impl Cuda {
+    /// What [`crate::msda::forward`] would do with these tensors.
+    pub fn explain_forward(&self, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<Plan> {
+        self.plan_forward(&Forward::new(inputs, out)?)
+    }
+
+    fn plan_forward(&self, call: &Forward<'_>) -> Result<Plan> {
+        Plan::new(call, self.device().facts(), self.kernel)
+    }
+
+    /// Queues the kernel. Nothing is allocated and nobody waits, once the kernel is loaded.
+    pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
+        let sizes = call.problem.sizes();
+        if sizes.images * sizes.queries * sizes.heads == 0 {
+            return Ok(());
+        }
+        let plan = self.plan_forward(call)?;
+        let capacity = match plan.kernel {
+            Specialised::Channel(channel) => Some(channel.level_capacity),
+            _ => None,
+        };
+        let arguments = Held::new(&call.problem, &call.inputs, Some(&call.out), capacity);
+        let mut parameters = vec![arguments.pointer()];
+        parameters.extend(plan.schedule.as_ref().map(pointer));
+        // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does. The call has been
+        // checked, and whoever made its views answers for the memory behind them.
+        unsafe {
+            launch(
+                self,
+                &plan.kernel,
+                plan.blocks,
+                plan.threads,
+                &mut parameters,
+            )
+        }
+    }
+}

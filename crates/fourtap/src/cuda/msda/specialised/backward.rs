@@ -1,0 +1,353 @@
+//! The kernels of backward.
+
+use std::fmt;
+
+use super::sources::{BINS, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, TYPES};
+use super::{Defines, Gather, Recipe, Types, flag, name, smallest_capacity};
+use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
+use crate::dtype::DType;
+
+macro_rules! kernel {
+    ($entry:ident, $parts:ident, $name:literal, [$($part:ident),*]) => {
+        const $entry: &str = concat!("msda_backward_", $name);
+        const $parts: &[&str] = &[
+            $($part,)*
+            include_str!(concat!("../../../../kernels/msda/backward_", $name, ".cu")),
+        ];
+    };
+}
+
+kernel!(
+    COUNT_ENTRY,
+    COUNT_PARTS,
+    "count",
+    [TYPES, PROBLEM, GRADIENTS, BINS]
+);
+kernel!(
+    SCAN_ENTRY,
+    SCAN_PARTS,
+    "scan",
+    [TYPES, PROBLEM, GRADIENTS, BINS]
+);
+kernel!(
+    PLACE_ENTRY,
+    PLACE_PARTS,
+    "place",
+    [TYPES, PROBLEM, GRADIENTS, BINS]
+);
+kernel!(
+    CHANNEL_ENTRY,
+    CHANNEL_PARTS,
+    "value_channel",
+    [TYPES, PROBLEM, GRADIENTS, BINS, RUNS]
+);
+kernel!(
+    MATRIX_ENTRY,
+    MATRIX_PARTS,
+    "value_matrix",
+    [TYPES, MEMORY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS]
+);
+kernel!(
+    SEARCH_ENTRY,
+    SEARCH_PARTS,
+    "value_search",
+    [TYPES, PROBLEM, GRADIENTS, BINS]
+);
+kernel!(
+    SAMPLES_CHANNEL_ENTRY,
+    SAMPLES_CHANNEL_PARTS,
+    "samples_channel",
+    [TYPES, PROBLEM, GRADIENTS]
+);
+kernel!(
+    SAMPLES_GATHER_ENTRY,
+    SAMPLES_GATHER_PARTS,
+    "samples_gather",
+    [TYPES, DIVISOR, MEMORY, MATRIX, PROBLEM, GRADIENTS, GATHER]
+);
+
+pub(super) const SHIPPED: &[(&str, &[&str])] = &[
+    (COUNT_ENTRY, COUNT_PARTS),
+    (SCAN_ENTRY, SCAN_PARTS),
+    (PLACE_ENTRY, PLACE_PARTS),
+    (CHANNEL_ENTRY, CHANNEL_PARTS),
+    (MATRIX_ENTRY, MATRIX_PARTS),
+    (SEARCH_ENTRY, SEARCH_PARTS),
+    (SAMPLES_CHANNEL_ENTRY, SAMPLES_CHANNEL_PARTS),
+    (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
+];
+
+/// Sorting samples; see kernels/msda/bins.cuh. Counting them and giving out places have fewer types than they need, and
+/// the rest fixed, so that many problems share a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// What coordinates are computed in, f32 or f64, and the types read.
+    pub types: Types,
+    /// Whether x and y of a location lie side by side, aligned to their pair.
+    pub paired: bool,
+    /// Whether strides in bytes may be negative or need more than 32 bits.
+    pub wide: bool,
+}
+
+impl Place {
+    /// For a problem's types.
+    pub(in crate::cuda::msda) fn new(types: Types, paired: bool, wide: bool) -> Self {
+        let value = match types.value {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        Place {
+            types: Types { value, ..types },
+            paired,
+            wide,
+        }
+    }
+
+    /// What [`Specialised::Scan`](super::Specialised::Scan) depends on.
+    pub(in crate::cuda::msda) fn for_scan(&self) -> Self {
+        Place {
+            types: Types {
+                locations: DType::F32,
+                weights: DType::F32,
+                ..self.types
+            },
+            paired: false,
+            wide: false,
+        }
+    }
+
+    /// What [`Specialised::Count`](super::Specialised::Count) depends on.
+    pub(in crate::cuda::msda) fn for_count(&self) -> Self {
+        Place {
+            types: Types {
+                weights: DType::F32,
+                ..self.types
+            },
+            ..*self
+        }
+    }
+
+    fn common_defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.extend([
+            ("PAIRED", flag(self.paired)),
+            ("WIDE", flag(self.wide)),
+            smallest_capacity(),
+        ]);
+        defines
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+        write!(f, "msda-backward-{what}-{}", self.types)?;
+        if self.paired {
+            f.write_str("-paired")?;
+        }
+        if self.wide {
+            f.write_str("-wide")?;
+        }
+        Ok(())
+    }
+}
+
+/// The same recipe for another kernel.
+macro_rules! step {
+    ($step:ident($of:ty), $entry:ident, $parts:ident, $name:literal) => {
+        pub(super) struct $step(pub $of);
+
+        impl Recipe for $step {
+            fn entry(&self) -> &'static str {
+                $entry
+            }
+
+            fn parts(&self) -> &'static [&'static str] {
+                $parts
+            }
+
+            fn defines(&self) -> Defines {
+                self.0.common_defines()
+            }
+        }
+
+        impl fmt::Display for $step {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.describe(f, $name)
+            }
+        }
+    };
+}
+
+step!(Count(Place), COUNT_ENTRY, COUNT_PARTS, "count");
+step!(Scan(Place), SCAN_ENTRY, SCAN_PARTS, "scan");
+
+impl Recipe for Place {
+    fn entry(&self) -> &'static str {
+        PLACE_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        PLACE_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        self.common_defines()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe(f, "place")
+    }
+}
+
+/// Summing sorted samples; see kernels/msda/runs.cuh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sum {
+    /// Type of `value`.
+    pub value: DType,
+    /// Whether the step in `grad_out` from a query to the next may be negative or need more than 32 bits.
+    pub wide: bool,
+}
+
+impl Sum {
+    fn common_defines(&self) -> Defines {
+        vec![
+            ("VALUE", name(self.value)),
+            ("LOCATION", name(DType::F32)),
+            ("PAIRED", flag(false)),
+            ("WIDE", flag(self.wide)),
+            smallest_capacity(),
+        ]
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+        write!(f, "msda-backward-{what}-{}", self.value)?;
+        if self.wide {
+            f.write_str("-wide")?;
+        }
+        Ok(())
+    }
+}
+
+step!(
+    ValueChannel(Sum),
+    CHANNEL_ENTRY,
+    CHANNEL_PARTS,
+    "value-channel"
+);
+step!(ValueMatrix(Sum), MATRIX_ENTRY, MATRIX_PARTS, "value-matrix");
+
+/// Searching all samples for each pixel; see kernels/msda/backward_value_search.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Search {
+    /// Element types.
+    pub types: Types,
+    /// Whether also where samples can be sorted.
+    pub always: bool,
+    /// Room for levels.
+    pub level_capacity: usize,
+}
+
+impl Recipe for Search {
+    fn entry(&self) -> &'static str {
+        SEARCH_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        SEARCH_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.extend([
+            ("ALWAYS", flag(self.always)),
+            ("PAIRED", flag(false)),
+            ("WIDE", flag(true)),
+            ("LEVEL_CAPACITY", self.level_capacity.to_string()),
+        ]);
+        defines
+    }
+}
+
+impl fmt::Display for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "msda-backward-value-search-{}", self.types)?;
+        if self.always {
+            f.write_str("-always")?;
+        }
+        if self.level_capacity != LEVEL_CAPACITIES[0] {
+            write!(f, "-levels{}", self.level_capacity)?;
+        }
+        Ok(())
+    }
+}
+
+/// One lane a channel; see kernels/msda/backward_samples_channel.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SamplesChannel {
+    /// Element types.
+    pub types: Types,
+    /// Room for levels.
+    pub level_capacity: usize,
+}
+
+impl Recipe for SamplesChannel {
+    fn entry(&self) -> &'static str {
+        SAMPLES_CHANNEL_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        SAMPLES_CHANNEL_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.push(("LEVEL_CAPACITY", self.level_capacity.to_string()));
+        defines
+    }
+}
+
+impl fmt::Display for SamplesChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "msda-backward-samples-channel-{}", self.types)?;
+        if self.level_capacity != LEVEL_CAPACITIES[0] {
+            write!(f, "-levels{}", self.level_capacity)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sixteen bytes of channels a lane; see kernels/msda/backward_samples_gather.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SamplesGather {
+    /// As in forward; `alternate` is not used.
+    pub gather: Gather,
+    /// Whether `grad_value` is added up too, by atomic instructions.
+    pub scatter: bool,
+}
+
+impl Recipe for SamplesGather {
+    fn entry(&self) -> &'static str {
+        SAMPLES_GATHER_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        SAMPLES_GATHER_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.gather.common_defines();
+        defines.push(("SCATTER", flag(self.scatter)));
+        defines
+    }
+}
+
+impl fmt::Display for SamplesGather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("msda-backward-samples-gather-")?;
+        self.gather.describe(f)?;
+        if self.scatter {
+            f.write_str("-scatter")?;
+        }
+        Ok(())
+    }
+}

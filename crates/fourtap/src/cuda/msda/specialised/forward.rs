@@ -1,0 +1,178 @@
+//! The kernels of forward.
+
+use std::fmt;
+
+use super::sources::{DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
+use super::{Defines, Recipe, Types, flag, number, smallest_capacity};
+use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
+
+const CHANNEL_ENTRY: &str = "msda_forward_channel";
+const CHANNEL_PARTS: &[&str] = &[
+    TYPES,
+    PROBLEM,
+    include_str!("../../../../kernels/msda/forward_channel.cu"),
+];
+
+const GATHER_ENTRY: &str = "msda_forward_gather";
+const GATHER_PARTS: &[&str] = &[
+    TYPES,
+    DIVISOR,
+    MEMORY,
+    PROBLEM,
+    GATHER,
+    include_str!("../../../../kernels/msda/forward_gather.cu"),
+];
+
+pub(super) const SHIPPED: &[(&str, &[&str])] =
+    &[(CHANNEL_ENTRY, CHANNEL_PARTS), (GATHER_ENTRY, GATHER_PARTS)];
+
+/// One thread a channel; see kernels/msda/forward_channel.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Channel {
+    /// Element types.
+    pub types: Types,
+    /// Whether strides count. Without them tensors are row-major and offsets fit 32 bits.
+    pub strided: bool,
+    /// Room for levels.
+    pub level_capacity: usize,
+}
+
+impl Recipe for Channel {
+    fn entry(&self) -> &'static str {
+        CHANNEL_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        CHANNEL_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let index = if self.strided { "i64" } else { "u32" };
+        let mut defines = self.types.defines();
+        defines.extend([
+            ("STRIDED", flag(self.strided)),
+            ("INDEX", index.to_string()),
+            ("LEVEL_CAPACITY", self.level_capacity.to_string()),
+        ]);
+        defines
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "msda-forward-channel-{}", self.types)?;
+        if self.strided {
+            f.write_str("-strided")?;
+        }
+        if self.level_capacity != LEVEL_CAPACITIES[0] {
+            write!(f, "-levels{}", self.level_capacity)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sixteen bytes of channels a lane; see kernels/msda/gather.cuh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// Element types.
+    pub types: Types,
+    /// Channels a head (D).
+    pub channels: u32,
+    /// Levels (L).
+    pub levels: u32,
+    /// Points a level (P).
+    pub points: u32,
+    /// From a pixel to the next, in units of 16 bytes.
+    pub pixel_units: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Samples a lane works out at a time.
+    pub per_lane: u32,
+    /// Groups of lanes that share the samples of a row.
+    pub split: u32,
+    /// Heads walked side by side.
+    pub heads_together: u32,
+    /// Parts of the levels that warps begin at.
+    pub phases: u32,
+    /// Whether all that belongs to a row is row-major without gaps.
+    pub dense: bool,
+    /// Whether pixel pairs are read in an order that depends on their place.
+    pub alternate: bool,
+}
+
+/// Lanes of a warp.
+const WARP: u32 = 32;
+
+impl Gather {
+    /// Lanes that work on a row.
+    pub fn group(&self) -> u32 {
+        (self.channels * self.types.value.size() as u32 / 16).next_power_of_two() * self.split
+    }
+
+    /// Rows a warp works on at a time.
+    pub fn rows_a_warp(&self) -> u32 {
+        WARP / self.group()
+    }
+
+    /// Rows a block works on at a time.
+    pub fn rows_a_block(&self) -> u32 {
+        self.threads / self.group()
+    }
+
+    /// What all kernels that gather are specialised by.
+    pub(super) fn common_defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.extend([
+            ("CHANNELS", number(self.channels)),
+            ("LEVELS", number(self.levels)),
+            ("POINTS", number(self.points)),
+            ("PIXEL_UNITS", number(self.pixel_units)),
+            ("THREADS", number(self.threads)),
+            ("PER_LANE", number(self.per_lane)),
+            ("SPLIT", number(self.split)),
+            ("HEADS_TOGETHER", number(self.heads_together)),
+            ("PHASES", number(self.phases)),
+            ("DENSE", flag(self.dense)),
+            smallest_capacity(),
+        ]);
+        defines
+    }
+
+    pub(super) fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}-d{}-l{}-p{}-u{}-t{}",
+            self.types, self.channels, self.levels, self.points, self.pixel_units, self.threads
+        )?;
+        if self.split > 1 {
+            write!(f, "-split{}", self.split)?;
+        }
+        if !self.dense {
+            f.write_str("-strided")?;
+        }
+        Ok(())
+    }
+}
+
+impl Recipe for Gather {
+    fn entry(&self) -> &'static str {
+        GATHER_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        GATHER_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.common_defines();
+        defines.push(("ALTERNATE", flag(self.alternate)));
+        defines
+    }
+}
+
+impl fmt::Display for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("msda-forward-gather-")?;
+        self.describe(f)
+    }
+}

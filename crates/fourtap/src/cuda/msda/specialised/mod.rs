@@ -1,0 +1,184 @@
+//! The kernels there are, and what each is compiled for.
+
+mod backward;
+mod forward;
+
+use std::fmt;
+
+use super::super::jit::{Architecture, Program};
+use super::super::kernels::program;
+use super::arguments::LEVEL_CAPACITIES;
+use crate::dtype::DType;
+
+pub use backward::{Place, SamplesChannel, SamplesGather, Search, Sum};
+pub use forward::{Channel, Gather};
+
+/// Sources that several kernels share.
+mod sources {
+    pub const TYPES: &str = include_str!("../../../../kernels/common/types.cuh");
+    pub const DIVISOR: &str = include_str!("../../../../kernels/common/divisor.cuh");
+    pub const MEMORY: &str = include_str!("../../../../kernels/common/memory.cuh");
+    pub const MATRIX: &str = include_str!("../../../../kernels/common/matrix.cuh");
+    pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
+    pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
+    pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");
+    pub const BINS: &str = include_str!("../../../../kernels/msda/bins.cuh");
+    pub const RUNS: &str = include_str!("../../../../kernels/msda/runs.cuh");
+}
+
+/// Element types of the tensors read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Types {
+    /// Of `value` and `out`.
+    pub value: DType,
+    /// Of `sampling_locations`.
+    pub locations: DType,
+    /// Of `attention_weights`.
+    pub weights: DType,
+}
+
+impl Types {
+    fn defines(&self) -> Defines {
+        vec![
+            ("VALUE", name(self.value)),
+            ("LOCATION", name(self.locations)),
+            ("WEIGHT", name(self.weights)),
+        ]
+    }
+}
+
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value)?;
+        if (self.locations, self.weights) != (DType::F32, DType::F32) {
+            write!(f, "-{}-{}", self.locations, self.weights)?;
+        }
+        Ok(())
+    }
+}
+
+/// Names and values of preprocessor symbols.
+type Defines = Vec<(&'static str, String)>;
+
+/// A kernel and what it is compiled for.
+trait Recipe: fmt::Display {
+    /// Its function's name.
+    fn entry(&self) -> &'static str;
+    /// What its source is put together from.
+    fn parts(&self) -> &'static [&'static str];
+    /// What it is specialised by.
+    fn defines(&self) -> Defines;
+}
+
+/// A kernel compiled for a kind of problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Specialised {
+    /// Forward; serves every problem.
+    Channel(Channel),
+    /// Forward; fast, for channels that fill 16-byte vectors.
+    Gather(Gather),
+    /// Backward: samples of each bin, counted.
+    Count(Place),
+    /// Backward: where the samples of each bin go.
+    Scan(Place),
+    /// Backward: samples to their places.
+    Place(Place),
+    /// Backward: `grad_value` from sorted samples; serves every type and number of channels.
+    ValueChannel(Sum),
+    /// Backward: `grad_value` from sorted samples, on tensor cores.
+    ValueMatrix(Sum),
+    /// Backward: `grad_value` where samples cannot be sorted; serves every problem.
+    ValueSearch(Search),
+    /// Backward: gradients of locations and weights; serves every problem.
+    SamplesChannel(SamplesChannel),
+    /// Backward: gradients of locations and weights; fast, for channels that fill 16-byte vectors.
+    SamplesGather(SamplesGather),
+}
+
+impl Specialised {
+    fn recipe(&self) -> Box<dyn Recipe + '_> {
+        match *self {
+            Specialised::Channel(kernel) => Box::new(kernel),
+            Specialised::Gather(kernel) => Box::new(kernel),
+            Specialised::Count(kernel) => Box::new(backward::Count(kernel)),
+            Specialised::Scan(kernel) => Box::new(backward::Scan(kernel)),
+            Specialised::Place(kernel) => Box::new(kernel),
+            Specialised::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
+            Specialised::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),
+            Specialised::ValueSearch(kernel) => Box::new(kernel),
+            Specialised::SamplesChannel(kernel) => Box::new(kernel),
+            Specialised::SamplesGather(kernel) => Box::new(kernel),
+        }
+    }
+
+    /// Its function's name.
+    pub fn entry(&self) -> &'static str {
+        self.recipe().entry()
+    }
+
+    /// Hash of its source, as [`shipped`] has it.
+    pub fn source_hash(&self) -> String {
+        hash(self.recipe().parts())
+    }
+
+    /// To compile for `architecture`.
+    pub fn program(&self, architecture: Architecture) -> Program {
+        let recipe = self.recipe();
+        program(
+            recipe.to_string(),
+            recipe.parts(),
+            &recipe.defines(),
+            architecture,
+        )
+    }
+}
+
+/// Short and speaking: it names cache entries too.
+impl fmt::Display for Specialised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.recipe().fmt(f)
+    }
+}
+
+fn name(dtype: DType) -> String {
+    dtype.to_string().to_uppercase()
+}
+
+fn number(number: u32) -> String {
+    number.to_string()
+}
+
+fn flag(flag: bool) -> String {
+    (flag as u32).to_string()
+}
+
+fn smallest_capacity() -> (&'static str, String) {
+    ("LEVEL_CAPACITY", LEVEL_CAPACITIES[0].to_string())
+}
+
+/// A kernel this library ships, whatever it is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    /// Its function's name.
+    pub entry: &'static str,
+    /// Hash of its source, in hexadecimal digits. Evidence that it works is kept under it.
+    pub source_hash: String,
+}
+
+/// All kernels this library ships.
+pub fn shipped() -> Vec<Shipped> {
+    let shipped = |&(entry, parts): &(&'static str, &[&str])| Shipped {
+        entry,
+        source_hash: hash(parts),
+    };
+    forward::SHIPPED
+        .iter()
+        .chain(backward::SHIPPED)
+        .map(shipped)
+        .collect()
+}
+
+fn hash(parts: &[&str]) -> String {
+    blake3::hash(parts.concat().as_bytes()).to_hex().to_string()
+}

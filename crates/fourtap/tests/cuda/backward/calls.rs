@@ -1,0 +1,197 @@
+//! Calls that must be refused, and which kernels serve what.
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::Buffer;
+use fourtap::cuda::msda::Wanted;
+use fourtap::msda::{self, CudaLevels, Gradients, Levels, Sizes};
+use fourtap::verify::Asked;
+use fourtap::{Backend, DType, Error, View, ViewMut};
+
+use super::tensors::BackwardProblem;
+use crate::gpu;
+
+fn sizes(levels: &Levels) -> Sizes {
+    Sizes {
+        images: 1,
+        pixels: levels.pixels(),
+        heads: 2,
+        channels: 32,
+        queries: 5,
+        levels: levels.len(),
+        points: 4,
+    }
+}
+
+#[test]
+fn host_and_device_memory_are_not_mixed_up() {
+    let Some(cuda) = gpu::device() else { return };
+    let levels = Levels::packed(&[(3, 4)]).unwrap();
+    let sizes = sizes(&levels);
+    let problem = BackwardProblem::new::<f32>(&cuda, sizes);
+    let mut results = problem.results(&cuda);
+    let mut host = vec![0.5f32; 10_000];
+    for backend in [Backend::Auto, Backend::Cuda(cuda)] {
+        let (inputs, grad_out) = problem.inputs(&levels);
+        let (shape, elements) = (sizes.out(), sizes.out().iter().product::<usize>());
+        let on_host = View::new(&host[..elements], &shape);
+        let error = msda::backward(&backend, inputs, on_host, results.gradients(Asked::ALL));
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "grad_out: expected memory of cuda:0 (where value is), found host memory"
+        );
+        let (shape, elements) = (sizes.value(), sizes.value().iter().product::<usize>());
+        let gradients = Gradients {
+            value: Some(ViewMut::new(&mut host[..elements], &shape)),
+            ..results.gradients(Asked::ALL)
+        };
+        let error = msda::backward(&backend, inputs, grad_out, gradients);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "grad_value: expected memory of cuda:0 (where value is), found host memory"
+        );
+    }
+    let cpu = Backend::Cpu(fourtap::cpu::Cpu::new());
+    let (inputs, grad_out) = problem.inputs(&levels);
+    let error = msda::backward(&cpu, inputs, grad_out, results.gradients(Asked::ALL));
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "value: expected host memory, found memory of cuda:0"
+    );
+    // Nobody wrote anything, and the device is still usable.
+    gpu::wait(&cuda);
+    let untouched = |bytes: &Vec<u8>| bytes.iter().all(|&byte| byte == 0xff);
+    assert!(results.bytes().iter().all(untouched));
+    msda::backward(
+        &Backend::Auto,
+        inputs,
+        grad_out,
+        results.gradients(Asked::ALL),
+    )
+    .unwrap();
+    gpu::wait(&cuda);
+    let found = results.numbers::<f32>();
+    assert!(found.iter().flatten().all(|x| !x.is_nan()));
+}
+
+#[test]
+fn what_the_fast_kernels_cannot_serve_is_refused_if_they_are_demanded() {
+    let Some(cuda) = gpu::device() else { return };
+    let levels = Levels::packed(&[(8, 8)]).unwrap();
+    let problem = BackwardProblem::new::<f64>(&cuda, sizes(&levels));
+    for wanted in [Wanted::Gather, Wanted::GatherMany] {
+        let cuda = cuda.with_kernel(wanted);
+        let mut results = problem.results(&cuda);
+        let error = problem.compute(&cuda, &levels, &mut results, Asked::ALL);
+        assert!(
+            matches!(error, Err(Error::Unsupported { .. })),
+            "{wanted:?}: {error:?}"
+        );
+        gpu::wait(&cuda);
+        let untouched = |bytes: &Vec<u8>| bytes.iter().all(|&byte| byte == 0xff);
+        assert!(results.bytes().iter().all(untouched));
+    }
+}
+
+/// The kernels of a call, without `msda_backward_`, joined.
+fn kernels(cuda: &Cuda, levels: &Levels, sizes: Sizes, dtype: DType, asked: Asked) -> String {
+    let problem = BackwardProblem::poisoned(cuda, dtype, DType::F32, sizes);
+    let mut results = problem.results(cuda);
+    let (inputs, grad_out) = problem.inputs(levels);
+    let plan = cuda.explain_backward(inputs, grad_out, &results.gradients(asked));
+    let mut names: Vec<_> = plan.unwrap().kernels();
+    names.sort();
+    names.join(" ").replace("msda_backward_", "")
+}
+
+#[test]
+fn each_problem_gets_the_kernels_made_for_it() {
+    let Some(cuda) = gpu::device() else { return };
+    let levels = Levels::packed(&[(8, 8), (4, 4)]).unwrap();
+    let sizes = sizes(&levels);
+    let exactly = cuda.deterministic(true);
+    let explain = |cuda: &Cuda, channels: usize, dtype: DType| {
+        let sizes = Sizes { channels, ..sizes };
+        kernels(cuda, &levels, sizes, dtype, Asked::ALL)
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        for channels in [32, 64, 96, 128] {
+            assert_eq!(
+                explain(&exactly, channels, dtype),
+                "count place samples_gather scan value_matrix",
+                "{dtype}, {channels} channels"
+            );
+        }
+        for channels in [8, 16, 48] {
+            assert_eq!(
+                explain(&exactly, channels, dtype),
+                "count place samples_gather scan value_channel",
+                "{dtype}, {channels} channels"
+            );
+        }
+        assert_eq!(
+            explain(&exactly, 31, dtype),
+            "count place samples_channel scan value_channel",
+        );
+    }
+    assert_eq!(
+        explain(&exactly, 32, DType::F32),
+        "count place samples_gather scan value_channel"
+    );
+    assert_eq!(
+        explain(&exactly, 32, DType::F64),
+        "count place samples_channel scan value_channel"
+    );
+    // Small and f32, in the faster mode: one kernel adds to grad_value too.
+    assert_eq!(explain(&cuda, 32, DType::F32), "samples_gather");
+    assert_eq!(
+        explain(&cuda.with_kernel(Wanted::GatherMany), 32, DType::F32),
+        "count place samples_gather scan value_channel"
+    );
+    assert_eq!(
+        explain(&cuda.with_kernel(Wanted::Channel), 32, DType::F16),
+        "count place samples_channel scan value_channel"
+    );
+}
+
+#[test]
+fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
+    let Some(cuda) = gpu::device() else { return };
+    let many = Levels::packed(&[(2, 3); 17]).unwrap();
+    let found = kernels(
+        &cuda.deterministic(true),
+        &many,
+        sizes(&many),
+        DType::F16,
+        Asked::ALL,
+    );
+    assert!(found.contains("value_search"), "{found}");
+    assert!(!found.contains("place"), "{found}");
+
+    let levels = Levels::packed(&[(8, 8)]).unwrap();
+    let problem = BackwardProblem::new::<f32>(&cuda, sizes(&levels));
+    let shapes = Buffer::from_slice(cuda.context(), &[8i64, 8]).unwrap();
+    // SAFETY: the buffer holds a pair and outlives the calls.
+    let on_device = unsafe { CudaLevels::new(0, 1, shapes.as_ptr(), None) };
+    let found = problem.kernels(
+        &cuda.deterministic(true),
+        on_device,
+        &mut problem.results(&cuda),
+    );
+    for kernel in ["msda_backward_place", "msda_backward_value_search"] {
+        assert!(found.contains(&kernel), "{kernel}: {found:?}");
+    }
+}
+
+#[test]
+fn gradients_nobody_asked_for_are_not_computed() {
+    let Some(cuda) = gpu::device() else { return };
+    let cuda = cuda.deterministic(true);
+    let levels = Levels::packed(&[(8, 8)]).unwrap();
+    for asked in Asked::choices() {
+        let found = kernels(&cuda, &levels, sizes(&levels), DType::F16, asked);
+        let samples = asked.sampling_locations || asked.attention_weights;
+        assert_eq!(found.contains("value"), asked.value, "{asked:?}: {found}");
+        assert_eq!(found.contains("place"), asked.value, "{asked:?}: {found}");
+        assert_eq!(found.contains("samples"), samples, "{asked:?}: {found}");
+    }
+}

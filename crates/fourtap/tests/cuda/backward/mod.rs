@@ -1,0 +1,16 @@
+//! Backward on a GPU: the subjects of forward, and those it has alone.
+
+mod big;
+mod calls;
+mod concurrent;
+mod exact;
+mod gradients;
+mod hostile;
+mod large;
+mod loose;
+mod optional;
+mod oracle;
+mod reproducible;
+mod sanitizer;
+mod tensors;
+mod workspace;

@@ -1,0 +1,159 @@
+//! Random problems against the oracle, every element of every gradient.
+
+use std::ops::Range;
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::msda::Wanted;
+use fourtap::msda;
+use fourtap::verify::{
+    Asked, Case, CudaCase, ExpectedGradients, Failure, GradientTensors, LevelsIn, Tensor,
+};
+use fourtap::{Backend, Error};
+use rayon::prelude::*;
+
+use crate::gpu::{self, Tally};
+use crate::oracle::cases;
+
+/// A way to compute gradients.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub wanted: Wanted,
+    pub deterministic: bool,
+    pub levels: LevelsIn,
+}
+
+impl Way {
+    /// With these kernels and modes, levels in host and device memory.
+    pub fn all(settings: &[(Wanted, bool)]) -> Vec<Way> {
+        let way = |&(wanted, deterministic): &(Wanted, bool)| {
+            [LevelsIn::Host, LevelsIn::Device].map(|levels| Way {
+                wanted,
+                deterministic,
+                levels,
+            })
+        };
+        settings.iter().flat_map(way).collect()
+    }
+
+    pub fn on(&self, cuda: &Cuda) -> Cuda {
+        cuda.with_kernel(self.wanted)
+            .deterministic(self.deterministic)
+    }
+}
+
+/// Every kernel in every mode.
+pub const SETTINGS: [(Wanted, bool); 6] = [
+    (Wanted::Gather, false),
+    (Wanted::Gather, true),
+    (Wanted::GatherMany, false),
+    (Wanted::GatherMany, true),
+    (Wanted::Channel, false),
+    (Wanted::Channel, true),
+];
+
+/// Each kernel once, in the mode that takes most of it.
+pub const EACH_KERNEL: [(Wanted, bool); 3] = [
+    (Wanted::Gather, false),
+    (Wanted::GatherMany, true),
+    (Wanted::Channel, true),
+];
+
+/// All gradients of a case, and how they came about.
+pub struct Computed {
+    pub gradients: GradientTensors,
+    pub kernels: Vec<&'static str>,
+    /// Bytes of memory the call took besides.
+    pub workspace: usize,
+}
+
+pub fn compute(case: &CudaCase<'_>, cuda: &Cuda, way: Way) -> Result<Computed, Failure> {
+    let cuda = way.on(cuda);
+    let (inputs, grad_out) = (case.inputs(way.levels), case.grad_out());
+    let mut gradients = case.gradients(Asked::ALL)?;
+    let plan = cuda.explain_backward(inputs, grad_out, &gradients.views())?;
+    let workspace = cuda.backward_workspace(inputs, grad_out, &gradients.views())?;
+    msda::backward(&Backend::Cuda(cuda), inputs, grad_out, gradients.views())?;
+    Ok(Computed {
+        gradients: gradients.read(&cuda)?,
+        kernels: plan.kernels(),
+        workspace,
+    })
+}
+
+/// What a workspace may take: twice the inputs and a little, or the samples of one level of one image and head.
+pub fn most_workspace(case: &Case) -> usize {
+    let bytes = |tensor: &Tensor| tensor.len() * tensor.dtype().size();
+    let inputs = [
+        &case.value,
+        &case.sampling_locations,
+        &case.attention_weights,
+        &case.grad_out,
+    ];
+    let shape = case.inputs().sampling_locations.shape();
+    let [_, queries, _, _, points, _] = shape.sizes()[..] else {
+        unreachable!("locations have six axes");
+    };
+    let one_level = 32 * queries * points;
+    (2 * inputs.into_iter().map(bytes).sum::<usize>()).max(one_level) + 8192
+}
+
+/// Backward of the cases in every way that can serve them.
+pub fn check(
+    cuda: &Cuda,
+    seeds: Range<u64>,
+    case_of: fn(u64) -> Case,
+    ways: &[Way],
+    tally: &Tally,
+) {
+    // In parallel, because nearly every problem needs a kernel of its own compiled.
+    seeds.into_par_iter().for_each(|seed| {
+        let case = case_of(seed);
+        let expected = ExpectedGradients::new(&case).unwrap();
+        let on_device = CudaCase::new(&case, *cuda).unwrap();
+        let most = most_workspace(&case);
+        for &way in ways {
+            let Some(computed) = compute_and_compare(&on_device, cuda, way, &expected) else {
+                continue;
+            };
+            assert!(
+                computed.workspace <= most,
+                "seed {seed}, {way:?}: a workspace of {} bytes, at most {most} allowed",
+                computed.workspace
+            );
+            // With levels in device memory, kernels are launched for whatever these may turn out to be; with those of the
+            // host each one launched is needed.
+            if way.levels == LevelsIn::Host {
+                tally.add(computed.kernels);
+            }
+        }
+    });
+}
+
+/// Gradients that match, or none if the kernel wanted cannot serve the case.
+pub fn compute_and_compare(
+    case: &CudaCase<'_>,
+    cuda: &Cuda,
+    way: Way,
+    expected: &ExpectedGradients,
+) -> Option<Computed> {
+    let computed = compute(case, cuda, way);
+    match computed.and_then(|found| expected.compare(&found.gradients).map(|()| found)) {
+        Ok(computed) => Some(computed),
+        Err(Failure::Refused(Error::Unsupported { .. })) if way.wanted != Wanted::Channel => None,
+        Err(failure) => panic!("seed {}, {way:?}: {failure}", case.case().seed),
+    }
+}
+
+#[test]
+fn random_problems_match_the_oracle() {
+    let Some(cuda) = gpu::device() else { return };
+    let (tally, cases, ways) = (Tally::default(), cases(1000), Way::all(&SETTINGS));
+    check(&cuda, 0..cases, Case::random, &ways, &tally);
+    check(&cuda, 0..cases, Case::aligned, &ways, &tally);
+    assert!(tally.count("msda_backward_samples_gather") > cases);
+    // Levels one after another and no more than 16 leave it nothing but problems without samples; see loose.rs.
+    let mut kernels = gpu::kernels("msda_backward_");
+    kernels.retain(|&kernel| kernel != "msda_backward_value_search");
+    let details = "results, every element, 0 mismatches";
+    tally.evidence(&cuda, "oracle", &kernels, details);
+}

@@ -1,0 +1,22 @@
+//! Shapes to run under compute-sanitizer: small, many, every kernel. Which tool watches is in FOURTAP_SANITIZER.
+
+use fourtap::verify::Case;
+
+use super::loose::{check_loose, many_levels};
+use super::oracle::{EACH_KERNEL, Way, check};
+use crate::gpu::{self, Tally};
+use crate::sanitizer::{CASES, FIRST};
+
+#[test]
+fn shapes_of_backward() {
+    let (Ok(tool), Some(cuda)) = (std::env::var("FOURTAP_SANITIZER"), gpu::device()) else {
+        return;
+    };
+    let (tally, ways) = (Tally::default(), Way::all(&EACH_KERNEL));
+    check(&cuda, FIRST..FIRST + CASES, Case::random, &ways, &tally);
+    check(&cuda, FIRST..FIRST + CASES, Case::aligned, &ways, &tally);
+    check(&cuda, FIRST..FIRST + 8, many_levels, &ways, &tally);
+    check_loose(&cuda, FIRST..FIRST + 8, &EACH_KERNEL, &tally);
+    let details = "results, every element, 0 mismatches";
+    tally.evidence(&cuda, &tool, &gpu::kernels("msda_backward_"), details);
+}
