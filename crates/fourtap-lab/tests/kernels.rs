@@ -170,8 +170,21 @@ fn bakes_a_pack_of_sound_kernels() {
     pack.verify().unwrap();
     let names: Vec<_> = pack.list().map(|entry| entry.name.as_str()).collect();
     assert_eq!(record["kernels"].as_array().unwrap().len(), names.len());
-    // One thread a channel, dense and strided; gather for many rows and for few.
-    for part in ["channel-f16", "strided", "gather-f16-d32-l4-p4", "split2"] {
+    // One thread a channel, dense and strided; gather for many rows and for few; every step of backward.
+    for part in [
+        "forward-channel-f16",
+        "strided",
+        "forward-gather-f16-d32-l4-p4",
+        "split2",
+        "backward-count",
+        "backward-scan",
+        "backward-place",
+        "backward-value-channel-f16",
+        "backward-value-matrix-f16",
+        "backward-value-search-f16",
+        "backward-samples-channel-f16",
+        "backward-samples-gather-f16-d32-l4-p4",
+    ] {
         assert!(
             names.iter().any(|name| name.contains(part)),
             "{part}: {names:?}"

@@ -320,12 +320,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 moved |= (pixel - pair) << v;
                 store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), pair * PIXEL_UNITS);
 #if SCATTER
-                const float inside = x.inside * y.inside, weight = inside > 0.0f ? s.weight * inside : 0.0f;
-                const float second = x.second + static_cast<float>(pixel - pair);
-                const float low = weight * y.second, up = weight - low;
-                by[warp][in_group * PER_LANE + v][group] = {
-                    __float_as_uint(up * (1.0f - second)), __float_as_uint(up * second),
-                    __float_as_uint(low * (1.0f - second)), __float_as_uint(low * second)};
+                // In this order: a weight that is not a number shall not reach a neighbour without a share.
+                const float inside = x.inside * y.inside, second = x.second + static_cast<float>(pixel - pair);
+                const float low = inside * y.second, up = inside - low;
+                const auto part = [&](float share) { return __float_as_uint(share > 0.0f ? s.weight * share : 0.0f); };
+                by[warp][in_group * PER_LANE + v][group] = {part(up * (1.0f - second)), part(up * second),
+                                                            part(low * (1.0f - second)), part(low * second)};
 #endif
             }
             __syncwarp();

@@ -14,11 +14,12 @@ struct Staged {
     float x, weight; // from the first pixel of the run; the weight in its row
 };
 
-// A power of two that brings the largest weight near the upper end of the type, and so the digits of all into its range.
+// A power of two that brings the largest weight up to the upper end of the type, and so the digits of all into its range.
 static __device__ __forceinline__ float scale_of(u32 largest) {
     if (VALUE != F16 || largest == 0) return 1.0f;
     const int exponent = static_cast<int>(largest >> 23) - 127;
-    return __int_as_float((127 + max(-110, min(110, 14 - exponent))) << 23);
+    // Never down: one huge weight would take the digits of all others. It overflows, and its pixels are computed carefully.
+    return __int_as_float((127 + max(0, min(110, 14 - exponent))) << 23);
 }
 // Of a power of two, exactly.
 static __device__ __forceinline__ float inverse(float scale) { return __int_as_float((254 << 23) - __float_as_int(scale)); }

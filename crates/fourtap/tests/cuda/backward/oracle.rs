@@ -8,7 +8,7 @@ use fourtap::msda;
 use fourtap::verify::{
     Asked, Case, CudaCase, ExpectedGradients, Failure, GradientTensors, LevelsIn, Tensor,
 };
-use fourtap::{Backend, Error};
+use fourtap::{Backend, DType, Error};
 use rayon::prelude::*;
 
 use crate::gpu::{self, Tally};
@@ -80,8 +80,9 @@ pub fn compute(case: &CudaCase<'_>, cuda: &Cuda, way: Way) -> Result<Computed, F
     })
 }
 
-/// What a workspace may take: twice the inputs and a little, or the samples of one level of one image and head.
-pub fn most_workspace(case: &Case) -> usize {
+/// What a workspace may take: twice the inputs and a little, and room to sort the samples of one level of one image and
+/// head, which where coordinates are 16-bit and channels few is more.
+fn most_workspace(case: &Case) -> usize {
     let bytes = |tensor: &Tensor| tensor.len() * tensor.dtype().size();
     let inputs = [
         &case.value,
@@ -89,12 +90,13 @@ pub fn most_workspace(case: &Case) -> usize {
         &case.attention_weights,
         &case.grad_out,
     ];
-    let shape = case.inputs().sampling_locations.shape();
-    let [_, queries, _, _, points, _] = shape.sizes()[..] else {
-        unreachable!("locations have six axes");
+    let shape = case.attention_weights.shape();
+    let samples = shape.sizes()[1] * shape.sizes()[4];
+    let record = match case.value.dtype() {
+        DType::F64 => 32,
+        _ => 16,
     };
-    let one_level = 32 * queries * points;
-    (2 * inputs.into_iter().map(bytes).sum::<usize>()).max(one_level) + 8192
+    2 * inputs.into_iter().map(bytes).sum::<usize>() + samples * record + 4096
 }
 
 /// Backward of the cases in every way that can serve them.

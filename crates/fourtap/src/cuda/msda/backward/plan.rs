@@ -67,8 +67,13 @@ impl BackwardPlan {
         let rows = sizes.images * sizes.queries * sizes.heads;
         let of_samples =
             gradients.sampling_locations.is_some() || gradients.attention_weights.is_some();
-        let gather = gather(call, facts);
-        if let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather) {
+        let any_samples = rows * sizes.levels * sizes.points > 0;
+        let gather = match any_samples {
+            true => gather(call, facts),
+            false => Err("no samples".to_string()),
+        };
+        if any_samples && let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather)
+        {
             return Err(Error::Unsupported {
                 backend: "cuda",
                 expected: "a problem the gather kernel can serve".to_string(),
@@ -82,7 +87,7 @@ impl BackwardPlan {
                 Wanted::GatherMany | Wanted::Channel => false,
             }
             && can_scatter(call)
-            && rows * sizes.levels * sizes.points > 0;
+            && gather.is_ok();
         match gather {
             Ok(step) if wanted != Wanted::Channel => {
                 plan.scatter = scatter;
@@ -104,7 +109,7 @@ impl BackwardPlan {
                 });
             }
         }
-        if rows * sizes.levels * sizes.points == 0 || !(of_samples || plan.scatter) {
+        if !any_samples || !(of_samples || plan.scatter) {
             plan.samples = None;
         }
 

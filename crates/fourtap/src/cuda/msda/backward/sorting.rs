@@ -22,8 +22,11 @@ pub(super) const SUM_THREADS: u32 = 128;
 const RUN: usize = 8;
 /// Samples of a chunk are counted in 16 bits.
 const MOST_CHUNK: usize = 65_504;
-/// Chunks smaller than this cost more in bins than they gain in parallel work.
-const LEAST_CHUNK: usize = 512;
+/// Samples a chunk should have at least: smaller ones cost more in bins than they gain in parallel work. Measured for
+/// decoders of 300 and 900 queries and for encoders.
+fn least_chunk(samples: usize) -> usize {
+    samples.div_ceil(8).clamp(256, 512)
+}
 /// Warps a multiprocessor should have to sort with.
 const SORT_WARPS_EACH: usize = 48;
 /// Blocks of the sorting kernels a multiprocessor holds: their tables take 48 KiB.
@@ -125,7 +128,7 @@ impl Sorting {
         let wanted = multiprocessors as usize * SORT_WARPS_EACH;
         let chunks = wanted
             .div_ceil(self.planes_a_pass * self.levels_a_pass)
-            .min(self.samples.div_ceil(LEAST_CHUNK))
+            .min(self.samples.div_ceil(least_chunk(self.samples)))
             .max(1);
         let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
         self.chunk = chunk.min(MOST_CHUNK);
@@ -209,7 +212,7 @@ fn capacity(problem: &Problem) -> usize {
     if problem.cuda_levels().is_some() {
         // A level of A pixels has at most 2A + 2 bins: as many if it is one pixel wide.
         let sizes = problem.sizes();
-        return 2 * sizes.pixels + sizes.levels * 8 + 8;
+        return (2 * sizes.pixels + 2 * sizes.levels).next_multiple_of(4) + 8 * sizes.levels;
     }
     let bins = |level: &Level| match level.pixels() {
         0 => 0,
