@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fourtap::cuda::driver::{
-    Buffer, Context, Driver, DriverError, Event, Launch, Library, OwnedStream, Stream, launch,
-    pointer_device,
+    Buffer, Context, Driver, DriverError, Event, Launch, Library, OwnedStream, Stream,
+    StreamMemory, launch, pointer_device,
 };
 
 /// Tells the process started for a case which one it is.
@@ -202,6 +202,16 @@ fn works() {
         }
     );
     assert_eq!(pointer_device(buffer.as_ptr()), Some(0));
+    let memory = StreamMemory::alloc(context, 64, default).unwrap();
+    assert_ne!(memory.as_ptr(), 0);
+    drop(memory);
+    assert_eq!(
+        StreamMemory::alloc(context, 1 << 40, default).unwrap_err(),
+        DriverError::OutOfMemory {
+            bytes: 1 << 40,
+            free: 12345
+        }
+    );
 
     let stream = OwnedStream::new(context, true).unwrap();
     let event = Event::timing(context).unwrap();
@@ -349,6 +359,8 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) { INSIDE; *free = 12345; *total
 int cuMemAlloc_v2(u64 *address, size_t bytes) {
     INSIDE; if (bytes > 1 << 20) return 2; *address = (u64)malloc(bytes); return 0; }
 int cuMemFree_v2(u64 address) { INSIDE; free((void *)address); return 0; }
+int cuMemAllocAsync(u64 *address, size_t n, void *stream) { return cuMemAlloc_v2(address, n); }
+int cuMemFreeAsync(u64 address, void *stream) { return cuMemFree_v2(address); }
 int cuMemsetD8Async(u64 to, unsigned char byte, size_t n, void *stream) { memset((void *)to, byte, n); return 0; }
 int cuMemsetD32Async(u64 to, unsigned word, size_t n, void *stream) {
     while (n--) ((unsigned *)to)[n] = word; return 0; }
