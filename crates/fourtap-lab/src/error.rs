@@ -1,8 +1,8 @@
 //! What can go wrong, and what to do about it.
 
+use crate::exit::ExitCode;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use crate::machine::gib;
 

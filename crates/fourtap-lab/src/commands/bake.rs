@@ -1,10 +1,10 @@
 //! `fourtap bake`: kernels compiled into a file, for machines without a compiler.
 
+use crate::exit::ExitCode;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use fourtap::DType;

@@ -1,6 +1,6 @@
 //! `fourtap cache`: looking after the kernels compiled on this machine.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourtap::cuda::jit::{Cache, Entry, PruneLimits, State};

@@ -1,8 +1,8 @@
 //! `fourtap check`: random problems against the oracle.
 
+use crate::exit::ExitCode;
 use std::fmt;
 use std::ops::Range;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 

@@ -7,8 +7,8 @@ mod check;
 mod doctor;
 mod run;
 
+use crate::exit::ExitCode;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::CommandFactory;
 use indicatif::{ProgressBar, ProgressStyle};

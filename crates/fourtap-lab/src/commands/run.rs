@@ -1,6 +1,6 @@
 //! `fourtap run`: tensors in, tensors out.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;

@@ -3,7 +3,7 @@
 mod cuda;
 mod sink;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 use std::time::Duration;
 
 use fourtap::msda::Inputs;

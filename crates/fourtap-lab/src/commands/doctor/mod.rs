@@ -2,7 +2,7 @@
 
 mod cuda;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use fourtap::cpu::Simd;
 use serde::Serialize;

@@ -1,0 +1,51 @@
+//! `fourtap`: compute, measure and explain multi-scale deformable attention from the command line.
+
+mod array;
+mod cli;
+mod commands;
+mod cuda;
+mod error;
+mod exit;
+mod generate;
+mod header;
+mod machine;
+mod measure;
+mod nearest;
+mod output;
+mod record;
+mod selection;
+mod statistics;
+mod table;
+mod target;
+mod tensors;
+mod trial;
+mod units;
+mod verification;
+mod workload;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+pub use exit::ExitCode;
+
+/// Does what these words say, the first being the program's name, and prints what comes of it.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match cli::Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and complaints alike. Where they cannot be printed, the number still tells.
+            let _ = usage.print();
+            return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
+        }
+    };
+    match commands::execute(cli) {
+        Ok(code) => code,
+        // Whoever read our output has seen enough: not a failure of ours.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report();
+            error.exit_code()
+        }
+    }
+}

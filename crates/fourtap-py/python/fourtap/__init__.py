@@ -1,0 +1,51 @@
+"""Multi-scale deformable attention: right in every precision, fast, and the same answer every run.
+
+:func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays;
+:class:`fourtap.nn.MSDeformAttn` the module around it; :mod:`fourtap.compat` replaces what other projects use.
+``python -m fourtap doctor`` says what this machine has.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fourtap._native import __version__
+from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemoryError, UnsupportedError
+
+if TYPE_CHECKING:
+    from fourtap import compat, nn
+    from fourtap.attention import ms_deform_attn, ms_deform_attn_backward
+
+__all__ = [
+    "CudaError",
+    "DTypeError",
+    "Error",
+    "InputError",
+    "OutOfMemoryError",
+    "UnsupportedError",
+    "__version__",
+    "compat",
+    "ms_deform_attn",
+    "ms_deform_attn_backward",
+    "nn",
+]
+
+# These import PyTorch, which takes seconds, so they wait until somebody asks: `fourtap --help` shall not.
+_FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_backward"}
+_MODULES = {"compat", "nn"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        found = getattr(importlib.import_module("fourtap.attention"), name)
+    elif name in _MODULES:
+        found = importlib.import_module(f"fourtap.{name}")
+    else:
+        raise AttributeError(f"module 'fourtap' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

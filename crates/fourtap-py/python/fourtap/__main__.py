@@ -1,0 +1,19 @@
+"""``python -m fourtap``: the same command line as ``fourtap``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from fourtap import _native
+
+
+def main() -> int:
+    """Run the command line with this process's arguments, and return the number it ends with."""
+    # Python's handler would only take note, and Ctrl-C would wait for the command's end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.command_line(["fourtap", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

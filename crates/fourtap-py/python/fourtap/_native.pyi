@@ -1,0 +1,90 @@
+"""The compiled part. Not for users: what it promises may change with any version."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+__version__: str
+
+Array = NDArray[Any]
+Levels = Tensor | Array | Sequence[Sequence[int]]
+Starts = Tensor | Array | Sequence[int] | None
+
+def command_line(words: list[str], /) -> int:
+    """Do what the `fourtap` command does with these words; the number it ends with."""
+
+def torch_forward(
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    out: Tensor | None,
+    /,
+) -> Tensor:
+    """Attention on the device of the tensors and its current stream, without autograd."""
+
+def torch_forward_if_plain(
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    out: Tensor | None,
+    /,
+) -> Tensor | None:
+    """The same, unless the registered operator is to be called: then None, and nothing is done.
+
+    That is where a tensor is not plain memory (a fake one, a subclass, one that a transform wraps) or somebody watches
+    operators being called (a mode, a tracer, forward-mode differentiation).
+    """
+
+def torch_backward(
+    grad_out: Tensor,
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    deterministic: bool,
+    wanted: Sequence[bool],
+    /,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of value, locations and weights, those that are wanted."""
+
+def torch_backward_if_plain(
+    grad_out: Tensor,
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    deterministic: bool,
+    wanted: Sequence[bool],
+    /,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
+    """The same, or None as for the other one."""
+
+def numpy_forward(
+    value: Array,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Array,
+    attention_weights: Array,
+    out: Array | None,
+    /,
+) -> Array:
+    """Attention on all processors."""
+
+def numpy_backward(
+    grad_out: Array,
+    value: Array,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Array,
+    attention_weights: Array,
+    /,
+) -> tuple[Array, Array, Array]:
+    """Gradients of value, locations and weights."""

@@ -1,0 +1,216 @@
+"""The operator as PyTorch knows it: ``torch.ops.fourtap.msda`` and ``msda_backward``.
+
+For torch.compile, export, fake tensors, modes and transforms: for everything that must see an operator being called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fourtap import _native
+from fourtap.errors import InputError, UnsupportedError
+
+__all__ = ["attend", "autocast", "gradients", "no_gradient_into_out", "no_second_derivatives"]
+
+
+def attend(
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool | None,
+    out: Tensor | None,
+) -> Tensor:
+    """As ``fourtap.ms_deform_attn``."""
+    value, locations, weights = autocast(value, locations, weights)
+    if forward_ad._current_level >= 0 and any(_has_tangent(tensor) for tensor in (value, locations, weights)):
+        # PyTorch would go on as if they had none.
+        raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
+    shapes, starts, levels = _levels_from(shapes, starts)
+    sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
+    result: Tensor = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
+    if out is None:
+        return result
+    if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
+        raise no_gradient_into_out()
+    if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
+        raise InputError(
+            f"out: expected shape {list(result.shape)} of {result.dtype} on {result.device}, "
+            f"found {list(out.shape)} of {out.dtype} on {out.device}"
+        )
+    return out.copy_(result)
+
+
+def gradients(
+    grad_out: Tensor,
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients by value, locations and weights, those that are wanted."""
+    shapes, starts, levels = _levels_from(shapes, starts)
+    found = torch.ops.fourtap.msda_backward(
+        grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted
+    )
+    return _those(found, wanted)
+
+
+def _those(found: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    by_value, by_locations, by_weights = (
+        gradient if want else None for gradient, want in zip(found, wanted, strict=True)
+    )
+    return by_value, by_locations, by_weights
+
+
+def autocast(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Value in autocast's type. Coordinates stay in f32, or get there: in 16 bits they would miss their pixels."""
+    kind = value.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        if value.dtype is not torch.float64:
+            value = value.to(torch.get_autocast_dtype(kind))
+        if locations.dtype is not torch.float32 and locations.dtype is not value.dtype:
+            locations = locations.float()
+        if weights.dtype is not torch.float32 and weights.dtype is not value.dtype:
+            weights = weights.float()
+    return value, locations, weights
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
+    """Levels as the registered operators take them: tensors, or heights and widths one after another."""
+    if isinstance(shapes, Tensor) and (starts is None or isinstance(starts, Tensor)):
+        return shapes, starts, []
+    if starts is None:
+        return None, None, [size for height, width in shapes for size in (height, width)]
+    device = starts.device if isinstance(starts, Tensor) else shapes.device if isinstance(shapes, Tensor) else None
+    return torch.as_tensor(shapes, device=device), torch.as_tensor(starts, device=device), []
+
+
+def no_gradient_into_out() -> InputError:
+    """Refuse to lose a gradient."""
+    return InputError("out: expected none where gradients are wanted, found a tensor")
+
+
+def no_second_derivatives() -> UnsupportedError:
+    """Refuse to differentiate a gradient."""
+    return UnsupportedError("ms_deform_attn: expected to be differentiated once, found a second time")
+
+
+_library: Any = torch.library.Library("fourtap", "DEF")  # type: ignore[no-untyped-call]
+_LEVELS = "Tensor? spatial_shapes, Tensor? level_start_index, SymInt[] levels"
+_OPERANDS = f"Tensor value, {_LEVELS}, Tensor sampling_locations, Tensor attention_weights, bool deterministic"
+_tags = (torch.Tag.pt2_compliant_tag,)
+_library.define(f"msda({_OPERANDS}) -> Tensor", tags=_tags)
+_library.define(f"msda_backward(Tensor grad_out, {_OPERANDS}, bool[3] wanted) -> (Tensor, Tensor, Tensor)", tags=_tags)
+
+
+def _levels_of(shapes: Tensor | None, levels: Sequence[int]) -> Any:
+    return [levels[at : at + 2] for at in range(0, len(levels), 2)] if shapes is None else shapes
+
+
+def _msda(
+    value: Tensor,
+    shapes: Tensor | None,
+    starts: Tensor | None,
+    levels: Sequence[int],
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+) -> Tensor:
+    return _native.torch_forward(value, _levels_of(shapes, levels), starts, locations, weights, None)
+
+
+def _msda_backward(
+    grad_out: Tensor,
+    value: Tensor,
+    shapes: Tensor | None,
+    starts: Tensor | None,
+    levels: Sequence[int],
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    found = _native.torch_backward(
+        grad_out, value, _levels_of(shapes, levels), starts, locations, weights, deterministic, tuple(wanted)
+    )
+    return tuple(value.new_empty(0) if gradient is None else gradient for gradient in found)
+
+
+def _msda_fake(
+    value: Tensor,
+    shapes: Tensor | None,
+    starts: Tensor | None,
+    levels: Sequence[int],
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+) -> Tensor:
+    for name, tensor, rank in (
+        ("value", value, 4),
+        ("sampling_locations", locations, 6),
+        ("attention_weights", weights, 5),
+    ):
+        if tensor.dim() != rank:
+            raise InputError(f"{name}: expected rank {rank}, found rank {tensor.dim()}")
+        if tensor.device != value.device:
+            raise InputError(f"{name}: expected {value.device} (where value is), found {tensor.device}")
+    return value.new_empty((value.shape[0], locations.shape[1], value.shape[2] * value.shape[3]))
+
+
+def _msda_backward_fake(
+    grad_out: Tensor,
+    value: Tensor,
+    shapes: Tensor | None,
+    starts: Tensor | None,
+    levels: Sequence[int],
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    sources = zip((value, locations, weights), wanted, strict=True)
+    return tuple(source.new_empty(source.shape if want else (0,)) for source, want in sources)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    value, shapes, starts, levels, locations, weights, deterministic = inputs
+    ctx.save_for_backward(value, shapes, starts, locations, weights)
+    ctx.levels, ctx.deterministic = levels, deterministic
+
+
+def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    value, shapes, starts, locations, weights = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    wanted = (needs[0], needs[4], needs[5])
+    found = torch.ops.fourtap.msda_backward(
+        grad_out, value, shapes, starts, ctx.levels, locations, weights, ctx.deterministic, wanted
+    )
+    by_value, by_locations, by_weights = _those(found, wanted)
+    return by_value, None, None, None, by_locations, by_weights, None
+
+
+def _refuse(ctx: Any, *grads: Tensor) -> None:
+    raise no_second_derivatives()
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("msda", _msda, _device)
+    _library.impl("msda_backward", _msda_backward, _device)
+torch.library.register_fake("fourtap::msda", _msda_fake, lib=_library)
+torch.library.register_fake("fourtap::msda_backward", _msda_backward_fake, lib=_library)
+torch.library.register_autograd("fourtap::msda", _differentiate, setup_context=_remember, lib=_library)
+torch.library.register_autograd("fourtap::msda_backward", _refuse, lib=_library)

@@ -1,0 +1,147 @@
+"""The operator for PyTorch tensors.
+
+Plain tensors in eager mode go straight to the compiled part, which asks each where its memory is: that costs a fraction
+of what PyTorch's dispatcher does. Everything else goes through the operators of :mod:`fourtap._registered`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fourtap import _native, _registered
+from fourtap.errors import UnsupportedError
+
+__all__ = ["Tensor", "attend", "gradients"]
+
+# Export without Dynamo calls with fake tensors, which are told apart anyway.
+_is_traced = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_deterministic = torch.are_deterministic_algorithms_enabled
+_is_functorch_active = torch._C._are_functorch_transforms_active
+# One call instead of one a device type, where PyTorch has it.
+_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+_forward = _native.torch_forward_if_plain
+_backward = _native.torch_backward_if_plain
+
+
+def attend(
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool | None,
+    out: Tensor | None,
+) -> Tensor:
+    """As ``fourtap.ms_deform_attn``."""
+    if _is_traced():
+        return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
+    if _is_any_autocast_enabled():
+        value, locations, weights = _registered.autocast(value, locations, weights)
+    if _is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
+        if out is not None:
+            raise _registered.no_gradient_into_out()
+        if _is_functorch_active():
+            raise UnsupportedError(
+                "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
+            )
+        return cast(Tensor, _Attention.apply(value, shapes, starts, locations, weights, deterministic))
+    result = _forward(value, shapes, starts, locations, weights, out)
+    if result is not None:
+        return result
+    return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
+
+
+def gradients(
+    grad_out: Tensor,
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``fourtap.ms_deform_attn_backward``."""
+    sure = _is_deterministic() if deterministic is None else deterministic
+    found = _compute_gradients(grad_out, value, shapes, starts, locations, weights, sure, (True, True, True))
+    return cast("tuple[Tensor, Tensor, Tensor]", found)
+
+
+class _Attention(torch.autograd.Function):
+    """Eager mode with gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: Tensor,
+        shapes: Any,
+        starts: Any,
+        locations: Tensor,
+        weights: Tensor,
+        deterministic: bool | None,
+    ) -> Tensor:
+        # The levels may be tensors or not; saving those that are tells autograd if somebody changes them.
+        ctx.save_for_backward(
+            value,
+            locations,
+            weights,
+            shapes if isinstance(shapes, Tensor) else None,
+            starts if isinstance(starts, Tensor) else None,
+        )
+        ctx.levels = (shapes, starts)
+        ctx.deterministic = deterministic
+        result = _forward(value, shapes, starts, locations, weights, None)
+        if result is None:
+            result = _registered.attend(value, shapes, starts, locations, weights, deterministic, None)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        value, locations, weights, shapes, starts = ctx.saved_tensors
+        other_shapes, other_starts = ctx.levels
+        needs = ctx.needs_input_grad
+        arguments = (
+            grad_out,
+            value,
+            other_shapes if shapes is None else shapes,
+            other_starts if starts is None else starts,
+            locations,
+            weights,
+            _is_deterministic() if ctx.deterministic is None else ctx.deterministic,
+            (needs[0], needs[3], needs[4]),
+        )
+        # With create_graph=True gradients are to be differentiated again, which must be refused, not forgotten.
+        compute = _Gradients.apply if _is_grad_enabled() else _compute_gradients
+        grad_value, grad_locations, grad_weights = compute(*arguments)
+        return grad_value, None, None, grad_locations, grad_weights, None
+
+
+class _Gradients(torch.autograd.Function):
+    """Gradients that refuse to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
+        return _compute_gradients(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        raise _registered.no_second_derivatives()
+
+
+def _compute_gradients(
+    grad_out: Tensor,
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    found = _backward(grad_out, value, shapes, starts, locations, weights, deterministic, wanted)
+    if found is not None:
+        return found
+    return _registered.gradients(grad_out, value, shapes, starts, locations, weights, deterministic, wanted)

@@ -1,0 +1,244 @@
+"""The whole attention module of Deformable DETR: projections, sampling offsets, softmax and the operator.
+
+Its parameters carry the names they have in Deformable DETR, so the weights of a trained model load as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fourtap import attention
+from fourtap.errors import InputError
+
+__all__ = ["MSDeformAttn"]
+
+SpatialShapes: TypeAlias = "Tensor | Sequence[tuple[int, int]]"
+
+
+def require_shape(
+    name: str, tensor: Tensor, expected: Sequence[int | str | tuple[int, ...]], *, broadcast: bool = False
+) -> None:
+    """Refuses a tensor of another shape. A word stands for any size; with ``broadcast``, 1 stands for every size."""
+
+    def fits(size: int | str | tuple[int, ...], found: int) -> bool:
+        if isinstance(size, str):
+            return True
+        if isinstance(size, tuple):
+            return found in size
+        return found == size or (broadcast and found == 1)
+
+    if tensor.dim() != len(expected) or not all(fits(*sizes) for sizes in zip(expected, tensor.shape, strict=True)):
+        words = [" or ".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in expected]
+        raise InputError(f"{name}: expected shape [{', '.join(words)}], found {list(tensor.shape)}")
+
+
+def arithmetic_type(storage: torch.dtype) -> torch.dtype:
+    """What coordinates and weights are computed in, where tensors are stored in this type."""
+    return torch.float64 if storage == torch.float64 else torch.float32
+
+
+def level_sizes(spatial_shapes: SpatialShapes, like: Tensor) -> Tensor:
+    """Width and height of every level, ``[L, 2]``: x first as in locations, with the device and type of ``like``."""
+    if isinstance(spatial_shapes, Tensor):
+        return spatial_shapes.flip(-1).to(like, non_blocking=True)
+    # Filled number by number: copying a list to a GPU waits for everything queued there and cannot be captured
+    # into a CUDA graph, while a fill carries its number along.
+    sizes = like.new_empty((len(spatial_shapes), 2))
+    for level, (height, width) in enumerate(spatial_shapes):
+        sizes[level, 0].fill_(width)
+        sizes[level, 1].fill_(height)
+    return sizes
+
+
+def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes: SpatialShapes) -> Tensor:
+    """Where to sample: offsets in pixels around a point, or in parts of a box around its centre.
+
+    ``reference_points`` are ``[N, Q, L, 2]`` for points or ``[N, Q, L, 4]`` for boxes (x, y, width, height), all in
+    units of the image; ``offsets`` are ``[N, Q, M, L, P, 2]``.
+    """
+    # In f32 whatever autocast or the layers' weights say: bf16 keeps 8 bits, so on a level 134 pixels wide a location
+    # in it is wrong by up to a quarter of a pixel, which does more harm than everything else that is 16-bit.
+    dtype = arithmetic_type(offsets.dtype)
+    offsets = offsets.to(dtype)
+    reference_points = reference_points.to(dtype)[:, :, None, :, None]
+    if reference_points.shape[-1] == 2:
+        return reference_points + offsets / level_sizes(spatial_shapes, offsets)[:, None]
+    # A box reaches half its width to each side of its centre, and the outermost point has about P steps to go.
+    step = 0.5 / offsets.shape[-2]
+    return reference_points[..., :2] + offsets * reference_points[..., 2:] * step
+
+
+class ProjectedAttention(nn.Module):
+    """The four layers around the operator, which all variants of the module have under the same names."""
+
+    def __init__(
+        self,
+        channels: int,
+        value_channels: int,
+        heads: int,
+        levels: int,
+        points: int,
+        *,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._channels = channels
+        self._heads = heads
+        self._levels = levels
+        self._points = points
+        samples = heads * levels * points
+        self.sampling_offsets = nn.Linear(channels, samples * 2, device=device, dtype=dtype)
+        self.attention_weights = nn.Linear(channels, samples, device=device, dtype=dtype)
+        self.value_proj = nn.Linear(channels, value_channels, device=device, dtype=dtype)
+        self.output_proj = nn.Linear(value_channels, channels, device=device, dtype=dtype)
+        self._reset_parameters()
+
+    # Deformable DETR and its descendants call this by name, after filling all parameters of a model in their own way.
+    def _reset_parameters(self) -> None:
+        """Lets point p of a head look p + 1 pixels into the direction of that head, all with equal weight."""
+        angles = torch.arange(self._heads, dtype=torch.float32) * (2.0 * math.pi / self._heads)
+        directions = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        directions = directions / directions.abs().amax(dim=-1, keepdim=True)
+        distances = torch.arange(1, self._points + 1, dtype=torch.float32)
+        offsets = directions[:, None, None, :] * distances[:, None]
+        offsets = offsets.expand(self._heads, self._levels, self._points, 2)
+        with torch.no_grad():
+            self.sampling_offsets.weight.zero_()
+            self.sampling_offsets.bias.copy_(offsets.reshape(-1))
+            self.attention_weights.weight.zero_()
+            self.attention_weights.bias.zero_()
+            nn.init.xavier_uniform_(self.value_proj.weight)
+            self.value_proj.bias.zero_()
+            nn.init.xavier_uniform_(self.output_proj.weight)
+            self.output_proj.bias.zero_()
+
+    def _attend(
+        self,
+        query: Tensor,
+        reference_points: Tensor,
+        features: Tensor,
+        spatial_shapes: SpatialShapes,
+        level_start_index: Tensor | None,
+        padding_mask: Tensor | None,
+        *,
+        features_name: str,
+        shapes_name: str,
+        mask_name: str,
+    ) -> Tensor:
+        heads, levels, points = self._heads, self._levels, self._points
+        require_shape("query", query, ["N", "Q", self._channels])
+        batch, queries, _ = query.shape
+        require_shape(features_name, features, [batch, "S", self._channels])
+        require_shape("reference_points", reference_points, [batch, queries, levels, (2, 4)], broadcast=True)
+        if len(spatial_shapes) != levels:
+            raise InputError(f"{shapes_name}: expected {levels} levels, found {len(spatial_shapes)}")
+
+        value = self.value_proj(features)
+        if padding_mask is not None:
+            require_shape(mask_name, padding_mask, [batch, features.shape[1]])
+            value = value.masked_fill(padding_mask.bool()[..., None], 0.0)
+        offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
+        logits = self.attention_weights(query).unflatten(-1, (heads, levels * points))
+        weights = logits.softmax(-1, dtype=arithmetic_type(logits.dtype)).unflatten(-1, (levels, points))
+        attended = attention.ms_deform_attn(
+            value.unflatten(-1, (heads, -1)),
+            spatial_shapes,
+            sampling_locations(reference_points, offsets, spatial_shapes),
+            weights,
+            level_start_index=level_start_index,
+        )
+        output: Tensor = self.output_proj(attended)
+        return output
+
+
+class MSDeformAttn(ProjectedAttention):
+    """Multi-scale deformable attention with its projections, as in Deformable DETR.
+
+    Every query looks at ``n_points`` places on each of ``n_levels`` feature levels, in ``n_heads`` heads. The places
+    are its reference point plus offsets that a layer computes from the query.
+
+    Args:
+        d_model: Channels of queries, features and result; a multiple of ``n_heads``.
+        n_levels: Feature levels.
+        n_heads: Heads.
+        n_points: Places a query looks at on each level, in each head.
+        device: Where the parameters shall be.
+        dtype: The parameters' type. Locations and softmax are computed in float32 also where this is 16-bit.
+
+    Example:
+        >>> import torch
+        >>> from fourtap.nn import MSDeformAttn
+        >>> attention = MSDeformAttn(d_model=64, n_levels=2, n_heads=4, n_points=4)
+        >>> shapes = [(8, 12), (4, 6)]
+        >>> features = torch.rand(1, 8 * 12 + 4 * 6, 64)
+        >>> query, reference_points = torch.rand(1, 10, 64), torch.rand(1, 10, 2, 2)
+        >>> attention(query, reference_points, features, shapes).shape
+        torch.Size([1, 10, 64])
+
+    """
+
+    def __init__(
+        self,
+        d_model: int = 256,
+        n_levels: int = 4,
+        n_heads: int = 8,
+        n_points: int = 4,
+        *,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """For the arguments see the class."""
+        if n_heads < 1 or d_model % n_heads != 0:
+            raise InputError(f"d_model: expected a multiple of n_heads = {n_heads}, found {d_model}")
+        super().__init__(d_model, d_model, n_heads, n_levels, n_points, device=device, dtype=dtype)
+        self.d_model = d_model
+        self.n_levels = n_levels
+        self.n_heads = n_heads
+        self.n_points = n_points
+
+    def forward(
+        self,
+        query: Tensor,
+        reference_points: Tensor,
+        input_flatten: Tensor,
+        input_spatial_shapes: SpatialShapes,
+        input_level_start_index: Tensor | None = None,
+        input_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Look at the features with every query.
+
+        Args:
+            query: ``[N, Q, d_model]``.
+            reference_points: ``[N, Q, n_levels, 2]``, (x, y) from 0 to 1 over the image; or ``[N, Q, n_levels, 4]``,
+                boxes (x, y, width, height). Keep them in float32 also where the rest is 16-bit.
+            input_flatten: ``[N, S, d_model]``, the pixels of all levels.
+            input_spatial_shapes: ``[n_levels, 2]``, height and width of each level: a list of pairs, or a tensor.
+            input_level_start_index: ``[n_levels]``, the first pixel of each level. Without it each level begins where
+                the one before it ends.
+            input_padding_mask: ``[N, S]``, true for pixels that are padding: they count as zero.
+
+        Returns:
+            ``[N, Q, d_model]``.
+
+        """
+        return self._attend(
+            query,
+            reference_points,
+            input_flatten,
+            input_spatial_shapes,
+            input_level_start_index,
+            input_padding_mask,
+            features_name="input_flatten",
+            shapes_name="input_spatial_shapes",
+            mask_name="input_padding_mask",
+        )
+
+    def extra_repr(self) -> str:
+        """The numbers it was built with."""
+        return f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"

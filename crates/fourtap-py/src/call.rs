@@ -1,0 +1,187 @@
+//! A call from Python: tensors described, results made, the library run without Python's lock.
+
+use fourtap::msda::{self, Gradients, Inputs, Problem};
+use fourtap::{Backend, Error};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors::raise;
+use crate::frameworks::Framework;
+use crate::levels::Held;
+use crate::tensor::Tensor;
+use crate::threads;
+
+/// What the operator reads, as Python holds it.
+pub struct Operands<'a, 'py> {
+    pub value: &'a Bound<'py, PyAny>,
+    pub spatial_shapes: &'a Bound<'py, PyAny>,
+    pub level_start_index: Option<&'a Bound<'py, PyAny>>,
+    pub sampling_locations: &'a Bound<'py, PyAny>,
+    pub attention_weights: &'a Bound<'py, PyAny>,
+}
+
+/// The same, described.
+struct Described<'py> {
+    value: Tensor,
+    levels: Held<'py>,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+}
+
+impl<'py> Operands<'_, 'py> {
+    fn describe(&self, framework: &impl Framework) -> PyResult<Described<'py>> {
+        let value = framework.describe("value", self.value)?;
+        Ok(Described {
+            levels: Held::new(
+                framework,
+                value.place,
+                self.spatial_shapes,
+                self.level_start_index,
+            )?,
+            sampling_locations: framework
+                .describe("sampling_locations", self.sampling_locations)?,
+            attention_weights: framework.describe("attention_weights", self.attention_weights)?,
+            value,
+        })
+    }
+
+    /// As the library takes them.
+    ///
+    /// # Safety
+    /// The operands stay alive and unchanged until the work of the call that gets this is done.
+    unsafe fn inputs<'a>(&self, described: &'a Described<'_>) -> PyResult<Inputs<'a>> {
+        let view = |tensor: &Tensor, object| -> PyResult<_> {
+            let layout = tensor.layout(object)?;
+            // SAFETY: as the caller promises.
+            Ok(unsafe { tensor.view(layout) })
+        };
+        Ok(Inputs {
+            value: view(&described.value, self.value)?,
+            levels: described.levels.table(),
+            sampling_locations: view(&described.sampling_locations, self.sampling_locations)?,
+            attention_weights: view(&described.attention_weights, self.attention_weights)?,
+        })
+    }
+}
+
+/// Attention, written to `out` or to a new tensor.
+pub fn forward<'py>(
+    py: Python<'py>,
+    framework: &impl Framework,
+    operands: &Operands<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let described = operands.describe(framework)?;
+    // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
+    // the stream that is current.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let problem = Problem::new(&inputs).map_err(|error| raise(py, error))?;
+    let sizes = *problem.sizes();
+    let out = match out {
+        Some(out) => out.clone(),
+        None => framework.empty(operands.value, &sizes.out())?,
+    };
+    let result = framework.describe_writable("out", &out)?;
+    let layout = result.layout(&out)?;
+    // SAFETY: it is new, or the caller gave it to be written; that it shares no memory with the inputs is checked.
+    let result = unsafe { result.view_mut(layout) };
+    let cuda = framework.cuda(py, described.value.place)?;
+    let workers = match cuda {
+        Some(_) => 1,
+        None => framework.threads(py)?,
+    };
+    py.detach(|| match cuda {
+        Some(cuda) => msda::forward(&Backend::Cuda(cuda), inputs, result),
+        None => threads::run(workers, &sizes, |cpu| {
+            msda::forward(&Backend::Cpu(cpu), inputs, result)
+        }),
+    })
+    .map_err(|error| raise(py, error))?;
+    Ok(out)
+}
+
+/// The gradients wanted of value, locations and weights, in new tensors; `None` for the others.
+pub fn backward<'py>(
+    py: Python<'py>,
+    framework: &impl Framework,
+    operands: &Operands<'_, 'py>,
+    grad_out: &Bound<'py, PyAny>,
+    deterministic: bool,
+    wanted: [bool; 3],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let failed = |error: Error| raise(py, error);
+    let described = operands.describe(framework)?;
+    // SAFETY: as in `forward`.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let sizes = *Problem::new(&inputs).map_err(failed)?.sizes();
+    // Gradients of sums and means come as one number spread out. A copy is quicker than kernels for any strides.
+    let grad_out = match framework.owns(grad_out)? {
+        true => framework.dense(grad_out)?,
+        false => grad_out.clone(),
+    };
+    let of_out = framework.describe("grad_out", &grad_out)?;
+    let layout = of_out.layout(&grad_out)?;
+    // SAFETY: as in `forward`; a copy is held by this function.
+    let of_out = unsafe { of_out.view(layout) };
+
+    let sources = [
+        ("grad_value", operands.value, sizes.value().to_vec()),
+        (
+            "grad_locations",
+            operands.sampling_locations,
+            sizes.sampling_locations().to_vec(),
+        ),
+        (
+            "grad_weights",
+            operands.attention_weights,
+            sizes.attention_weights().to_vec(),
+        ),
+    ];
+    let mut made = [None, None, None];
+    let mut views = [None, None, None];
+    for (index, (name, source, sizes)) in sources.into_iter().enumerate() {
+        if wanted[index] {
+            let gradient = framework.empty(source, &sizes)?;
+            let described = framework.describe_writable(name, &gradient)?;
+            let layout = described.layout(&gradient)?;
+            // SAFETY: it is new.
+            views[index] = Some(unsafe { described.view_mut(layout) });
+            made[index] = Some(gradient);
+        }
+    }
+    let [value, sampling_locations, attention_weights] = views;
+    let gradients = Gradients {
+        value,
+        sampling_locations,
+        attention_weights,
+    };
+
+    let mut cuda = framework.cuda(py, described.value.place)?;
+    // Held until the work is queued; the framework gives it to nobody before that work is done.
+    let mut _scratch = None;
+    if let Some(cuda) = &mut cuda {
+        *cuda = cuda.deterministic(deterministic);
+        let bytes = cuda
+            .backward_workspace(inputs, of_out, &gradients)
+            .map_err(failed)?;
+        if bytes > 0 {
+            let memory = framework.scratch(operands.value, bytes)?;
+            let address = framework.describe("workspace", &memory)?.address;
+            // SAFETY: so many bytes of this device, which only this call uses.
+            *cuda = unsafe { cuda.with_workspace(address as u64, bytes) };
+            _scratch = Some(memory);
+        }
+    }
+    let workers = match cuda {
+        Some(_) => 1,
+        None => framework.threads(py)?,
+    };
+    py.detach(|| match cuda {
+        Some(cuda) => msda::backward(&Backend::Cuda(cuda), inputs, of_out, gradients),
+        None => threads::run(workers, &sizes, |cpu| {
+            msda::backward(&Backend::Cpu(cpu), inputs, of_out, gradients)
+        }),
+    })
+    .map_err(failed)?;
+    PyTuple::new(py, made)
+}

@@ -1,0 +1,252 @@
+//! Levels as users hold them: a tensor on the host or the device, or pairs in a list.
+
+use fourtap::msda::{CudaLevels, LevelTable, Levels};
+use fourtap::{Error, Place};
+use pyo3::prelude::*;
+
+use crate::errors::{Kind, raise, unexpected};
+use crate::frameworks::Framework;
+use crate::tensor::{Element, Tensor};
+
+/// Levels, and the tensors that must live as long as they are used.
+pub enum Held<'py> {
+    Host(Levels),
+    Cuda(
+        CudaLevels,
+        #[expect(dead_code, reason = "held")] [Option<Bound<'py, PyAny>>; 2],
+    ),
+}
+
+impl<'py> Held<'py> {
+    /// Those of a call whose value lies in `place`.
+    pub fn new(
+        framework: &impl Framework,
+        place: Place,
+        shapes: &Bound<'py, PyAny>,
+        starts: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = shapes.py();
+        let mut of_shapes = None;
+        if framework.owns(shapes)? {
+            let described = whole_numbers(framework, "spatial_shapes", shapes)?;
+            expect_sizes(py, &described, "[L, 2]", |sizes| matches!(sizes, [_, 2]))?;
+            if described.place != Place::Host {
+                return Held::on_device(framework, place, (shapes, described), starts);
+            }
+            of_shapes = Some(described);
+        }
+        let shapes = match of_shapes {
+            Some(described) => read(&described),
+            None => pairs(shapes)?,
+        };
+        let starts = starts
+            .map(|starts| first_pixels(framework, starts))
+            .transpose()?;
+        let levels =
+            Levels::from_i64(&shapes, starts.as_deref()).map_err(|error| raise(py, error))?;
+        Ok(Held::Host(levels))
+    }
+
+    fn on_device(
+        framework: &impl Framework,
+        place: Place,
+        (shapes, described): (&Bound<'py, PyAny>, Tensor),
+        starts: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = shapes.py();
+        let wrong_place = |tensor, expected: Place, found| {
+            let expected = format!(
+                "{expected} (where {} is)",
+                if tensor == "spatial_shapes" {
+                    "value"
+                } else {
+                    "spatial_shapes"
+                }
+            );
+            raise(
+                py,
+                Error::Place {
+                    tensor,
+                    expected,
+                    found,
+                },
+            )
+        };
+        let Place::Cuda { ordinal } = place else {
+            return Err(wrong_place("spatial_shapes", place, described.place));
+        };
+        if described.place != place {
+            return Err(wrong_place("spatial_shapes", place, described.place));
+        }
+        let count = described.sizes[0];
+        let (shapes, at_shapes) = as_int64(framework, shapes, &described)?;
+        let (starts, at_starts) = match starts {
+            None => (None, None),
+            Some(starts) => {
+                let described = whole_numbers(framework, "level_start_index", starts)?;
+                if described.place != place {
+                    return Err(wrong_place("level_start_index", place, described.place));
+                }
+                expect_sizes(py, &described, &format!("[{count}]"), |sizes| {
+                    sizes == [count]
+                })?;
+                let (starts, address) = as_int64(framework, starts, &described)?;
+                (Some(starts), Some(address as u64))
+            }
+        };
+        // SAFETY: both are int64 without gaps, of so many levels, on this device; they are held beside it, and what is
+        // queued on the current stream reads them before their memory can be given to something else.
+        let levels = unsafe { CudaLevels::new(ordinal, count, at_shapes as u64, at_starts) };
+        Ok(Held::Cuda(levels, [Some(shapes), starts]))
+    }
+
+    /// As the library takes them.
+    pub fn table(&self) -> LevelTable<'_> {
+        match self {
+            Held::Host(levels) => levels.into(),
+            Held::Cuda(levels, _) => (*levels).into(),
+        }
+    }
+}
+
+fn whole_numbers(
+    framework: &impl Framework,
+    name: &'static str,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<Tensor> {
+    let described = framework.describe(name, object)?;
+    if matches!(described.element, Element::Int32 | Element::Int64) {
+        return Ok(described);
+    }
+    let found = object.getattr("dtype")?.to_string();
+    let expected = "element type int64 or int32";
+    Err(unexpected(object.py(), Kind::DType, name, expected, found))
+}
+
+fn expect_sizes(
+    py: Python<'_>,
+    tensor: &Tensor,
+    expected: &str,
+    fits: impl Fn(&[usize]) -> bool,
+) -> PyResult<()> {
+    if fits(&tensor.sizes) {
+        return Ok(());
+    }
+    let expected = format!("shape {expected}");
+    let found = format!("{:?}", tensor.sizes);
+    Err(unexpected(py, Kind::Input, tensor.name, &expected, found))
+}
+
+/// The tensor, or a copy of it that kernels can read, and its address.
+fn as_int64<'py>(
+    framework: &impl Framework,
+    object: &Bound<'py, PyAny>,
+    described: &Tensor,
+) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    let mut step = 1;
+    let dense = described
+        .sizes
+        .iter()
+        .zip(&described.strides)
+        .rev()
+        .all(|(&size, &stride)| {
+            let fits = size <= 1 || stride == step;
+            step *= size as isize;
+            fits
+        });
+    if dense && described.element == Element::Int64 {
+        return Ok((object.clone(), described.address));
+    }
+    let copy = framework.dense_int64(object)?;
+    let address = framework.describe(described.name, &copy)?.address;
+    Ok((copy, address))
+}
+
+/// All numbers of a tensor of one or two axes in host memory.
+fn read(tensor: &Tensor) -> Vec<i64> {
+    let (rows, columns) = match *tensor.sizes {
+        [rows] => (rows, 1),
+        [rows, columns] => (rows, columns),
+        _ => (0, 0),
+    };
+    let step = |axis: usize| tensor.strides.get(axis).copied().unwrap_or(0);
+    let at = |row: usize, column: usize| {
+        let offset = row as isize * step(0) + column as isize * step(1);
+        let first: *const u8 = std::ptr::with_exposed_provenance(tensor.address);
+        // SAFETY: the framework describes memory of so many whole numbers, in host memory, that its tensor owns; they
+        // are aligned because it made them, and read as if they were not.
+        unsafe {
+            match tensor.element {
+                Element::Int32 => first.cast::<i32>().offset(offset).read_unaligned().into(),
+                _ => first.cast::<i64>().offset(offset).read_unaligned(),
+            }
+        }
+    };
+    (0..rows)
+        .flat_map(|row| (0..columns).map(move |column| (row, column)))
+        .map(|(row, column)| at(row, column))
+        .collect()
+}
+
+fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let py = starts.py();
+    if framework.owns(starts)? {
+        let described = whole_numbers(framework, "level_start_index", starts)?;
+        expect_sizes(py, &described, "[L]", |sizes| sizes.len() == 1)?;
+        if described.place != Place::Host {
+            let expected = "host memory (where spatial_shapes is)".to_string();
+            return Err(raise(
+                py,
+                Error::Place {
+                    tensor: "level_start_index",
+                    expected,
+                    found: described.place,
+                },
+            ));
+        }
+        return Ok(read(&described));
+    }
+    starts.extract().map_err(|_| {
+        let expected = "a tensor or list of whole numbers, one a level";
+        unexpected(
+            py,
+            Kind::DType,
+            "level_start_index",
+            expected,
+            shown(starts),
+        )
+    })
+}
+
+/// (height, width) of any sequence of pairs, one after another.
+fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let py = shapes.py();
+    let refused = |_| {
+        let expected = "a tensor [L, 2] or a list of (height, width) pairs of whole numbers";
+        unexpected(py, Kind::DType, "spatial_shapes", expected, shown(shapes))
+    };
+    let mut numbers = Vec::new();
+    for pair in shapes.try_iter().map_err(refused)? {
+        let pair: [i64; 2] = pair
+            .and_then(|pair| {
+                let pair: Vec<i64> = pair
+                    .try_iter()?
+                    .map(|number| number?.extract())
+                    .collect::<PyResult<_>>()?;
+                <[i64; 2]>::try_from(pair).map_err(|_| pyo3::exceptions::PyValueError::new_err(()))
+            })
+            .map_err(refused)?;
+        numbers.extend(pair);
+    }
+    Ok(numbers)
+}
+
+fn shown(object: &Bound<'_, PyAny>) -> String {
+    let text = object
+        .repr()
+        .map_or_else(|_| "something else".to_string(), |repr| repr.to_string());
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

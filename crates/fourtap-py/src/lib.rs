@@ -1,0 +1,189 @@
+//! `fourtap._native`: the library as Python's package sees it. What users call is in python/fourtap.
+
+mod call;
+mod errors;
+mod frameworks;
+mod levels;
+mod tensor;
+mod threads;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use call::Operands;
+use frameworks::numpy::NumPy;
+use frameworks::torch::Torch;
+
+/// See `_native.pyi` for what each function promises.
+#[pymodule(gil_used = true)]
+mod _native {
+    #[pymodule_export]
+    use super::{
+        command_line, numpy_backward, numpy_forward, torch_backward, torch_backward_if_plain,
+        torch_forward, torch_forward_if_plain,
+    };
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}
+
+/// What the `fourtap` command does with these words, as the number it ends with.
+#[pyfunction]
+fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| fourtap_lab::run(words).number())
+}
+
+type Any<'a, 'py> = &'a Bound<'py, PyAny>;
+
+#[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
+fn torch_forward<'py>(
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    out: Option<Any<'_, 'py>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    call::forward(value.py(), Torch::get(value.py())?, &operands, out)
+}
+
+#[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
+fn torch_forward_if_plain<'py>(
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    out: Option<Any<'_, 'py>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    let torch = Torch::get(value.py())?;
+    if !torch.reads_directly(&operands, out)? {
+        return Ok(None);
+    }
+    call::forward(value.py(), torch, &operands, out).map(Some)
+}
+
+#[pyfunction(signature = (
+    grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, wanted, /
+))]
+#[allow(clippy::too_many_arguments, reason = "the operator's")]
+fn torch_backward<'py>(
+    grad_out: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    deterministic: bool,
+    wanted: [bool; 3],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    let torch = Torch::get(value.py())?;
+    call::backward(
+        value.py(),
+        torch,
+        &operands,
+        grad_out,
+        deterministic,
+        wanted,
+    )
+}
+
+#[pyfunction(signature = (
+    grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, wanted, /
+))]
+#[allow(clippy::too_many_arguments, reason = "the operator's")]
+fn torch_backward_if_plain<'py>(
+    grad_out: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    deterministic: bool,
+    wanted: [bool; 3],
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    let torch = Torch::get(value.py())?;
+    if !torch.reads_directly(&operands, Some(grad_out))? {
+        return Ok(None);
+    }
+    call::backward(
+        value.py(),
+        torch,
+        &operands,
+        grad_out,
+        deterministic,
+        wanted,
+    )
+    .map(Some)
+}
+
+#[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
+fn numpy_forward<'py>(
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    out: Option<Any<'_, 'py>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    call::forward(value.py(), &NumPy, &operands, out)
+}
+
+#[pyfunction(signature = (
+    grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, /
+))]
+fn numpy_backward<'py>(
+    grad_out: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    call::backward(value.py(), &NumPy, &operands, grad_out, true, [true; 3])
+}

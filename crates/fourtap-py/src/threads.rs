@@ -1,0 +1,75 @@
+//! Threads for the CPU backend: as many as the caller's framework uses, and alive in this very process.
+//!
+//! A process made by fork has none of its parent's threads, so a pool that was made before the fork would wait for them
+//! for ever. Pools therefore belong to a process. They are kept in a list without locks, since a lock could have been
+//! held at the moment of the fork by a thread that no longer exists.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use fourtap::cpu::{Cpu, Tuning};
+use fourtap::msda::Sizes;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+struct Node {
+    process: u32,
+    threads: usize,
+    pool: ThreadPool,
+    next: *const Node,
+}
+
+static POOLS: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Runs `work` with so many threads, on the calling one alone if that is enough.
+pub fn run<T: Send>(threads: usize, sizes: &Sizes, work: impl FnOnce(Cpu) -> T + Send) -> T {
+    let tuning = Tuning::default();
+    let pixels = sizes.images * sizes.pixels * sizes.heads;
+    let weight = sizes.samples().saturating_add(pixels);
+    let small = weight.saturating_mul(sizes.channels) < tuning.serial_work;
+    let pool = if threads <= 1 || small {
+        None
+    } else {
+        pool(threads)
+    };
+    match pool {
+        Some(pool) => pool.install(|| work(Cpu::new())),
+        None => work(Cpu::new().with_tuning(Tuning {
+            serial_work: usize::MAX,
+            ..tuning
+        })),
+    }
+}
+
+/// A pool of this process, kept for good: there are as many as thread counts in use, one or two. None where the system
+/// gives no more threads.
+fn pool(threads: usize) -> Option<&'static ThreadPool> {
+    let process = std::process::id();
+    let mut next: *const Node = POOLS.load(Ordering::Acquire);
+    // SAFETY: nodes are never freed or changed once they are in the list.
+    while let Some(node) = unsafe { next.as_ref() } {
+        if node.process == process && node.threads == threads {
+            return Some(&node.pool);
+        }
+        next = node.next;
+    }
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|index| format!("fourtap-{index}"))
+        .build()
+        .ok()?;
+    let node = Box::into_raw(Box::new(Node {
+        process,
+        threads,
+        pool,
+        next: std::ptr::null(),
+    }));
+    let mut head = POOLS.load(Ordering::Acquire);
+    loop {
+        // SAFETY: nobody else knows the node before it is in the list.
+        unsafe { (*node).next = head };
+        match POOLS.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: in the list, it is never freed or changed.
+            Ok(_) => return Some(unsafe { &(*node).pool }),
+            Err(now) => head = now,
+        }
+    }
+}
