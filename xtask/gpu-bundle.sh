@@ -3,12 +3,14 @@
 #   tests.log sanitizer.log   what was printed
 #   evidence.jsonl            one record for each check a kernel's source has passed
 #   bench.jsonl bench.txt     measured times
-# Usage: run.sh RESULTS [tests] [sanitizer] [bench]   (without names: all)
+#   python.log                what the tests of the Python package printed
+#   python.jsonl python.txt   measured times from Python
+# Usage: run.sh RESULTS [tests] [sanitizer] [bench] [python] [python-bench]   (without names: all)
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 results=${1:?where to write the results}
 shift
-parts=${*:-tests sanitizer bench}
+parts=${*:-tests sanitizer bench python python-bench}
 mkdir -p "$results"
 export FOURTAP_REQUIRE_CUDA=1 FOURTAP_EVIDENCE="$results/evidence.jsonl"
 failed=0
@@ -46,6 +48,20 @@ for part in $parts; do
             "$here/fourtap" bench --device cuda $what --json "$results/bench.jsonl" >>"$results/bench.txt" 2>&1 || failed=1
         done
         cat "$results/bench.txt"
+        ;;
+    python)
+        # Needs a python3 with PyTorch and transformers; pytest is here.
+        (cd "$here/python-tests" && PYTHONPATH="$here/python" python3 -m pytest -q -p no:cacheprovider --durations=10 .) \
+            >"$results/python.log" 2>&1 || failed=1
+        tail -n 25 "$results/python.log"
+        ;;
+    python-bench)
+        : >"$results/python.txt"
+        for bench in call_overhead encoder_layer; do
+            PYTHONPATH="$here/python" python3 "$here/python-benches/$bench.py" --json "$results/python.jsonl" \
+                >>"$results/python.txt" 2>&1 || failed=1
+        done
+        cat "$results/python.txt"
         ;;
     *)
         echo "unknown part: $part" >&2

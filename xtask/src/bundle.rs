@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::chore::{cargo, chore, root};
+use crate::python;
 
 /// What the folder may take, so that it travels easily.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// Builds the command line and the tests that need a GPU into target/gpu-bundle.
+/// Builds the command line, the Python package and the tests that need a GPU into target/gpu-bundle.
 pub fn make() -> Result<(), String> {
+    let wheel = python::wheel()?;
     cargo(["build", "--release", "--locked", "-p", "fourtap-lab"]).run()?;
     let tests = test_binary()?;
     let bundle = root().join("target/gpu-bundle");
@@ -24,7 +26,6 @@ pub fn make() -> Result<(), String> {
         (&tests, "cuda-tests"),
         (&root().join("xtask/gpu-bundle.sh"), "run.sh"),
     ];
-    let mut bytes = 0;
     for (from, name) in parts {
         let to = bundle.join(name);
         fs::copy(from, &to).map_err(|error| failed(&format!("copying {name}"), error))?;
@@ -32,8 +33,14 @@ pub fn make() -> Result<(), String> {
             // Without debugging information a tenth; without a `strip` it is just larger.
             let _ = chore("strip", &[]).arguments(&[&to]).run();
         }
-        bytes += fs::metadata(&to).map_or(0, |metadata| metadata.len());
     }
+    python::unpack(&wheel, &bundle.join("python"))?;
+    for folder in ["tests", "benches"] {
+        let from = root().join("crates/fourtap-py").join(folder);
+        copy_sources(&from, &bundle.join("python-".to_string() + folder))
+            .map_err(|error| failed(&format!("copying {}", from.display()), error))?;
+    }
+    let bytes = size(&bundle).map_err(|error| failed("measuring the bundle", error))?;
     if bytes > MOST_BYTES {
         return Err(format!(
             "the bundle takes {bytes} bytes, more than {MOST_BYTES}"
@@ -45,6 +52,32 @@ pub fn make() -> Result<(), String> {
         bytes >> 20
     );
     Ok(())
+}
+
+/// The Python files of one folder.
+fn copy_sources(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "py") {
+            fs::copy(&path, to.join(path.file_name().unwrap_or_default()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of all files under a folder.
+fn size(folder: &Path) -> std::io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += match metadata.is_dir() {
+            true => size(&entry.path())?,
+            false => metadata.len(),
+        };
+    }
+    Ok(bytes)
 }
 
 /// The tests that need a GPU, built.

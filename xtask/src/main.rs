@@ -3,7 +3,7 @@
 mod bundle;
 mod chore;
 mod nvrtc;
-mod pytorch;
+mod python;
 
 use std::process::ExitCode;
 
@@ -12,11 +12,12 @@ use chore::{Chore, cargo};
 const HELP: &str = "\
 cargo xtask CHORE
 
-  test               everything that must pass: formatting, lints, tests, documentation
-                     (installs NVRTC under target/ to compile the CUDA kernels, for which no GPU is needed)
+  test [--rust]      everything that must pass: formatting, lints, tests, documentation
+                     (installs NVRTC under target/ to compile the CUDA kernels, for which no GPU is needed, and PyTorch
+                     and transformers for the Python package, about 6 GB; --rust leaves Python out)
+  wheel              the Python package for any Linux, into target/wheels
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU
-                     (makes a virtual environment under target/ and installs torch there)
 
 Options after a chore's name go to what it runs.";
 
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
     let result = match name.as_str() {
         "test" => test(&rest),
         "gpu-bundle" => bundle::make(),
-        "compare-pytorch" => pytorch::compare(&rest),
+        "wheel" => python::wheel().map(|wheel| println!("{}", wheel.display())),
+        "compare-pytorch" => python::compare(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
@@ -45,6 +47,11 @@ fn main() -> ExitCode {
 
 /// Quick checks first, so that a slip shows early.
 fn test(options: &[String]) -> Result<(), String> {
+    let rust_only = options.iter().any(|option| option == "--rust");
+    let options: Vec<_> = options
+        .iter()
+        .filter(|&option| option != "--rust")
+        .collect();
     let run = |step: &str, command: &mut Chore| {
         eprintln!("\n== {step}");
         command.run()
@@ -70,7 +77,7 @@ fn test(options: &[String]) -> Result<(), String> {
     run(
         "tests",
         cargo(["test", "--workspace", "--locked", "--no-fail-fast"])
-            .arguments(options)
+            .arguments(&options)
             .variable("FOURTAP_NVRTC", nvrtc.library)
             .variable("FOURTAP_CUOBJDUMP", nvrtc.cuobjdump)
             .variable("FOURTAP_REQUIRE_NVRTC", "1"),
@@ -86,6 +93,9 @@ fn test(options: &[String]) -> Result<(), String> {
         "documentation",
         documentation.variable("RUSTDOCFLAGS", "-D warnings"),
     )?;
+    if !rust_only {
+        python::test()?;
+    }
     eprintln!("\nall checks passed");
     Ok(())
 }

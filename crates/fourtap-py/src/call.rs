@@ -28,6 +28,18 @@ struct Described<'py> {
     attention_weights: Tensor,
 }
 
+impl Described<'_> {
+    /// Those of `out`, as far as a look at two tensors tells.
+    fn sizes_of_out(&self) -> Option<[usize; 3]> {
+        match (&*self.value.sizes, &*self.sampling_locations.sizes) {
+            (&[n, _, m, d], &[images, q, heads, _, _, _]) if n == images && m == heads => {
+                Some([n, q, m.checked_mul(d)?])
+            }
+            _ => None,
+        }
+    }
+}
+
 impl<'py> Operands<'_, 'py> {
     fn describe(&self, framework: &impl Framework) -> PyResult<Described<'py>> {
         let value = framework.describe("value", self.value)?;
@@ -75,28 +87,33 @@ pub fn forward<'py>(
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
     let inputs = unsafe { operands.inputs(&described)? };
-    let problem = Problem::new(&inputs).map_err(|error| raise(py, error))?;
-    let sizes = *problem.sizes();
     let out = match out {
         Some(out) => out.clone(),
-        None => framework.empty(operands.value, &sizes.out())?,
+        None => {
+            let sizes = described.sizes_of_out();
+            // Where there are none, the inputs do not fit each other, and the library can say how.
+            let sizes = sizes.map_or_else(|| Ok(Problem::new(&inputs)?.sizes().out()), Ok);
+            let sizes = sizes.map_err(|error| raise(py, error))?;
+            framework.empty(operands.value, &described.value, &sizes)?
+        }
     };
     let result = framework.describe_writable("out", &out)?;
     let layout = result.layout(&out)?;
     // SAFETY: it is new, or the caller gave it to be written; that it shares no memory with the inputs is checked.
     let result = unsafe { result.view_mut(layout) };
-    let cuda = framework.cuda(py, described.value.place)?;
-    let workers = match cuda {
-        Some(_) => 1,
-        None => framework.threads(py)?,
+    let done = match framework.cuda(py, described.value.place)? {
+        Some(cuda) => py.detach(|| msda::forward(&Backend::Cuda(cuda), inputs, result)),
+        None => {
+            let problem = Problem::new(&inputs).map_err(|error| raise(py, error))?;
+            let workers = framework.threads(py)?;
+            py.detach(|| {
+                threads::run(workers, problem.sizes(), |cpu| {
+                    msda::forward(&Backend::Cpu(cpu), inputs, result)
+                })
+            })
+        }
     };
-    py.detach(|| match cuda {
-        Some(cuda) => msda::forward(&Backend::Cuda(cuda), inputs, result),
-        None => threads::run(workers, &sizes, |cpu| {
-            msda::forward(&Backend::Cpu(cpu), inputs, result)
-        }),
-    })
-    .map_err(|error| raise(py, error))?;
+    done.map_err(|error| raise(py, error))?;
     Ok(out)
 }
 
@@ -125,23 +142,23 @@ pub fn backward<'py>(
     let of_out = unsafe { of_out.view(layout) };
 
     let sources = [
-        ("grad_value", operands.value, sizes.value().to_vec()),
+        ("grad_value", operands.value, &described.value),
         (
             "grad_locations",
             operands.sampling_locations,
-            sizes.sampling_locations().to_vec(),
+            &described.sampling_locations,
         ),
         (
             "grad_weights",
             operands.attention_weights,
-            sizes.attention_weights().to_vec(),
+            &described.attention_weights,
         ),
     ];
     let mut made = [None, None, None];
     let mut views = [None, None, None];
-    for (index, (name, source, sizes)) in sources.into_iter().enumerate() {
+    for (index, (name, source, described)) in sources.into_iter().enumerate() {
         if wanted[index] {
-            let gradient = framework.empty(source, &sizes)?;
+            let gradient = framework.empty(source, described, &described.sizes)?;
             let described = framework.describe_writable(name, &gradient)?;
             let layout = described.layout(&gradient)?;
             // SAFETY: it is new.

@@ -35,15 +35,24 @@ impl<'py> Held<'py> {
             }
             of_shapes = Some(described);
         }
-        let shapes = match of_shapes {
+        let numbers = match of_shapes {
             Some(described) => read(&described),
             None => pairs(shapes)?,
         };
+        if let Some(starts) = starts
+            && framework.owns(starts)?
+            && framework.describe("level_start_index", starts)?.place != Place::Host
+        {
+            // Reading them here would wait for the device, so the other half goes there.
+            let shapes = framework.beside(&numbers, starts)?;
+            let described = framework.describe("spatial_shapes", &shapes)?;
+            return Held::on_device(framework, place, (&shapes, described), Some(starts));
+        }
         let starts = starts
             .map(|starts| first_pixels(framework, starts))
             .transpose()?;
         let levels =
-            Levels::from_i64(&shapes, starts.as_deref()).map_err(|error| raise(py, error))?;
+            Levels::from_i64(&numbers, starts.as_deref()).map_err(|error| raise(py, error))?;
         Ok(Held::Host(levels))
     }
 
@@ -147,7 +156,7 @@ fn as_int64<'py>(
     let dense = described
         .sizes
         .iter()
-        .zip(&described.strides)
+        .zip(described.strides.iter())
         .rev()
         .all(|(&size, &stride)| {
             let fits = size <= 1 || stride == step;
@@ -193,17 +202,6 @@ fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResu
     if framework.owns(starts)? {
         let described = whole_numbers(framework, "level_start_index", starts)?;
         expect_sizes(py, &described, "[L]", |sizes| sizes.len() == 1)?;
-        if described.place != Place::Host {
-            let expected = "host memory (where spatial_shapes is)".to_string();
-            return Err(raise(
-                py,
-                Error::Place {
-                    tensor: "level_start_index",
-                    expected,
-                    found: described.place,
-                },
-            ));
-        }
         return Ok(read(&described));
     }
     starts.extract().map_err(|_| {

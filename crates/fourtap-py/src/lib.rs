@@ -57,6 +57,7 @@ fn torch_forward<'py>(
     call::forward(value.py(), Torch::get(value.py())?, &operands, out)
 }
 
+/// Which of the ways of `_torch.py` a call takes.
 #[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
 fn torch_forward_if_plain<'py>(
     value: Any<'_, 'py>,
@@ -65,7 +66,7 @@ fn torch_forward_if_plain<'py>(
     sampling_locations: Any<'_, 'py>,
     attention_weights: Any<'_, 'py>,
     out: Option<Any<'_, 'py>>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
+) -> PyResult<Bound<'py, PyAny>> {
     let operands = Operands {
         value,
         spatial_shapes,
@@ -74,10 +75,14 @@ fn torch_forward_if_plain<'py>(
         attention_weights,
     };
     let torch = Torch::get(value.py())?;
+    let py = value.py();
     if !torch.reads_directly(&operands, out)? {
-        return Ok(None);
+        return Ok(py.NotImplemented().into_bound(py));
     }
-    call::forward(value.py(), torch, &operands, out).map(Some)
+    if !torch.wants_result_only(&operands)? {
+        return Ok(py.None().into_bound(py));
+    }
+    call::forward(py, torch, &operands, out)
 }
 
 #[pyfunction(signature = (

@@ -1,6 +1,8 @@
 //! Somebody else's tensor, described for the library.
 
-use fourtap::{DType, Layout, Place, View, ViewMut};
+use std::ops::Deref;
+
+use fourtap::{DType, Layout, MAX_RANK, Place, View, ViewMut};
 use pyo3::prelude::*;
 
 use crate::errors::{Kind, unexpected};
@@ -27,9 +29,41 @@ pub struct Tensor {
     pub address: usize,
     pub place: Place,
     pub element: Element,
-    pub sizes: Vec<usize>,
+    pub sizes: Axes<usize>,
     /// In elements.
-    pub strides: Vec<isize>,
+    pub strides: Axes<isize>,
+}
+
+/// One number an axis. Few axes need no allocation, which would be a good part of the cost of a call.
+#[derive(Clone, Debug)]
+pub enum Axes<T> {
+    Few([T; MAX_RANK], usize),
+    Many(Vec<T>),
+}
+
+impl<T: Copy + Default> FromIterator<T> for Axes<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(numbers: I) -> Self {
+        let (mut few, mut count) = ([T::default(); MAX_RANK], 0);
+        let mut numbers = numbers.into_iter();
+        for number in numbers.by_ref() {
+            if count == MAX_RANK {
+                return Axes::Many(few.into_iter().chain([number]).chain(numbers).collect());
+            }
+            few[count] = number;
+            count += 1;
+        }
+        Axes::Few(few, count)
+    }
+}
+
+impl<T> Deref for Axes<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            Axes::Few(numbers, count) => &numbers[..*count],
+            Axes::Many(numbers) => numbers,
+        }
+    }
 }
 
 impl Tensor {

@@ -34,11 +34,12 @@ def torch_forward_if_plain(
     attention_weights: Tensor,
     out: Tensor | None,
     /,
-) -> Tensor | None:
-    """The same, unless the registered operator is to be called: then None, and nothing is done.
+) -> Any:
+    """The same where that is all there is to do. Otherwise nothing is done.
 
-    That is where a tensor is not plain memory (a fake one, a subclass, one that a transform wraps) or somebody watches
-    operators being called (a mode, a tracer, forward-mode differentiation).
+    NotImplemented if the registered operator is to be called: where a tensor is not plain memory (a fake one, a
+    subclass, one that a transform wraps) or somebody watches operators being called (a mode, a tracer, forward-mode
+    differentiation). None if autocast or autograd have a say.
     """
 
 def torch_backward(
@@ -65,7 +66,7 @@ def torch_backward_if_plain(
     wanted: Sequence[bool],
     /,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
-    """The same, or None as for the other one."""
+    """The same, unless the registered operator is to be called: then None."""
 
 def numpy_forward(
     value: Array,

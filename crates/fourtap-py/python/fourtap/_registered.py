@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from fourtap import _native
 from fourtap.errors import InputError, UnsupportedError
 
-__all__ = ["attend", "autocast", "gradients", "no_gradient_into_out", "no_second_derivatives"]
+__all__ = ["attend", "autocast", "gradients", "no_gradient_into_out", "no_second_derivatives", "wants_gradient"]
 
 
 def attend(
@@ -29,6 +29,13 @@ def attend(
 ) -> Tensor:
     """As ``fourtap.ms_deform_attn``."""
     value, locations, weights = autocast(value, locations, weights)
+    if wants_gradient(value, locations, weights):
+        if out is not None:
+            raise no_gradient_into_out()
+        if torch._C._are_functorch_transforms_active():
+            raise UnsupportedError(
+                "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
+            )
     if forward_ad._current_level >= 0 and any(_has_tangent(tensor) for tensor in (value, locations, weights)):
         # PyTorch would go on as if they had none.
         raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
@@ -37,8 +44,6 @@ def attend(
     result: Tensor = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
     if out is None:
         return result
-    if torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        raise no_gradient_into_out()
     if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
         raise InputError(
             f"out: expected shape {list(result.shape)} of {result.dtype} on {result.device}, "
@@ -97,6 +102,11 @@ def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None
         return None, None, [size for height, width in shapes for size in (height, width)]
     device = starts.device if isinstance(starts, Tensor) else shapes.device if isinstance(shapes, Tensor) else None
     return torch.as_tensor(shapes, device=device), torch.as_tensor(starts, device=device), []
+
+
+def wants_gradient(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
+    """Whether autograd is to remember the call."""
+    return torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad)
 
 
 def no_gradient_into_out() -> InputError:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fourtap import _native, _registered
-from fourtap.errors import UnsupportedError
 
 __all__ = ["Tensor", "attend", "gradients"]
 
@@ -20,9 +19,6 @@ __all__ = ["Tensor", "attend", "gradients"]
 _is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
-_is_functorch_active = torch._C._are_functorch_transforms_active
-# One call instead of one a device type, where PyTorch has it.
-_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _forward = _native.torch_forward_if_plain
 _backward = _native.torch_backward_if_plain
 
@@ -39,20 +35,29 @@ def attend(
     """As ``fourtap.ms_deform_attn``."""
     if _is_traced():
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
-    if _is_any_autocast_enabled():
-        value, locations, weights = _registered.autocast(value, locations, weights)
-    if _is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad):
-        if out is not None:
-            raise _registered.no_gradient_into_out()
-        if _is_functorch_active():
-            raise UnsupportedError(
-                "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
-            )
-        return cast(Tensor, _Attention.apply(value, shapes, starts, locations, weights, deterministic))
     result = _forward(value, shapes, starts, locations, weights, out)
-    if result is not None:
-        return result
-    return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
+    if result is None:
+        return _attend_with_gradients(value, shapes, starts, locations, weights, deterministic, out)
+    if result is NotImplemented:
+        return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
+    return result  # type: ignore[no-any-return]
+
+
+def _attend_with_gradients(
+    value: Tensor,
+    shapes: Any,
+    starts: Any,
+    locations: Tensor,
+    weights: Tensor,
+    deterministic: bool | None,
+    out: Tensor | None,
+) -> Tensor:
+    value, locations, weights = _registered.autocast(value, locations, weights)
+    if not _registered.wants_gradient(value, locations, weights):
+        return _native.torch_forward(value, shapes, starts, locations, weights, out)
+    if out is not None:
+        raise _registered.no_gradient_into_out()
+    return cast(Tensor, _Attention.apply(value, shapes, starts, locations, weights, deterministic))
 
 
 def gradients(
@@ -93,10 +98,7 @@ class _Attention(torch.autograd.Function):
         )
         ctx.levels = (shapes, starts)
         ctx.deterministic = deterministic
-        result = _forward(value, shapes, starts, locations, weights, None)
-        if result is None:
-            result = _registered.attend(value, shapes, starts, locations, weights, deterministic, None)
-        return result
+        return _native.torch_forward(value, shapes, starts, locations, weights, None)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:

@@ -25,14 +25,26 @@ pub trait Framework {
         self.describe(name, object)
     }
 
-    /// A new tensor of the type, and in the place, of another; its elements are whatever the memory held.
-    fn empty<'py>(&self, like: &Bound<'py, PyAny>, sizes: &[usize]) -> PyResult<Bound<'py, PyAny>>;
+    /// A new dense tensor of the type, and in the place, of another; its elements are whatever the memory held.
+    fn empty<'py>(
+        &self,
+        like: &Bound<'py, PyAny>,
+        described: &Tensor,
+        sizes: &[usize],
+    ) -> PyResult<Bound<'py, PyAny>>;
 
     /// The same elements in row-major order without gaps.
     fn dense<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
 
     /// The same whole numbers as int64 in row-major order without gaps.
     fn dense_int64<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
+
+    /// Heights and widths from the host, beside a tensor on a device.
+    fn beside<'py>(
+        &self,
+        numbers: &[i64],
+        tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>>;
 
     /// So many bytes of scratch memory beside a tensor.
     fn scratch<'py>(&self, beside: &Bound<'py, PyAny>, bytes: usize)

@@ -98,8 +98,8 @@ impl NumPy {
             address: found.address,
             place: Place::Host,
             element,
-            sizes: found.sizes,
-            strides,
+            sizes: found.sizes.into_iter().collect(),
+            strides: strides.into_iter().collect(),
         })
     }
 }
@@ -137,7 +137,12 @@ impl Framework for NumPy {
         self.tensor(name, object, interface)
     }
 
-    fn empty<'py>(&self, like: &Bound<'py, PyAny>, sizes: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    fn empty<'py>(
+        &self,
+        like: &Bound<'py, PyAny>,
+        _described: &Tensor,
+        sizes: &[usize],
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = like.py();
         let dtype = like.getattr(intern!(py, "dtype"))?;
         let sizes = PyTuple::new(py, sizes)?;
@@ -152,6 +157,16 @@ impl Framework for NumPy {
     fn dense_int64<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = object.py();
         module(py)?.call_method1(intern!(py, "ascontiguousarray"), (object, "int64"))
+    }
+
+    fn beside<'py>(
+        &self,
+        numbers: &[i64],
+        tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        let array = module(py)?.call_method1(intern!(py, "array"), (numbers.to_vec(), "int64"))?;
+        array.call_method1(intern!(py, "reshape"), (numbers.len() / 2, 2))
     }
 
     fn scratch<'py>(

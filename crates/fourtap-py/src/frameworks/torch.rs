@@ -1,6 +1,7 @@
 //! PyTorch's tensors, by the attributes every version has: nothing of PyTorch is linked.
 
-use fourtap::{DType, Place};
+use fourtap::cuda::Cuda;
+use fourtap::{DType, MAX_RANK, Place};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,18 +24,16 @@ pub struct Torch {
     threads: Py<PyAny>,
     /// None in a PyTorch built without CUDA.
     raw_stream: Option<Py<PyAny>>,
+    /// What compiled code allocates with: a quarter of `new_empty`'s time. None in other versions, or without CUDA.
+    empty_on_current_device: Option<Py<PyAny>>,
     /// None before PyTorch 2.10.
     exchange: Option<Exchange>,
-    /// Each tells of something that wants to see operators, not results, when it gives anything but these answers.
-    watchers: Vec<(Py<PyAny>, Idle)>,
+    /// Each tells of something that wants to see operators being called, not results, unless it answers 0 or false.
+    watchers: [Py<PyAny>; 3],
+    grad_enabled: Py<PyAny>,
+    /// None in versions that must be asked for each kind of device.
+    autocast_enabled: Option<Py<PyAny>>,
     forward_ad: Py<PyAny>,
-}
-
-/// What a watcher answers while it does not watch.
-#[derive(Clone, Copy, Debug)]
-enum Idle {
-    Zero,
-    None,
 }
 
 impl Torch {
@@ -55,22 +54,19 @@ impl Torch {
                 .unbind())
         };
         let internals = torch.getattr("_C")?;
-        let functorch = internals.getattr("_functorch")?;
-        let watchers = vec![
-            (
-                internals.getattr("_len_torch_dispatch_stack")?.unbind(),
-                Idle::Zero,
-            ),
-            (
-                functorch.getattr("peek_interpreter_stack")?.unbind(),
-                Idle::None,
-            ),
-            (
-                internals.getattr("_get_tracing_state")?.unbind(),
-                Idle::None,
-            ),
+        let watchers = [
+            internals.getattr("_len_torch_dispatch_stack")?.unbind(),
+            internals
+                .getattr("_are_functorch_transforms_active")?
+                .unbind(),
+            internals.getattr("_is_tracing")?.unbind(),
         ];
         Ok(Torch {
+            empty_on_current_device: internals
+                .getattr("_dynamo")
+                .and_then(|dynamo| dynamo.getattr("guards")?.getattr("_empty_strided_cuda"))
+                .ok()
+                .map(Bound::unbind),
             exchange: Exchange::of(&torch.getattr("Tensor")?),
             tensor: class("torch", "Tensor")?,
             parameter: class("torch.nn", "Parameter")?,
@@ -90,6 +86,11 @@ impl Torch {
                 .ok()
                 .map(Bound::unbind),
             watchers,
+            grad_enabled: attribute("is_grad_enabled")?,
+            autocast_enabled: internals
+                .getattr("_is_any_autocast_enabled")
+                .ok()
+                .map(Bound::unbind),
             forward_ad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
         })
     }
@@ -102,13 +103,8 @@ impl Torch {
         other: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let py = operands.value.py();
-        for (watcher, idle) in &self.watchers {
-            let answer = watcher.bind(py).call0()?;
-            let idles = match idle {
-                Idle::Zero => !answer.is_truthy()?,
-                Idle::None => answer.is_none(),
-            };
-            if !idles {
+        for watcher in &self.watchers {
+            if watcher.bind(py).call0()?.is_truthy()? {
                 return Ok(false);
             }
         }
@@ -146,6 +142,30 @@ impl Torch {
         let value = operands.value;
         Ok(value.getattr(intern!(py, "is_cuda"))?.is_truthy()?
             || value.getattr(intern!(py, "is_cpu"))?.is_truthy()?)
+    }
+
+    /// Whether the result is all that is wanted: no gradients later, no other types by autocast.
+    pub fn wants_result_only(&self, operands: &Operands<'_, '_>) -> PyResult<bool> {
+        let py = operands.value.py();
+        match &self.autocast_enabled {
+            Some(enabled) if !enabled.bind(py).call0()?.is_truthy()? => {}
+            _ => return Ok(false),
+        }
+        if !self.grad_enabled.bind(py).call0()?.is_truthy()? {
+            return Ok(true);
+        }
+        let differentiable = [
+            operands.value,
+            operands.sampling_locations,
+            operands.attention_weights,
+        ];
+        for tensor in differentiable {
+            // Something that is no tensor is refused later, by its name.
+            if self.is_plain(tensor) && tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether it is a tensor and no more.
@@ -193,23 +213,46 @@ impl Framework for Torch {
         };
         let strides = object
             .call_method0(intern!(py, "stride"))
-            .and_then(|strides| strides.extract());
+            .and_then(|strides| strides.extract::<Vec<isize>>());
         let address = object.call_method0(intern!(py, "data_ptr"));
         let (Ok(strides), Ok(address)) = (strides, address) else {
             return Err(refused("a dense tensor", "layout"));
         };
+        let sizes: Vec<usize> = object.getattr(intern!(py, "shape"))?.extract()?;
         Ok(Tensor {
             name,
             address: address.extract()?,
             place,
             element: self.element(object)?,
-            sizes: object.getattr(intern!(py, "shape"))?.extract()?,
-            strides,
+            sizes: sizes.into_iter().collect(),
+            strides: strides.into_iter().collect(),
         })
     }
 
-    fn empty<'py>(&self, like: &Bound<'py, PyAny>, sizes: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    fn empty<'py>(
+        &self,
+        like: &Bound<'py, PyAny>,
+        described: &Tensor,
+        sizes: &[usize],
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = like.py();
+        if let Some(allocate) = &self.empty_on_current_device
+            && let Place::Cuda { ordinal } = described.place
+            && Cuda::new(ordinal).is_ok_and(|cuda| cuda.context().is_current())
+            && let Some((dtype, _)) = self
+                .elements
+                .iter()
+                .find(|(_, it)| *it == described.element)
+        {
+            let mut strides = [1; MAX_RANK];
+            for axis in (1..sizes.len()).rev() {
+                strides[axis - 1] = strides[axis] * sizes[axis].max(1);
+            }
+            let strides = PyTuple::new(py, &strides[..sizes.len()])?;
+            return allocate
+                .bind(py)
+                .call1((PyTuple::new(py, sizes)?, strides, dtype));
+        }
         let sizes = PyTuple::new(py, sizes)?;
         like.call_method1(intern!(py, "new_empty"), (sizes,))
     }
@@ -222,6 +265,18 @@ impl Framework for Torch {
         let py = object.py();
         let int64 = object.call_method1(intern!(py, "to"), (&self.int64,))?;
         int64.call_method0(intern!(py, "contiguous"))
+    }
+
+    fn beside<'py>(
+        &self,
+        numbers: &[i64],
+        tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        let pairs: Vec<_> = numbers.chunks(2).collect();
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "dtype"), &self.int64)?;
+        tensor.call_method(intern!(py, "new_tensor"), (pairs,), Some(&options))
     }
 
     fn scratch<'py>(

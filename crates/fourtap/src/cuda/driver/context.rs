@@ -62,6 +62,14 @@ impl Context {
         self.api
     }
 
+    /// Whether this is the calling thread's context: then what others allocate by default is on this device.
+    pub fn is_current(&self) -> bool {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: writes one handle, null if there is none.
+        let status = unsafe { (self.api.cuCtxGetCurrent)(&mut current) };
+        status == SUCCESS && current == self.raw
+    }
+
     /// Makes sure that a context of this device is current on this thread until the guard is dropped.
     ///
     /// If the thread is already in one, be it this or the caller's own, nothing changes: streams and memory of that

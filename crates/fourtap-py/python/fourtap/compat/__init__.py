@@ -1,0 +1,30 @@
+"""Replacements for what other projects call, with their names, arguments and results.
+
+- :mod:`fourtap.compat.deformable_detr`: Deformable DETR, DINO, Mask2Former's and OneFormer's own repositories and all
+  others that build the extension ``MultiScaleDeformableAttention``: ``install()``.
+- :mod:`fourtap.compat.mmcv`: mmcv and detrex: ``patch()``, or its module instead of theirs.
+- :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping for their ``kernels``.
+- :mod:`fourtap.compat.dcnv4`: DCNv4's ``FlashDeformAttnFunction``.
+
+An ``im2col_step`` is taken wherever the original has one, and means nothing here: any batch size will do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fourtap.compat import dcnv4, deformable_detr, mmcv, transformers
+
+__all__ = ["dcnv4", "deformable_detr", "mmcv", "transformers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"fourtap.compat.{name}")
+    raise AttributeError(f"module 'fourtap.compat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,196 @@
+"""mmcv's operator and module, and the same in detrex.
+
+To make an installed mmcv or detrex use fourtap, in models built before or after::
+
+    import fourtap.compat.mmcv
+    fourtap.compat.mmcv.patch()
+
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from fourtap.compat._drop_in import Replacements
+from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
+from fourtap.errors import InputError, UnsupportedError
+from fourtap.nn import ProjectedAttention, SpatialShapes
+
+__all__ = [
+    "MultiScaleDeformableAttention",
+    "MultiScaleDeformableAttnFunction",
+    "multi_scale_deformable_attn_pytorch",
+    "patch",
+    "unpatch",
+]
+
+MultiScaleDeformableAttnFunction = MSDeformAttnFunction
+multi_scale_deformable_attn_pytorch = ms_deform_attn_core_pytorch
+
+_PATCHABLE = ("mmcv.ops.multi_scale_deform_attn", "detrex.layers.multi_scale_deform_attn")
+_replaced = Replacements()
+
+
+class MultiScaleDeformableAttention(ProjectedAttention):
+    """mmcv's module without mmcv: the same arguments, parameters and result.
+
+    Args:
+        embed_dims: Channels of queries, values and result; a multiple of ``num_heads``.
+        num_heads: Heads.
+        num_levels: Feature levels.
+        num_points: Places a query looks at on each level, in each head.
+        im2col_step: Means nothing here.
+        dropout: Share of the result that is dropped in training, before ``identity`` is added.
+        batch_first: Whether queries and values are ``[N, Q, C]``; otherwise ``[Q, N, C]``.
+        norm_cfg: Kept, not used, as in mmcv.
+        init_cfg: Kept, not used: without mmengine nobody reads it.
+        value_proj_ratio: Channels of the projected values, as a multiple of ``embed_dims``.
+
+    Example:
+        >>> import torch
+        >>> from fourtap.compat.mmcv import MultiScaleDeformableAttention
+        >>> attention = MultiScaleDeformableAttention(embed_dims=64, num_levels=1, batch_first=True)
+        >>> query, pixels = torch.rand(2, 10, 64), torch.rand(2, 8 * 12, 64)
+        >>> centres = torch.rand(2, 10, 1, 2)
+        >>> attention(query, value=pixels, reference_points=centres, spatial_shapes=[(8, 12)]).shape
+        torch.Size([2, 10, 64])
+
+    """
+
+    def __init__(
+        self,
+        embed_dims: int = 256,
+        num_heads: int = 8,
+        num_levels: int = 4,
+        num_points: int = 4,
+        im2col_step: int = 64,
+        dropout: float = 0.1,
+        batch_first: bool = False,
+        norm_cfg: dict[str, Any] | None = None,
+        init_cfg: Any = None,
+        value_proj_ratio: float = 1.0,
+    ) -> None:
+        """For the arguments see the class."""
+        if num_heads < 1 or embed_dims % num_heads != 0:
+            raise InputError(f"embed_dims: expected a multiple of num_heads = {num_heads}, found {embed_dims}")
+        value_channels = int(embed_dims * value_proj_ratio)
+        if value_channels % num_heads != 0:
+            raise InputError(
+                f"value_proj_ratio: expected one that makes channels a multiple of num_heads = {num_heads}, "
+                f"found {value_proj_ratio}, which makes {value_channels}"
+            )
+        super().__init__(embed_dims, value_channels, num_heads, num_levels, num_points)
+        self.dropout = nn.Dropout(dropout)
+        self.batch_first = batch_first
+        self.norm_cfg = norm_cfg
+        self.init_cfg = init_cfg
+        self.im2col_step = im2col_step
+        self.embed_dims = embed_dims
+        self.num_heads = num_heads
+        self.num_levels = num_levels
+        self.num_points = num_points
+
+    def init_weights(self) -> None:
+        """Sets all parameters to what they are at the beginning."""
+        self._reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        identity: Tensor | None = None,
+        query_pos: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        reference_points: Tensor | None = None,
+        spatial_shapes: SpatialShapes | None = None,
+        level_start_index: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Look at the values with every query, and add that to ``identity``.
+
+        Args:
+            query: ``[Q, N, C]``, or ``[N, Q, C]`` with ``batch_first``; like ``value``, ``identity``, ``query_pos`` and
+                the result.
+            key: Not used.
+            value: The pixels of all levels; by default ``query``.
+            identity: What the result is added to; by default ``query``.
+            query_pos: Added to ``query``, not to ``identity``.
+            key_padding_mask: ``[N, S]``, true for pixels that are padding: they count as zero.
+            reference_points: ``[N, Q, num_levels, 2]``, (x, y) from 0 to 1 over the image; or
+                ``[N, Q, num_levels, 4]``, boxes (x, y, width, height).
+            spatial_shapes: ``[num_levels, 2]``, height and width of each level: a list of pairs, or a tensor.
+            level_start_index: ``[num_levels]``, the first pixel of each level.
+            kwargs: ``residual`` is an old name of ``identity``; everything else is ignored, as in mmcv.
+
+        """
+        if reference_points is None or spatial_shapes is None:
+            missing = "reference_points" if reference_points is None else "spatial_shapes"
+            raise InputError(f"{missing}: expected a tensor, found None")
+        if identity is None:
+            identity = kwargs.get("residual", query)
+        if value is None:
+            value = query
+        if query_pos is not None:
+            query = query + query_pos
+        if not self.batch_first:
+            query, value = query.transpose(0, 1), value.transpose(0, 1)
+        output = self._attend(
+            query,
+            reference_points,
+            value,
+            spatial_shapes,
+            level_start_index,
+            key_padding_mask,
+            features_name="value",
+            shapes_name="spatial_shapes",
+            mask_name="key_padding_mask",
+        )
+        if not self.batch_first:
+            output = output.transpose(0, 1)
+        dropped: Tensor = self.dropout(output)
+        return dropped + identity
+
+
+def patch() -> list[str]:
+    """Makes mmcv and detrex, whichever is installed, call fourtap; also in models that exist already.
+
+    It replaces their function and autograd function in every module that has imported them, not their modules of
+    layers, so class names, registries and checkpoints stay as they are.
+
+    Returns:
+        The names of what is replaced now.
+
+    """
+    failures = []
+    for name in _PATCHABLE:
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            failures.append(f"{name} ({error})")
+            continue
+        _replace_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
+        _replace_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
+    if len(failures) == len(_PATCHABLE):
+        raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
+    return _replaced.names
+
+
+def unpatch() -> None:
+    """Takes back what :func:`patch` did."""
+    _replaced.undo()
+
+
+def _replace_everywhere(home: ModuleType, attribute: str, replacement: object) -> None:
+    original = getattr(home, attribute, None)
+    if original is None or original is replacement:
+        return
+    for name, module in list(sys.modules.items()):
+        # Not getattr, which makes lazy packages import everything they have.
+        if getattr(module, "__dict__", {}).get(attribute) is original:
+            _replaced.set_attribute(f"{name}.{attribute}", module, attribute, replacement)

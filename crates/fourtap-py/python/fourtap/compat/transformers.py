@@ -1,0 +1,268 @@
+"""Hugging Face transformers: the layer and the functions that its detection and segmentation models call.
+
+To make transformers use fourtap, in models loaded before or after::
+
+    import fourtap.compat.transformers
+    fourtap.compat.transformers.patch()
+
+or, by the ``kernels`` package, for one model::
+
+    with kernels.use_kernel_mapping(fourtap.compat.transformers.kernel_mapping()):
+        kernels.kernelize(model, mode=kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE)
+
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fourtap.compat._drop_in import Replacements, attend
+from fourtap.errors import InputError, UnsupportedError
+from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
+
+__all__ = [
+    "FAMILIES",
+    "MultiScaleDeformableAttention",
+    "kernel_mapping",
+    "multi_scale_deformable_attention",
+    "multi_scale_deformable_attention_v2",
+    "patch",
+    "unpatch",
+]
+
+#: The families of models that :func:`patch` looks for, as far as the installed transformers has them.
+FAMILIES = (
+    "d_fine",
+    "deformable_detr",
+    "deimv2",
+    "grounding_dino",
+    "lw_detr",
+    "mask2former",
+    "mm_grounding_dino",
+    "omdet_turbo",
+    "oneformer",
+    "pp_doclayout_v2",
+    "pp_doclayout_v3",
+    "pp_doclayout_v4",
+    "rf_detr",
+    "rt_detr",
+    "rt_detr_v2",
+)
+
+_LAYER = "MultiScaleDeformableAttention"
+# In units of a level: far enough outside that no bilinear sample of any level reaches a pixel.
+_OUTSIDE = -10.0
+
+_replaced = Replacements()
+
+
+class MultiScaleDeformableAttention(nn.Module):
+    """The stateless layer of Deformable DETR, Grounding DINO, RT-DETR and their kin."""
+
+    # What `kernels` asks before it puts this into a model that is compiled or trained.
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(
+        self,
+        value: Tensor,
+        value_spatial_shapes: Tensor,
+        value_spatial_shapes_list: Sequence[tuple[int, int]] | None,
+        level_start_index: Tensor | None,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+        im2col_step: int,
+    ) -> Tensor:
+        """``[N, Q, M * D]``; the list, where there is one, is used instead of the tensors that say the same."""
+        if value_spatial_shapes_list is not None:
+            return attend(value, value_spatial_shapes_list, None, sampling_locations, attention_weights)
+        return attend(value, value_spatial_shapes, level_start_index, sampling_locations, attention_weights)
+
+
+def multi_scale_deformable_attention(
+    value: Tensor,
+    value_spatial_shapes: SpatialShapes,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """The function of Mask2Former and OneFormer."""
+    return attend(value, value_spatial_shapes, None, sampling_locations, attention_weights)
+
+
+def multi_scale_deformable_attention_v2(
+    value: Tensor,
+    value_spatial_shapes: SpatialShapes,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    num_points_list: Sequence[int],
+    method: str = "default",
+) -> Tensor:
+    """The function of RT-DETRv2, D-FINE and DEIMv2: every level may have its own number of points.
+
+    Args:
+        value: ``[N, S, M, D]``.
+        value_spatial_shapes: ``[L, 2]``, height and width of each level: a list of pairs, or a tensor.
+        sampling_locations: ``[N, Q, M, sum(num_points_list), 2]``.
+        attention_weights: ``[N, Q, M, sum(num_points_list)]``.
+        num_points_list: The number of points of each level.
+        method: ``"default"`` interpolates; ``"discrete"`` takes the nearest pixel, of the border for locations
+            outside, and has no gradient by the locations.
+
+    Returns:
+        ``[N, Q, M * D]``.
+
+    """
+    points = list(num_points_list)
+    if len(points) != len(value_spatial_shapes):
+        raise InputError(f"num_points_list: expected {len(value_spatial_shapes)} numbers, found {len(points)}")
+    if method not in ("default", "discrete"):
+        raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
+    if method == "discrete":
+        # Before padding: clamping would bring the padding's points back into the image.
+        sampling_locations = _nearest_pixel_centres(sampling_locations, value_spatial_shapes, points)
+    return attend(
+        value,
+        value_spatial_shapes,
+        None,
+        _by_level(sampling_locations, points, dim=3, filler=_OUTSIDE),
+        _by_level(attention_weights, points, dim=3, filler=0.0),
+    )
+
+
+def _by_level(flat: Tensor, points: list[int], *, dim: int, filler: float) -> Tensor:
+    """Axis ``dim``, all levels' points one after the other, as two axes ``[L, P]`` with P the largest number."""
+    if len(set(points)) == 1:
+        return torch.unflatten(flat, dim, (len(points), points[0]))
+    most = max(points)
+    behind = (0, 0) * (flat.dim() - dim - 1)
+    levels = torch.split(flat, points, dim=dim)
+    padded = [
+        nn.functional.pad(level, (*behind, 0, most - count), value=filler)
+        for level, count in zip(levels, points, strict=True)
+    ]
+    return torch.stack(padded, dim=dim)
+
+
+def _nearest_pixel_centres(locations: Tensor, spatial_shapes: SpatialShapes, points: list[int]) -> Tensor:
+    """The centre of the pixel that transformers reads for each location; ``locations`` are ``[N, Q, M, sum(P), 2]``."""
+    locations = locations.detach()
+    sizes = level_sizes(spatial_shapes, locations.new_empty((), dtype=arithmetic_type(locations.dtype)))
+    sizes = torch.cat([size.expand(count, 2) for size, count in zip(sizes, points, strict=True)])
+    # Which pixel it is gets decided in the type of the locations, as in transformers: near the border of two pixels
+    # 16 bits may choose another one than 32 would. Where that pixel is, is then computed in f32.
+    pixels = (locations * sizes.to(locations.dtype) + 0.5).to(sizes.dtype).trunc()
+    pixels = torch.minimum(pixels.clamp(min=0), sizes - 1)
+    return (pixels + 0.5) / sizes
+
+
+@dataclass(frozen=True)
+class _LayerRepository:
+    """Where ``kernels`` gets the layer from: no folder and no hub, just this package."""
+
+    layer_name: str = _LAYER
+
+    def load(self) -> type[nn.Module]:
+        return MultiScaleDeformableAttention
+
+
+def kernel_mapping() -> dict[str, dict[str, _LayerRepository]]:
+    """The layer as a mapping for ``kernels.use_kernel_mapping``, for CUDA devices and CPUs."""
+    return {_LAYER: {"cpu": _LayerRepository(), "cuda": _LayerRepository()}}
+
+
+def patch() -> list[str]:
+    """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
+
+    Families that the installed transformers does not have are passed over. A model loaded with ``use_kernels=True``
+    after this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
+
+    Returns:
+        The names of what is replaced now.
+
+    """
+    try:
+        importlib.import_module("transformers")
+    except ImportError as error:
+        raise UnsupportedError(f"transformers: expected it to be installed, found: {error}") from error
+    for family in FAMILIES:
+        try:
+            importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        except ImportError:
+            continue
+    # Not only the families: models that come with later versions are found if they are loaded.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers.models.") and ".modeling_" in name and isinstance(module, ModuleType):
+            _patch_layer(module)
+            _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
+            _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
+    _patch_kernel_mapping()
+    return _replaced.names
+
+
+def unpatch() -> None:
+    """Takes back what :func:`patch` did."""
+    _replaced.undo()
+
+
+def _takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
+    return callable(theirs) and list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+
+
+def _patch_layer(module: ModuleType) -> None:
+    layer = vars(module).get(_LAYER)
+    ours = MultiScaleDeformableAttention.forward
+    if isinstance(layer, type) and _takes_the_same(getattr(layer, "forward", None), ours):
+        # The class stays and gets another method, which layers that exist already have then too.
+        _replaced.set_attribute(f"{layer.__module__}.{_LAYER}", layer, "forward", ours)
+
+
+def _patch_function(module: ModuleType, ours: Callable[..., Tensor], forwarding: CodeType) -> None:
+    theirs = vars(module).get(ours.__name__)
+    if isinstance(theirs, FunctionType) and not theirs.__closure__ and _takes_the_same(theirs, ours):
+        # The function stays and gets another body. Another function in its place would not be noticed by the layers
+        # of D-FINE and its descendants, which hold it, and which are pickled with a reference to it by name.
+        _replaced.set_code(f"{theirs.__module__}.{theirs.__name__}", theirs, forwarding)
+
+
+# The bodies run in the module of the function that gets them, so they can use nothing of this one.
+def _forward_attention(
+    value: Tensor, value_spatial_shapes: Any, sampling_locations: Tensor, attention_weights: Tensor
+) -> Tensor:
+    from fourtap.compat.transformers import multi_scale_deformable_attention as ours
+
+    return ours(value, value_spatial_shapes, sampling_locations, attention_weights)
+
+
+def _forward_attention_v2(
+    value: Tensor,
+    value_spatial_shapes: Any,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    num_points_list: Any,
+    method: str = "default",
+) -> Tensor:
+    from fourtap.compat.transformers import multi_scale_deformable_attention_v2 as ours
+
+    return ours(value, value_spatial_shapes, sampling_locations, attention_weights, num_points_list, method)
+
+
+def _patch_kernel_mapping() -> None:
+    """Without this, ``use_kernels=True`` would put the hub's layer over the one that is replaced."""
+    try:
+        hub_kernels = importlib.import_module("transformers.integrations.hub_kernels")
+    except ImportError:
+        return
+    lookup = getattr(hub_kernels, "get_kernel_mapping_transformers", None)
+    mapping: Any = lookup() if lookup is not None else getattr(hub_kernels, "_KERNEL_MAPPING", None)
+    if isinstance(mapping, dict):
+        name = f"transformers.integrations.hub_kernels.{_LAYER}"
+        _replaced.set_item(name, mapping, _LAYER, kernel_mapping()[_LAYER])

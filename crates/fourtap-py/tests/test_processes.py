@@ -1,0 +1,105 @@
+"""Threads, processes, and what crosses between them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import reference
+import torch
+
+import fourtap
+
+
+def checksums(seed: int) -> list[float]:
+    """Of the result and its gradients, on several threads. PyTorch itself only holds the numbers.
+
+    Its own threads, unlike ours, do not survive a fork.
+    """
+    generator = np.random.default_rng(seed)
+    numbers = [
+        torch.from_numpy(generator.random(shape, np.float32))
+        for shape in ((2, 20, 8, 32), (2, 200, 8, 1, 4, 2), (2, 200, 8, 1, 4), (2, 200, 256))
+    ]
+    value, locations, weights, grad_out = numbers
+    found = fourtap.ms_deform_attn(value, [(4, 5)], locations, weights)
+    gradients = fourtap.ms_deform_attn_backward(grad_out, value, [(4, 5)], locations, weights)
+    return [float(tensor.numpy().sum()) for tensor in (found, *gradients)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_compute_what_their_parent_does(method: str) -> None:
+    if method == "fork" and torch.cuda.is_initialized():
+        pytest.skip("CUDA does not survive a fork, whoever uses it")
+    # The parent has threads by now; a fork would inherit a pool without any.
+    expected = [checksums(seed) for seed in range(4)]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map_async(checksums, range(4)).get(timeout=60) == expected
+
+
+def test_many_threads_at_once_give_the_serial_results(device: str) -> None:
+    problems = [reference.problem(seed, device=device, dtype=torch.float32, channels=32) for seed in range(8)]
+    streams = [torch.cuda.Stream() for _ in problems] if device == "cuda" else []
+
+    def run(index: int) -> list[torch.Tensor]:
+        problem = problems[index]
+        found = fourtap.ms_deform_attn(problem.value, problem.shapes_tensor, problem.locations, problem.weights)
+        return [found, *torch.autograd.grad(found, problem.differentiable, problem.grad_out)]
+
+    def repeat(index: int) -> list[list[torch.Tensor]]:
+        if not streams:
+            return [run(index) for _ in range(20)]
+        with torch.cuda.stream(streams[index]):
+            results = [run(index) for _ in range(20)]
+            torch.cuda.current_stream().synchronize()
+        return results
+
+    torch.use_deterministic_algorithms(True)
+    expected = [run(index) for index in range(len(problems))]
+    if streams:
+        torch.cuda.synchronize()
+    with ThreadPoolExecutor(len(problems)) as pool:
+        for right, results in zip(expected, pool.map(repeat, range(len(problems))), strict=True):
+            for result in results:
+                assert all(map(torch.equal, result, right))
+
+
+def test_other_threads_run_while_a_call_computes() -> None:
+    generator = np.random.default_rng(1)
+    shapes = [(100, 160)]
+    value = generator.random((1, 16000, 8, 32), np.float32)
+    locations = generator.random((1, 20000, 8, 1, 16, 2), np.float32)
+    weights = generator.random((1, 20000, 8, 1, 16), np.float32)
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began = time.perf_counter()
+    fourtap.ms_deform_attn(value, shapes, locations, weights)
+    ended = time.perf_counter()
+    done.set()
+    thread.join()
+    # With the interpreter's lock held all along there would be none.
+    assert sum(began < at < ended for at in ticks) >= 3
+
+
+def test_a_process_ends_though_its_pool_has_threads() -> None:
+    program = """
+import numpy, fourtap
+one = numpy.ones
+shape = (1, 500, 8, 1, 4)
+fourtap.ms_deform_attn(one((1, 64, 8, 32)), [(8, 8)], one((*shape, 2)) / 2, one(shape))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
