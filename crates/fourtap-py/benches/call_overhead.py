@@ -2,9 +2,10 @@
 
 Its kernel takes a few microseconds, so what happens before the launch decides. Host time is what a call takes to
 return, with the queue of launches never full; "loop" is the time a call in a long loop without a CUDA graph, whichever
-of launch and kernel takes longer. PyTorch's grid_sample composition in the same loop is the ruler. Every variant's
-result is compared with that composition in f64 before anything is timed. Without a GPU the same is measured on CPU
-tensors, where a call returns when it has computed.
+of launch and kernel takes longer. Rulers of the same run are PyTorch's grid_sample composition, and the smallest thing
+PyTorch can do, `relu_` of 16 numbers, which tells how fast this host launches at all. Every result is compared
+with that composition in f64 before anything is timed. Without a GPU the same is measured on CPU tensors, where a call
+returns when it has computed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Case:
     call: Callable[[], Tensor]
     loop: bool = False
     gradients: bool = False
+    expected: Tensor | None = None  # if not the attention
     calls: int = 0
     error: float = 0.0
     samples: Samples = field(default_factory=Samples)
@@ -97,10 +99,12 @@ def make_cases(value: Tensor, locations: Tensor, weights: Tensor) -> list[Case]:
             Case("host, compiled", name, lambda compiled=compiled: compiled(value, locations, weights)),
             Case("loop, no gradient", name, lambda attend=attend: attend(value, locations, weights), loop=True),
         ]
-    ruler = Case(
-        "loop, grid_sample", "list", lambda: grid_sample_attention(value, LEVELS, locations, weights), loop=True
-    )
-    return [*cases, ruler]
+    few = torch.arange(16.0, device=value.device)
+    rulers = [
+        Case("host, relu_ of 16 numbers", "-", lambda: few.relu_(), expected=few.clone()),
+        Case("loop, grid_sample", "list", lambda: grid_sample_attention(value, LEVELS, locations, weights), loop=True),
+    ]
+    return [*cases, *rulers]
 
 
 def verify(case: Case, expected: Tensor) -> bool:
@@ -114,7 +118,7 @@ def verify(case: Case, expected: Tensor) -> bool:
         reason = (str(error).splitlines() or [""])[0]
         print(f"left out: {case.what}, {case.levels}: {type(error).__name__}: {reason}", file=sys.stderr)
         return False
-    case.error = relative_error(found, expected)
+    case.error = relative_error(found, expected if case.expected is None else case.expected)
     if not case.error <= ALLOWED_ERROR:
         sys.exit(
             f"error: {case.what}, {case.levels}: off by {case.error:.1e} in the 2-norm, {ALLOWED_ERROR:.0e} allowed"

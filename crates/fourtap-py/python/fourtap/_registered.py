@@ -32,7 +32,8 @@ def attend(
     if wants_gradient(value, locations, weights):
         if out is not None:
             raise no_gradient_into_out()
-        if torch._C._are_functorch_transforms_active():
+        # Dynamo of PyTorch 2.4 cannot trace the question.
+        if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
             raise UnsupportedError(
                 "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
             )

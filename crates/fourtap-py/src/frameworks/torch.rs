@@ -19,6 +19,7 @@ pub struct Torch {
     parameter: Py<PyType>,
     /// Types are single objects, so they are told apart by identity.
     elements: Vec<(Py<PyAny>, Element)>,
+    strided: Py<PyAny>,
     int64: Py<PyAny>,
     uint8: Py<PyAny>,
     threads: Py<PyAny>,
@@ -78,6 +79,7 @@ impl Torch {
                 (attribute("float64")?, Element::Real(DType::F64)),
                 (attribute("int32")?, Element::Int32),
             ],
+            strided: attribute("strided")?,
             int64: attribute("int64")?,
             uint8: attribute("uint8")?,
             threads: attribute("get_num_threads")?,
@@ -134,14 +136,34 @@ impl Torch {
             operands.attention_weights,
         ];
         for tensor in real {
-            // Its memory holds the negative of what it stands for.
-            if self.is_plain(tensor) && tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            if self.is_plain(tensor) && !self.shows_memory(tensor)? {
                 return Ok(false);
             }
         }
-        let value = operands.value;
-        Ok(value.getattr(intern!(py, "is_cuda"))?.is_truthy()?
-            || value.getattr(intern!(py, "is_cpu"))?.is_truthy()?)
+        Ok(true)
+    }
+
+    /// Whether a plain tensor is on a device known here and its memory holds what it stands for, not the negative of it.
+    fn shows_memory(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = tensor.py();
+        if let Some(exchange) = &self.exchange {
+            let Some(described) = exchange.describe("", tensor) else {
+                // Whether it is of a strange device or a strange layout: the first is the registered operator's matter,
+                // the second is refused by name.
+                let layout = tensor.getattr(intern!(py, "layout"))?;
+                return Ok(!layout.is(&self.strided));
+            };
+            // Views that negate are of imaginary parts, every second number of a complex tensor.
+            let mut axes = described.sizes.iter().zip(described.strides.iter());
+            if axes.any(|(&size, stride)| size > 1 && stride % 2 != 0) {
+                return Ok(true);
+            }
+        } else if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
+            && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
+        {
+            return Ok(false);
+        }
+        Ok(!tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?)
     }
 
     /// Whether the result is all that is wanted: no gradients later, no other types by autocast.

@@ -1,6 +1,7 @@
 //! The kernels a device has loaded: each compiled, or found, once a process.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use super::driver::{Context, Kernel, Library};
@@ -22,8 +23,41 @@ type Slot = Arc<OnceLock<Result<Loaded, CudaError>>>;
 /// By device and specialisation. Kernels are as many as kinds of problems, a few; they are kept for the process.
 static SLOTS: RwLock<Option<HashMap<(usize, msda::Specialised), Slot>>> = RwLock::new(None);
 
+thread_local! {
+    /// Kernels this thread has used, last come first served: most threads use a handful, again and again, and looking
+    /// here takes a fraction of what hashing does.
+    static RECENT: RefCell<VecDeque<(usize, msda::Specialised, Kernel)>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// How many of them: those of forward and backward of two kinds of problem.
+const MOST_RECENT: usize = 16;
+
 /// The kernel on the device of `context`.
 pub(super) fn load(
+    context: &'static Context,
+    specialised: &msda::Specialised,
+) -> Result<Kernel, CudaError> {
+    let ordinal = context.device().ordinal();
+    // While a thread ends its own variables may be gone already; then the kernel is looked up as if for the first time.
+    let recent = RECENT.try_with(|recent| {
+        let recent = recent.borrow();
+        let mut kernels = recent.iter();
+        let found = kernels.find(|(device, it, _)| *device == ordinal && it == specialised);
+        found.map(|(_, _, kernel)| kernel.clone())
+    });
+    if let Ok(Some(kernel)) = recent {
+        return Ok(kernel);
+    }
+    let kernel = look_up(context, specialised)?;
+    let _ = RECENT.try_with(|recent| {
+        let mut recent = recent.borrow_mut();
+        recent.truncate(MOST_RECENT - 1);
+        recent.push_front((ordinal, *specialised, kernel.clone()));
+    });
+    Ok(kernel)
+}
+
+fn look_up(
     context: &'static Context,
     specialised: &msda::Specialised,
 ) -> Result<Kernel, CudaError> {

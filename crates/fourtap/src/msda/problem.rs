@@ -83,6 +83,11 @@ pub struct Problem {
 impl Problem {
     /// Checks `inputs` on their own.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
+        Problem::checked(inputs).map(|(problem, _)| problem)
+    }
+
+    /// The same, and the addresses the inputs occupy.
+    fn checked(inputs: &Inputs<'_>) -> Result<(Self, Occupied<3>)> {
         let Inputs {
             value,
             levels,
@@ -171,16 +176,24 @@ impl Problem {
                 });
             }
         }
-        value.check("value")?;
-        sampling_locations.check("sampling_locations")?;
-        attention_weights.check("attention_weights")?;
+        let occupied = [
+            ("value", value.check("value")?),
+            (
+                "sampling_locations",
+                sampling_locations.check("sampling_locations")?,
+            ),
+            (
+                "attention_weights",
+                attention_weights.check("attention_weights")?,
+            ),
+        ];
         let place = value.place();
         expect_place("sampling_locations", sampling_locations.place(), place)?;
         expect_place("attention_weights", attention_weights.place(), place)?;
         if let Some(CudaLevels { ordinal, .. }) = cuda_levels {
             expect_place("spatial_shapes", Place::Cuda { ordinal }, place)?;
         }
-        Ok(Problem {
+        let problem = Problem {
             sizes,
             place,
             levels: host_levels,
@@ -188,7 +201,8 @@ impl Problem {
             value: *value.layout(),
             sampling_locations: *sampling_locations.layout(),
             attention_weights: *attention_weights.layout(),
-        })
+        };
+        Ok((problem, occupied))
     }
 
     /// The sizes.
@@ -250,13 +264,12 @@ pub struct Forward<'a> {
 impl<'a> Forward<'a> {
     /// Checks `inputs` and `out` against each other.
     pub fn new(inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Self> {
-        let problem = Problem::new(&inputs)?;
+        let (problem, occupied) = Problem::checked(&inputs)?;
         expect_rank("out", out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("out", out.shape(), &problem.sizes.out())?;
         expect_dtype("out", out.dtype(), "value", problem.value.dtype())?;
         expect_place("out", out.place(), problem.place)?;
-        let mut occupied = inputs.occupied()?;
-        claim(&mut occupied, "out", &out)?;
+        claim("out", &out, &occupied)?;
         Ok(Forward {
             problem,
             inputs,
@@ -277,12 +290,12 @@ pub struct Backward<'a> {
 impl<'a> Backward<'a> {
     /// Checks `inputs`, `grad_out` and the gradients asked for against each other.
     pub fn new(inputs: Inputs<'a>, grad_out: View<'a>, gradients: Gradients<'a>) -> Result<Self> {
-        let problem = Problem::new(&inputs)?;
+        let (problem, occupied) = Problem::checked(&inputs)?;
         expect_rank("grad_out", grad_out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("grad_out", grad_out.shape(), &problem.sizes.out())?;
         expect_dtype("grad_out", grad_out.dtype(), "value", problem.value.dtype())?;
         expect_place("grad_out", grad_out.place(), problem.place)?;
-        let mut occupied = inputs.occupied()?;
+        let mut occupied = occupied.to_vec();
         occupied.push(("grad_out", grad_out.check("grad_out")?));
         let wanted = [
             ("grad_value", &gradients.value, "value", &problem.value),
@@ -305,7 +318,8 @@ impl<'a> Backward<'a> {
             expect_shape(tensor, gradient.shape(), shape.sizes())?;
             expect_dtype(tensor, gradient.dtype(), source, layout.dtype())?;
             expect_place(tensor, gradient.place(), problem.place)?;
-            claim(&mut occupied, tensor, gradient)?;
+            let range = claim(tensor, gradient, &occupied)?;
+            occupied.push((tensor, range));
         }
         Ok(Backward {
             problem,
@@ -317,34 +331,21 @@ impl<'a> Backward<'a> {
 }
 
 /// The addresses tensors occupy, by name.
-type Occupied = Vec<(&'static str, Range<usize>)>;
+type Occupied<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];
 
-impl Inputs<'_> {
-    fn occupied(&self) -> Result<Occupied> {
-        Ok(vec![
-            ("value", self.value.check("value")?),
-            (
-                "sampling_locations",
-                self.sampling_locations.check("sampling_locations")?,
-            ),
-            (
-                "attention_weights",
-                self.attention_weights.check("attention_weights")?,
-            ),
-        ])
-    }
-}
-
-/// Adds a tensor to be written, unless its range of addresses meets another's. Interleaved tensors that share a
-/// range but no byte are refused too: proving them apart is not worth a number-theoretic search.
-fn claim(occupied: &mut Occupied, output: &'static str, view: &ViewMut<'_>) -> Result<()> {
+/// The addresses of a tensor to be written, unless they meet another's. Interleaved tensors that share a range but no
+/// byte are refused too: proving them apart is not worth a number-theoretic search.
+fn claim(
+    output: &'static str,
+    view: &ViewMut<'_>,
+    occupied: &[(&'static str, Range<usize>)],
+) -> Result<Range<usize>> {
     let range = view.check(output)?;
     let meets = |other: &Range<usize>| other.start < range.end && range.start < other.end;
     if let Some((other, _)) = occupied.iter().find(|(_, other)| meets(other)) {
         return Err(Error::Overlap { output, other });
     }
-    occupied.push((output, range));
-    Ok(())
+    Ok(range)
 }
 
 fn expect_rank(

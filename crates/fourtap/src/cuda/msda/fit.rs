@@ -118,7 +118,7 @@ pub(super) fn expect_samples(
 }
 
 /// Checks that the axes `dense` are row-major without gaps, that those in `rows` step forward by whole multiples of
-/// `bytes`, and that the first element is aligned so. Returns the steps of `rows` in bytes.
+/// `bytes`, and that the first element is aligned so. Returns the steps of `rows`, at most three, in bytes.
 pub(super) fn aligned(
     tensor: &str,
     first: *const u8,
@@ -126,7 +126,7 @@ pub(super) fn aligned(
     rows: &[usize],
     dense: &[usize],
     bytes: usize,
-) -> Fit<Vec<usize>> {
+) -> Fit<[usize; 3]> {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut expected = 1isize;
     for &axis in dense.iter().rev() {
@@ -139,8 +139,8 @@ pub(super) fn aligned(
     if !(first as usize).is_multiple_of(bytes) {
         return Err(format!("{tensor} is not aligned to {bytes} bytes"));
     }
-    let mut steps = Vec::with_capacity(rows.len());
-    for &axis in rows {
+    let mut steps = [0; 3];
+    for (found, &axis) in steps.iter_mut().zip(rows) {
         // A step nobody takes may be anything.
         let stride = if shape.sizes()[axis] > 1 {
             strides[axis]
@@ -153,7 +153,7 @@ pub(super) fn aligned(
                 "{tensor} steps by {step} bytes on axis {axis}, not by a multiple of {bytes}"
             ));
         }
-        steps.push(step as usize);
+        *found = step as usize;
     }
     Ok(steps)
 }

@@ -175,8 +175,12 @@ impl Cuda {
             _ => None,
         };
         let arguments = Held::new(&call.problem, &call.inputs, Some(&call.out), capacity);
-        let mut parameters = vec![arguments.pointer()];
-        parameters.extend(plan.schedule.as_ref().map(pointer));
+        let schedule = plan.schedule.as_ref().map(pointer);
+        let mut parameters = [
+            arguments.pointer(),
+            schedule.unwrap_or(std::ptr::null_mut()),
+        ];
+        let declared = 1 + usize::from(schedule.is_some());
         // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does. The call has been
         // checked, and whoever made its views answers for the memory behind them.
         unsafe {
@@ -185,7 +189,7 @@ impl Cuda {
                 &plan.kernel,
                 plan.blocks,
                 plan.threads,
-                &mut parameters,
+                &mut parameters[..declared],
             )
         }
     }
