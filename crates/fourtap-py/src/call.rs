@@ -20,6 +20,9 @@ pub struct Operands<'a, 'py> {
     pub attention_weights: &'a Bound<'py, PyAny>,
 }
 
+/// Descriptions of value, locations and weights, as far as somebody has made them already.
+pub type Known = [Option<Tensor>; 3];
+
 /// The same, described.
 struct Described<'py> {
     value: Tensor,
@@ -41,8 +44,13 @@ impl Described<'_> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    fn describe(&self, framework: &impl Framework) -> PyResult<Described<'py>> {
-        let value = framework.describe("value", self.value)?;
+    fn describe(&self, framework: &impl Framework, known: Known) -> PyResult<Described<'py>> {
+        let describe = |name, object, known: Option<Tensor>| match known {
+            Some(tensor) => Ok(tensor),
+            None => framework.describe(name, object),
+        };
+        let [value, locations, weights] = known;
+        let value = describe("value", self.value, value)?;
         Ok(Described {
             levels: Held::new(
                 framework,
@@ -50,9 +58,8 @@ impl<'py> Operands<'_, 'py> {
                 self.spatial_shapes,
                 self.level_start_index,
             )?,
-            sampling_locations: framework
-                .describe("sampling_locations", self.sampling_locations)?,
-            attention_weights: framework.describe("attention_weights", self.attention_weights)?,
+            sampling_locations: describe("sampling_locations", self.sampling_locations, locations)?,
+            attention_weights: describe("attention_weights", self.attention_weights, weights)?,
             value,
         })
     }
@@ -81,9 +88,10 @@ pub fn forward<'py>(
     py: Python<'py>,
     framework: &impl Framework,
     operands: &Operands<'_, 'py>,
+    known: Known,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let described = operands.describe(framework)?;
+    let described = operands.describe(framework, known)?;
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
     let inputs = unsafe { operands.inputs(&described)? };
@@ -127,7 +135,7 @@ pub fn backward<'py>(
     wanted: [bool; 3],
 ) -> PyResult<Bound<'py, PyTuple>> {
     let failed = |error: Error| raise(py, error);
-    let described = operands.describe(framework)?;
+    let described = operands.describe(framework, Known::default())?;
     // SAFETY: as in `forward`.
     let inputs = unsafe { operands.inputs(&described)? };
     let sizes = *Problem::new(&inputs).map_err(failed)?.sizes();

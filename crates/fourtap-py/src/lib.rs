@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use call::Operands;
+use call::{Known, Operands};
 use frameworks::numpy::NumPy;
 use frameworks::torch::Torch;
 
@@ -54,7 +54,8 @@ fn torch_forward<'py>(
         sampling_locations,
         attention_weights,
     };
-    call::forward(value.py(), Torch::get(value.py())?, &operands, out)
+    let torch = Torch::get(value.py())?;
+    call::forward(value.py(), torch, &operands, Known::default(), out)
 }
 
 /// Which of the ways of `_torch.py` a call takes.
@@ -76,13 +77,16 @@ fn torch_forward_if_plain<'py>(
     };
     let torch = Torch::get(value.py())?;
     let py = value.py();
-    if !torch.reads_directly(&operands, out)? {
+    let Some(known) = torch.reads_directly(&operands, out)? else {
         return Ok(py.NotImplemented().into_bound(py));
+    };
+    if torch.casts(py)? {
+        return Ok(py.Ellipsis().into_bound(py));
     }
-    if !torch.wants_result_only(&operands)? {
+    if torch.wants_gradient(&operands)? {
         return Ok(py.None().into_bound(py));
     }
-    call::forward(py, torch, &operands, out)
+    call::forward(py, torch, &operands, known, out)
 }
 
 #[pyfunction(signature = (
@@ -139,7 +143,7 @@ fn torch_backward_if_plain<'py>(
         attention_weights,
     };
     let torch = Torch::get(value.py())?;
-    if !torch.reads_directly(&operands, Some(grad_out))? {
+    if torch.reads_directly(&operands, Some(grad_out))?.is_none() {
         return Ok(None);
     }
     call::backward(
@@ -169,7 +173,7 @@ fn numpy_forward<'py>(
         sampling_locations,
         attention_weights,
     };
-    call::forward(value.py(), &NumPy, &operands, out)
+    call::forward(value.py(), &NumPy, &operands, Known::default(), out)
 }
 
 #[pyfunction(signature = (

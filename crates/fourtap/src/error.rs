@@ -99,7 +99,7 @@ pub enum Error {
     Misaligned {
         /// Name of the tensor.
         tensor: &'static str,
-        /// Bytes an element takes.
+        /// Bytes an element takes, or what else the address must be a multiple of.
         expected: usize,
         /// Address of the first element.
         address: usize,

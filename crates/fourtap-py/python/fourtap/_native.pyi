@@ -39,7 +39,7 @@ def torch_forward_if_plain(
 
     NotImplemented if the registered operator is to be called: where a tensor is not plain memory (a fake one, a
     subclass, one that a transform wraps) or somebody watches operators being called (a mode, a tracer, forward-mode
-    differentiation). None if autocast or autograd have a say.
+    differentiation). Ellipsis if autocast may want other types, None if autograd is to remember the call.
     """
 
 def torch_backward(

@@ -36,28 +36,17 @@ def attend(
     if _is_traced():
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
     result = _forward(value, shapes, starts, locations, weights, out)
-    if result is None:
-        return _attend_with_gradients(value, shapes, starts, locations, weights, deterministic, out)
     if result is NotImplemented:
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
-    return result  # type: ignore[no-any-return]
-
-
-def _attend_with_gradients(
-    value: Tensor,
-    shapes: Any,
-    starts: Any,
-    locations: Tensor,
-    weights: Tensor,
-    deterministic: bool | None,
-    out: Tensor | None,
-) -> Tensor:
-    value, locations, weights = _registered.autocast(value, locations, weights)
-    if not _registered.wants_gradient(value, locations, weights):
-        return _native.torch_forward(value, shapes, starts, locations, weights, out)
+    if result is not None and result is not Ellipsis:
+        return result  # type: ignore[no-any-return]
+    if result is Ellipsis:
+        value, locations, weights = _registered.autocast(value, locations, weights)
+        if not _registered.wants_gradient(value, locations, weights):
+            return _native.torch_forward(value, shapes, starts, locations, weights, out)
     if out is not None:
         raise _registered.no_gradient_into_out()
-    return cast(Tensor, _Attention.apply(value, shapes, starts, locations, weights, deterministic))
+    return _Attention.apply(value, shapes, starts, locations, weights, deterministic)  # type: ignore[no-any-return]
 
 
 def gradients(

@@ -25,7 +25,7 @@ _no_torch = "it is not installed"
 _HAS_TORCH = False
 if importlib.util.find_spec("torch") is not None:
     try:
-        from fourtap import _torch
+        from fourtap._torch import Tensor, attend, gradients
 
         _HAS_TORCH = True
     except (ImportError, OSError) as error:
@@ -81,8 +81,8 @@ def ms_deform_attn(
         array([[[15.]]], dtype=float32)
 
     """
-    if _HAS_TORCH and isinstance(value, _torch.Tensor):
-        return _torch.attend(
+    if _HAS_TORCH and isinstance(value, Tensor):
+        return attend(
             value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, out
         )
     if isinstance(value, np.ndarray):
@@ -124,8 +124,8 @@ def ms_deform_attn_backward(
         [[0.5, 0.5], [20.0, -15.0], [15.0]]
 
     """
-    if _HAS_TORCH and isinstance(value, _torch.Tensor):
-        return _torch.gradients(
+    if _HAS_TORCH and isinstance(value, Tensor):
+        return gradients(
             grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic
         )
     if isinstance(value, np.ndarray):

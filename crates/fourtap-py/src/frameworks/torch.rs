@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::Framework;
 use super::dlpack::Exchange;
-use crate::call::Operands;
+use crate::call::{Known, Operands};
 use crate::errors::{Kind, unexpected};
 use crate::tensor::{Element, Tensor};
 
@@ -19,7 +19,6 @@ pub struct Torch {
     parameter: Py<PyType>,
     /// Types are single objects, so they are told apart by identity.
     elements: Vec<(Py<PyAny>, Element)>,
-    strided: Py<PyAny>,
     int64: Py<PyAny>,
     uint8: Py<PyAny>,
     threads: Py<PyAny>,
@@ -35,6 +34,14 @@ pub struct Torch {
     /// None in versions that must be asked for each kind of device.
     autocast_enabled: Option<Py<PyAny>>,
     forward_ad: Py<PyAny>,
+}
+
+/// What a tensor was found to be.
+enum Look {
+    /// Memory, described if that was quick.
+    Memory(Option<Tensor>),
+    /// Something that only PyTorch can make memory of.
+    SomethingElse,
 }
 
 impl Torch {
@@ -79,7 +86,6 @@ impl Torch {
                 (attribute("float64")?, Element::Real(DType::F64)),
                 (attribute("int32")?, Element::Int32),
             ],
-            strided: attribute("strided")?,
             int64: attribute("int64")?,
             uint8: attribute("uint8")?,
             threads: attribute("get_num_threads")?,
@@ -97,17 +103,17 @@ impl Torch {
         })
     }
 
-    /// Whether the memory of these tensors can be read as it lies, and nobody wants to see an operator called instead:
-    /// a mode, a tracer, a transform of functorch, forward-mode differentiation.
+    /// What is known of these tensors then, if their memory can be read as it lies and nobody wants to see an operator
+    /// called instead: a mode, a tracer, a transform of functorch, forward-mode differentiation.
     pub fn reads_directly(
         &self,
         operands: &Operands<'_, '_>,
         other: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<bool> {
+    ) -> PyResult<Option<Known>> {
         let py = operands.value.py();
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
-                return Ok(false);
+                return Ok(None);
             }
         }
         let level = self
@@ -115,66 +121,74 @@ impl Torch {
             .bind(py)
             .getattr(intern!(py, "_current_level"))?;
         if level.extract::<i64>()? >= 0 {
-            return Ok(false);
+            return Ok(None);
         }
-        let tensors = [
-            Some(operands.value),
+        let others = [
             Some(operands.spatial_shapes),
             operands.level_start_index,
-            Some(operands.sampling_locations),
-            Some(operands.attention_weights),
             other,
         ];
-        for tensor in tensors.into_iter().flatten() {
+        for tensor in others.into_iter().flatten() {
             if !self.is_plain(tensor) && self.owns(tensor)? {
-                return Ok(false);
+                return Ok(None);
             }
         }
+        let mut known = Known::default();
         let real = [
-            operands.value,
-            operands.sampling_locations,
-            operands.attention_weights,
+            ("value", operands.value),
+            ("sampling_locations", operands.sampling_locations),
+            ("attention_weights", operands.attention_weights),
         ];
-        for tensor in real {
-            if self.is_plain(tensor) && !self.shows_memory(tensor)? {
-                return Ok(false);
+        for (known, (name, tensor)) in known.iter_mut().zip(real) {
+            if self.is_plain(tensor) {
+                *known = match self.look_at(name, tensor)? {
+                    Look::Memory(described) => described,
+                    Look::SomethingElse => return Ok(None),
+                };
+            } else if self.owns(tensor)? {
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(known))
     }
 
-    /// Whether a plain tensor is on a device known here and its memory holds what it stands for, not the negative of it.
-    fn shows_memory(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    /// Whether a plain tensor's memory is there to be read and holds what it stands for, not the negative of it.
+    fn look_at(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Look> {
         let py = tensor.py();
-        if let Some(exchange) = &self.exchange {
-            let Some(described) = exchange.describe("", tensor) else {
-                // Whether it is of a strange device or a strange layout: the first is the registered operator's matter,
-                // the second is refused by name.
-                let layout = tensor.getattr(intern!(py, "layout"))?;
-                return Ok(!layout.is(&self.strided));
-            };
-            // Views that negate are of imaginary parts, every second number of a complex tensor.
-            let mut axes = described.sizes.iter().zip(described.strides.iter());
+        let described = match &self.exchange {
+            Some(exchange) => exchange.describe(name, tensor),
+            None => None,
+        };
+        if let Some(tensor) = &described {
+            // Views that negate are of imaginary parts: every second number of a complex tensor.
+            let mut axes = tensor.sizes.iter().zip(tensor.strides.iter());
             if axes.any(|(&size, stride)| size > 1 && stride % 2 != 0) {
-                return Ok(true);
+                return Ok(Look::Memory(described));
             }
         } else if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
             && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
         {
-            return Ok(false);
+            return Ok(Look::SomethingElse);
         }
-        Ok(!tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?)
+        match tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            true => Ok(Look::SomethingElse),
+            false => Ok(Look::Memory(described)),
+        }
     }
 
-    /// Whether the result is all that is wanted: no gradients later, no other types by autocast.
-    pub fn wants_result_only(&self, operands: &Operands<'_, '_>) -> PyResult<bool> {
-        let py = operands.value.py();
+    /// Whether autocast may want other types.
+    pub fn casts(&self, py: Python<'_>) -> PyResult<bool> {
         match &self.autocast_enabled {
-            Some(enabled) if !enabled.bind(py).call0()?.is_truthy()? => {}
-            _ => return Ok(false),
+            Some(enabled) => enabled.bind(py).call0()?.is_truthy(),
+            None => Ok(true),
         }
+    }
+
+    /// Whether autograd is to remember the call.
+    pub fn wants_gradient(&self, operands: &Operands<'_, '_>) -> PyResult<bool> {
+        let py = operands.value.py();
         if !self.grad_enabled.bind(py).call0()?.is_truthy()? {
-            return Ok(true);
+            return Ok(false);
         }
         let differentiable = [
             operands.value,
@@ -184,10 +198,10 @@ impl Torch {
         for tensor in differentiable {
             // Something that is no tensor is refused later, by its name.
             if self.is_plain(tensor) && tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
-                return Ok(false);
+                return Ok(true);
             }
         }
-        Ok(true)
+        Ok(false)
     }
 
     /// Whether it is a tensor and no more.

@@ -146,8 +146,8 @@ impl Cuda {
     /// from the stream's memory pool.
     ///
     /// # Safety
-    /// The memory is the device's, aligned to 256 bytes, and used by nothing else until the work queued with the result
-    /// is done.
+    /// The memory is the device's, and used by nothing else until the work queued with the result is done. An address
+    /// that is no multiple of 256 is refused.
     pub unsafe fn with_workspace(self, address: u64, bytes: usize) -> Self {
         Cuda {
             workspace: Some((address, bytes)),

@@ -85,7 +85,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
 }
 
 #[test]
-fn too_small_a_workspace_is_refused_before_anything_is_written() {
+fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
     let Some(cuda) = gpu::device() else { return };
     let levels = levels();
     let problem = BackwardProblem::new::<f16>(&cuda, sizes(&levels));
@@ -103,6 +103,20 @@ fn too_small_a_workspace_is_refused_before_anything_is_written() {
         for number in [bytes, found] {
             assert!(text.contains(&number.to_string()), "{number}: {text}");
         }
+    }
+    let roomy = Buffer::alloc(cuda.context(), bytes + 256).unwrap();
+    for beside in [1, 16, 128, 255] {
+        // SAFETY: the memory is the device's, and what is wrong with it is refused before it is used.
+        let cuda = unsafe { cuda.with_workspace(roomy.as_ptr() + beside, bytes) };
+        let error = problem
+            .compute(&cuda, &levels, &mut results, Asked::ALL)
+            .unwrap_err();
+        assert!(matches!(error, Error::Misaligned { .. }), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("workspace: expected an address that is a multiple of 256")
+        );
     }
     gpu::wait(&cuda);
     let untouched = |bytes: &Vec<u8>| bytes.iter().all(|&byte| byte == 0xff);

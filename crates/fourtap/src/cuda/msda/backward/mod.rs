@@ -17,6 +17,9 @@ use sorting::{SCAN_THREADS, SORT_THREADS, SUM_THREADS, Sorting};
 
 pub use plan::BackwardPlan;
 
+/// What the driver's own allocations have, and tables in a workspace count on.
+const WORKSPACE_ALIGNMENT: u64 = 256;
+
 impl Cuda {
     /// What [`crate::msda::backward`] would do with these tensors.
     pub fn explain_backward(
@@ -57,6 +60,13 @@ impl Cuda {
         let allocated;
         let workspace = match self.workspace {
             _ if bytes == 0 => 0,
+            Some((address, _)) if !address.is_multiple_of(WORKSPACE_ALIGNMENT) => {
+                return Err(Error::Misaligned {
+                    tensor: "workspace",
+                    expected: WORKSPACE_ALIGNMENT as usize,
+                    address: address as usize,
+                });
+            }
             Some((address, found)) if found >= bytes => address,
             Some((_, found)) => {
                 return Err(Error::Unsupported {
