@@ -59,14 +59,25 @@ pub fn environment() -> Result<Environment, String> {
 impl Environment {
     /// Its Python with these arguments.
     pub fn python(&self, arguments: &[&str]) -> Chore {
-        chore(self.program("python"), arguments)
+        let mut python = chore(self.program("python"), arguments);
+        // Where programs look for its other programs: maturin for Zig.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(self.programs()).chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(path) {
+            python.variable("PATH", path);
+        }
+        python
     }
 
     fn program(&self, name: &str) -> PathBuf {
         match cfg!(windows) {
-            true => self.0.join("Scripts").join(format!("{name}.exe")),
-            false => self.0.join("bin").join(name),
+            true => self.programs().join(format!("{name}.exe")),
+            false => self.programs().join(name),
         }
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.0.join(if cfg!(windows) { "Scripts" } else { "bin" })
     }
 }
 

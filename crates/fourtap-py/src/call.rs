@@ -113,9 +113,11 @@ pub fn forward<'py>(
         Some(cuda) => py.detach(|| msda::forward(&Backend::Cuda(cuda), inputs, result)),
         None => {
             let problem = Problem::new(&inputs).map_err(|error| raise(py, error))?;
+            let sizes = problem.sizes();
+            let elements = sizes.samples().saturating_mul(sizes.channels);
             let workers = framework.threads(py)?;
             py.detach(|| {
-                threads::run(workers, problem.sizes(), |cpu| {
+                threads::run(workers, elements, |cpu| {
                     msda::forward(&Backend::Cpu(cpu), inputs, result)
                 })
             })
@@ -201,9 +203,12 @@ pub fn backward<'py>(
         Some(_) => 1,
         None => framework.threads(py)?,
     };
+    // However few samples there are, every pixel's gradient is written.
+    let pixels = sizes.images * sizes.pixels * sizes.heads;
+    let elements = (sizes.samples().saturating_add(pixels)).saturating_mul(sizes.channels);
     py.detach(|| match cuda {
         Some(cuda) => msda::backward(&Backend::Cuda(cuda), inputs, of_out, gradients),
-        None => threads::run(workers, &sizes, |cpu| {
+        None => threads::run(workers, elements, |cpu| {
             msda::backward(&Backend::Cpu(cpu), inputs, of_out, gradients)
         }),
     })

@@ -2,6 +2,7 @@
 
 use fourtap::msda::{CudaLevels, LevelTable, Levels};
 use fourtap::{Error, Place};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors::{Kind, raise, unexpected};
@@ -225,18 +226,23 @@ fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     };
     let mut numbers = Vec::new();
     for pair in shapes.try_iter().map_err(refused)? {
-        let pair: [i64; 2] = pair
-            .and_then(|pair| {
-                let pair: Vec<i64> = pair
-                    .try_iter()?
-                    .map(|number| number?.extract())
-                    .collect::<PyResult<_>>()?;
-                <[i64; 2]>::try_from(pair).map_err(|_| pyo3::exceptions::PyValueError::new_err(()))
-            })
-            .map_err(refused)?;
-        numbers.extend(pair);
+        let pair = pair.map_err(refused)?;
+        // Tuples, the usual case, are read without going round by an iterator.
+        let (height, width): (i64, i64) = match pair.extract() {
+            Ok(pair) => pair,
+            Err(_) => any_pair(&pair).map_err(refused)?,
+        };
+        numbers.extend([height, width]);
     }
     Ok(numbers)
+}
+
+fn any_pair(pair: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
+    let numbers = pair.try_iter()?.map(|number| number?.extract());
+    match *numbers.collect::<PyResult<Vec<i64>>>()? {
+        [height, width] => Ok((height, width)),
+        _ => Err(PyValueError::new_err("not a pair")),
+    }
 }
 
 fn shown(object: &Bound<'_, PyAny>) -> String {

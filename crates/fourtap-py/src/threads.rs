@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use fourtap::cpu::{Cpu, Tuning};
-use fourtap::msda::Sizes;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 struct Node {
@@ -19,12 +18,10 @@ struct Node {
 
 static POOLS: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Runs `work` with so many threads, on the calling one alone if that is enough.
-pub fn run<T: Send>(threads: usize, sizes: &Sizes, work: impl FnOnce(Cpu) -> T + Send) -> T {
+/// Runs `work`, which computes so many elements, with so many threads, on the calling one alone if that is enough.
+pub fn run<T: Send>(threads: usize, elements: usize, work: impl FnOnce(Cpu) -> T + Send) -> T {
     let tuning = Tuning::default();
-    let pixels = sizes.images * sizes.pixels * sizes.heads;
-    let weight = sizes.samples().saturating_add(pixels);
-    let small = weight.saturating_mul(sizes.channels) < tuning.serial_work;
+    let small = elements < tuning.serial_work;
     let pool = if threads <= 1 || small {
         None
     } else {
