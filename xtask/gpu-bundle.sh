@@ -51,7 +51,7 @@ for part in $parts; do
         ;;
     python)
         # Needs a python3 with PyTorch and transformers; pytest is here.
-        (cd "$here/python-tests" && PYTHONPATH="$here/python" python3 -m pytest -q -p no:cacheprovider --durations=10 .) \
+        (cd "$here/python-tests" && PYTHONPATH="$here/python" python3 -m pytest -p no:cacheprovider --durations=10 .) \
             >"$results/python.log" 2>&1 || failed=1
         tail -n 25 "$results/python.log"
         ;;
