@@ -82,7 +82,7 @@ def time_pytorch(inputs, direction, repeats):
             begin = time.perf_counter()
             out.backward(inputs["grad_out"])
             seconds.append(time.perf_counter() - begin)
-            results = {name: argument.grad for name, argument in zip(GRADIENTS.values(), arguments)}
+            results = {name: argument.grad for name, argument in zip(GRADIENTS.values(), arguments, strict=True)}
     return seconds, results
 
 
@@ -136,9 +136,11 @@ def main():
             for direction in DIRECTIONS:
                 pytorch, fourtap = [], {"f32": [], "f16": [], "bf16": []}
                 for turn in range(options.rounds):
-                    print(f"\r{distribution} {direction}: turn {turn + 1} of {options.rounds} ", end="", file=sys.stderr)
+                    print(
+                        f"\r{distribution} {direction}: turn {turn + 1} of {options.rounds} ", end="", file=sys.stderr
+                    )
                     pytorch += time_pytorch(inputs, direction, options.repeats)[0]
-                    for dtype, one in zip(fourtap, (file, *halves.values())):
+                    for dtype, one in zip(fourtap, (file, *halves.values()), strict=True):
                         record = time_fourtap(options.program, one, direction)
                         fourtap[dtype] += [sample / 1e3 for sample in record["samples_ms"]]
                 device = record["device"]

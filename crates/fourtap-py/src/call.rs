@@ -1,87 +1,14 @@
 //! A call from Python: tensors described, results made, the library run without Python's lock.
 
-use fourtap::msda::{self, Gradients, Inputs, Problem};
+use fourtap::msda::{self, Gradients, Problem};
 use fourtap::{Backend, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::raise;
 use crate::frameworks::Framework;
-use crate::levels::Held;
-use crate::tensor::Tensor;
+use crate::operands::{Known, Operands};
 use crate::threads;
-
-/// What the operator reads, as Python holds it.
-pub struct Operands<'a, 'py> {
-    pub value: &'a Bound<'py, PyAny>,
-    pub spatial_shapes: &'a Bound<'py, PyAny>,
-    pub level_start_index: Option<&'a Bound<'py, PyAny>>,
-    pub sampling_locations: &'a Bound<'py, PyAny>,
-    pub attention_weights: &'a Bound<'py, PyAny>,
-}
-
-/// Descriptions of value, locations and weights, as far as somebody has made them already.
-pub type Known = [Option<Tensor>; 3];
-
-/// The same, described.
-struct Described<'py> {
-    value: Tensor,
-    levels: Held<'py>,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-}
-
-impl Described<'_> {
-    /// Those of `out`, as far as a look at two tensors tells.
-    fn sizes_of_out(&self) -> Option<[usize; 3]> {
-        match (&*self.value.sizes, &*self.sampling_locations.sizes) {
-            (&[n, _, m, d], &[images, q, heads, _, _, _]) if n == images && m == heads => {
-                Some([n, q, m.checked_mul(d)?])
-            }
-            _ => None,
-        }
-    }
-}
-
-impl<'py> Operands<'_, 'py> {
-    fn describe(&self, framework: &impl Framework, known: Known) -> PyResult<Described<'py>> {
-        let describe = |name, object, known: Option<Tensor>| match known {
-            Some(tensor) => Ok(tensor),
-            None => framework.describe(name, object),
-        };
-        let [value, locations, weights] = known;
-        let value = describe("value", self.value, value)?;
-        Ok(Described {
-            levels: Held::new(
-                framework,
-                value.place,
-                self.spatial_shapes,
-                self.level_start_index,
-            )?,
-            sampling_locations: describe("sampling_locations", self.sampling_locations, locations)?,
-            attention_weights: describe("attention_weights", self.attention_weights, weights)?,
-            value,
-        })
-    }
-
-    /// As the library takes them.
-    ///
-    /// # Safety
-    /// The operands stay alive and unchanged until the work of the call that gets this is done.
-    unsafe fn inputs<'a>(&self, described: &'a Described<'_>) -> PyResult<Inputs<'a>> {
-        let view = |tensor: &Tensor, object| -> PyResult<_> {
-            let layout = tensor.layout(object)?;
-            // SAFETY: as the caller promises.
-            Ok(unsafe { tensor.view(layout) })
-        };
-        Ok(Inputs {
-            value: view(&described.value, self.value)?,
-            levels: described.levels.table(),
-            sampling_locations: view(&described.sampling_locations, self.sampling_locations)?,
-            attention_weights: view(&described.attention_weights, self.attention_weights)?,
-        })
-    }
-}
 
 /// Attention, written to `out` or to a new tensor.
 pub fn forward<'py>(

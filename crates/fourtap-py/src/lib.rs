@@ -4,6 +4,7 @@ mod call;
 mod errors;
 mod frameworks;
 mod levels;
+mod operands;
 mod tensor;
 mod threads;
 
@@ -12,9 +13,9 @@ use std::ffi::OsString;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use call::{Known, Operands};
 use frameworks::numpy::NumPy;
 use frameworks::torch::Torch;
+use operands::{Known, Operands};
 
 /// See `_native.pyi` for what each function promises.
 #[pymodule(gil_used = true)]

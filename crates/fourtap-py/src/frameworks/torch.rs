@@ -9,8 +9,8 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::Framework;
 use super::dlpack::Exchange;
-use crate::call::{Known, Operands};
 use crate::errors::{Kind, unexpected};
+use crate::operands::{Known, Operands};
 use crate::tensor::{Element, Tensor};
 
 /// What is asked of PyTorch again and again, looked up once.

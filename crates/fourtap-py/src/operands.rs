@@ -1,0 +1,80 @@
+//! What a call from Python is made of: tensors as Python holds them, and as they were described.
+
+use fourtap::msda::Inputs;
+use pyo3::prelude::*;
+
+use crate::frameworks::Framework;
+use crate::levels::Held;
+use crate::tensor::Tensor;
+
+/// What the operator reads, as Python holds it.
+pub struct Operands<'a, 'py> {
+    pub value: &'a Bound<'py, PyAny>,
+    pub spatial_shapes: &'a Bound<'py, PyAny>,
+    pub level_start_index: Option<&'a Bound<'py, PyAny>>,
+    pub sampling_locations: &'a Bound<'py, PyAny>,
+    pub attention_weights: &'a Bound<'py, PyAny>,
+}
+
+/// Descriptions of value, locations and weights, as far as somebody has made them already.
+pub type Known = [Option<Tensor>; 3];
+
+/// The same, described.
+pub struct Described<'py> {
+    pub value: Tensor,
+    pub levels: Held<'py>,
+    pub sampling_locations: Tensor,
+    pub attention_weights: Tensor,
+}
+
+impl Described<'_> {
+    /// Those of `out`, as far as a look at two tensors tells.
+    pub fn sizes_of_out(&self) -> Option<[usize; 3]> {
+        match (&*self.value.sizes, &*self.sampling_locations.sizes) {
+            (&[n, _, m, d], &[images, q, heads, _, _, _]) if n == images && m == heads => {
+                Some([n, q, m.checked_mul(d)?])
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'py> Operands<'_, 'py> {
+    pub fn describe(&self, framework: &impl Framework, known: Known) -> PyResult<Described<'py>> {
+        let describe = |name, object, known: Option<Tensor>| match known {
+            Some(tensor) => Ok(tensor),
+            None => framework.describe(name, object),
+        };
+        let [value, locations, weights] = known;
+        let value = describe("value", self.value, value)?;
+        Ok(Described {
+            levels: Held::new(
+                framework,
+                value.place,
+                self.spatial_shapes,
+                self.level_start_index,
+            )?,
+            sampling_locations: describe("sampling_locations", self.sampling_locations, locations)?,
+            attention_weights: describe("attention_weights", self.attention_weights, weights)?,
+            value,
+        })
+    }
+
+    /// As the library takes them.
+    ///
+    /// # Safety
+    /// The operands stay alive and unchanged until the work of the call that gets this is done.
+    pub unsafe fn inputs<'a>(&self, described: &'a Described<'_>) -> PyResult<Inputs<'a>> {
+        let view = |tensor: &Tensor, object| -> PyResult<_> {
+            let layout = tensor.layout(object)?;
+            // SAFETY: as the caller promises.
+            Ok(unsafe { tensor.view(layout) })
+        };
+        Ok(Inputs {
+            value: view(&described.value, self.value)?,
+            levels: described.levels.table(),
+            sampling_locations: view(&described.sampling_locations, self.sampling_locations)?,
+            attention_weights: view(&described.attention_weights, self.attention_weights)?,
+        })
+    }
+}
