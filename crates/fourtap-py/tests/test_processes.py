@@ -86,13 +86,15 @@ def test_other_threads_run_while_a_call_computes() -> None:
 
     thread = threading.Thread(target=tick)
     thread.start()
-    began = time.perf_counter()
-    fourtap.ms_deform_attn(value, shapes, locations, weights)
-    ended = time.perf_counter()
+    calls: list[tuple[float, float]] = []
+    while len(calls) < 3 or sum(ended - began for began, ended in calls) < 0.2:
+        began = time.perf_counter()
+        fourtap.ms_deform_attn(value, shapes, locations, weights)
+        calls.append((began, time.perf_counter()))
     done.set()
     thread.join()
     # With the interpreter's lock held all along there would be none.
-    assert sum(began < at < ended for at in ticks) >= 3
+    assert sum(began < at < ended for at in ticks for began, ended in calls) >= 3
 
 
 def test_a_process_ends_though_its_pool_has_threads() -> None:
