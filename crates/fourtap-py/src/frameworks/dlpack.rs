@@ -1,5 +1,5 @@
-//! DLPack's exchange of tensors by C functions (DLPack 1.3, PyTorch from 2.10 on): a tensor is described in a few
-//! nanoseconds, where asking for its attributes one by one takes a microsecond.
+//! DLPack's exchange of tensors by C functions (DLPack 1.3, PyTorch from 2.10 on): a tensor is described by
+//! one call, where its attributes would have to be asked for one by one.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;

@@ -24,7 +24,7 @@ pub struct Torch {
     threads: Py<PyAny>,
     /// None in a PyTorch built without CUDA.
     raw_stream: Option<Py<PyAny>>,
-    /// What compiled code allocates with: a quarter of `new_empty`'s time. None in other versions, or without CUDA.
+    /// What compiled code allocates with, quicker than `new_empty`. None in other versions, or without CUDA.
     empty_on_current_device: Option<Py<PyAny>>,
     /// None before PyTorch 2.10.
     exchange: Option<Exchange>,
