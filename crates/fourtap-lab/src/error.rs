@@ -55,6 +55,13 @@ pub enum Error {
     /// A workload file does not say what it must.
     #[error("{origin}: {found}")]
     Workload { origin: String, found: String },
+    /// A results file does not hold what it must.
+    #[error("{}{}: expected records of fourtap, found {found}", .file.display(), .line.map_or(String::new(), |line| format!(", line {line}")))]
+    Records {
+        file: PathBuf,
+        line: Option<usize>,
+        found: String,
+    },
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
@@ -177,6 +184,9 @@ impl Error {
             }
             Error::NothingSelected { .. } => {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
+            }
+            Error::Records { .. } => {
+                "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {

@@ -12,6 +12,8 @@ mod machine;
 mod measure;
 mod nearest;
 mod output;
+mod probe;
+mod program;
 mod record;
 mod selection;
 mod statistics;
@@ -28,6 +30,8 @@ use std::ffi::OsString;
 use clap::Parser;
 
 pub use exit::ExitCode;
+
+pub use program::run_by;
 
 /// Does what these words say, the first being the program's name, and prints what comes of it.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {

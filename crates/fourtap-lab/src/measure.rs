@@ -29,7 +29,7 @@ pub fn repeat(budget: Duration, mut once: impl FnMut() -> Result<f64>) -> Result
     let started = Instant::now();
     loop {
         samples.push(once()?);
-        let certain = || Summary::of(&samples).relative_spread() <= NARROW;
+        let certain = || Summary::of(&samples).uncertainty() <= NARROW;
         let spent = started.elapsed() >= budget || samples.len() >= MOST_SAMPLES;
         if samples.len() >= FEWEST_SAMPLES && (spent || certain()) {
             return Ok(samples);

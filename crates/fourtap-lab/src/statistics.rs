@@ -9,39 +9,71 @@ pub struct Summary {
     pub low: f64,
     /// Upper end.
     pub high: f64,
+    /// Width of the middle half of the samples, as a share of the median.
+    pub spread: f64,
 }
 
-/// With fewer samples not even the whole range is a 95 % confidence interval.
-pub const FEWEST_SAMPLES: usize = 6;
+/// With 6 samples the whole range is a 95 % confidence interval of the median. It takes 12 before `compare` can be sure
+/// of a difference when it looks at a hundred benchmarks at once.
+pub const FEWEST_SAMPLES: usize = 12;
+
+/// How sure the intervals in records are.
+const CONFIDENCE: f64 = 0.95;
 
 impl Summary {
     /// Of at least one sample. The interval is made of order statistics, so it assumes nothing about how timings are
     /// distributed: with outliers to one side, as timings have, an interval of mean and deviation would lie.
     pub fn of(samples: &[f64]) -> Self {
-        let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let (count, outside) = (sorted.len(), samples_outside(sorted.len()));
-        let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
+        let sorted = sorted(samples);
+        let median = middle(&sorted);
+        let (low, high) = around_median(&sorted, CONFIDENCE);
+        let count = sorted.len();
+        let quarter = (count - 1) / 4;
         Summary {
             median,
-            low: sorted[outside],
-            high: sorted[count - 1 - outside],
+            low,
+            high,
+            spread: (sorted[count - 1 - quarter] - sorted[quarter]) / median,
         }
     }
 
     /// Half the width of the interval, as a share of the median.
-    pub fn relative_spread(&self) -> f64 {
+    pub fn uncertainty(&self) -> f64 {
         (self.high - self.low) / 2.0 / self.median
     }
 }
 
-/// How many samples to leave out at each end so that the rest spans the median in 95 of 100 cases: each sample lies
-/// below it with probability 1/2.
-fn samples_outside(count: usize) -> usize {
+/// The median, and an interval that holds the true one with at least this `confidence`, as far as there are samples
+/// enough: else the whole range.
+pub fn median_interval(samples: &[f64], confidence: f64) -> (f64, f64, f64) {
+    let sorted = sorted(samples);
+    let (low, high) = around_median(&sorted, confidence);
+    (middle(&sorted), low, high)
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    let count = sorted.len();
+    (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0
+}
+
+fn around_median(sorted: &[f64], confidence: f64) -> (f64, f64) {
+    let outside = samples_outside(sorted.len(), confidence);
+    (sorted[outside], sorted[sorted.len() - 1 - outside])
+}
+
+/// How many samples to leave out at each end so that the rest spans the median as often as `confidence` says: each
+/// sample lies below it with probability 1/2.
+fn samples_outside(count: usize, confidence: f64) -> usize {
     let mut probability = 0.5f64.powi(count as i32);
     let mut below = probability;
     let mut outside = 0;
-    while 2.0 * below <= 0.05 && 2 * outside + 2 < count {
+    while 2.0 * below <= 1.0 - confidence && 2 * outside + 2 < count {
         probability *= (count - outside) as f64 / (outside + 1) as f64;
         below += probability;
         outside += 1;
@@ -62,7 +94,8 @@ mod tests {
             Summary {
                 median: 7.0,
                 low: 7.0,
-                high: 7.0
+                high: 7.0,
+                spread: 0.0
             }
         );
     }
@@ -83,13 +116,17 @@ mod tests {
             (100, 40),
         ];
         for (count, rank) in tables {
-            assert_eq!(samples_outside(count), rank - 1, "{count} samples");
+            assert_eq!(
+                samples_outside(count, CONFIDENCE),
+                rank - 1,
+                "{count} samples"
+            );
         }
     }
 
     #[test]
     fn few_samples_give_their_whole_range() {
-        for count in 1..=FEWEST_SAMPLES {
+        for count in 1..=6 {
             let samples: Vec<f64> = (0..count).map(|x| x as f64).collect();
             let summary = Summary::of(&samples);
             assert_eq!((summary.low, summary.high), (0.0, count as f64 - 1.0));
@@ -119,7 +156,8 @@ mod tests {
             Summary {
                 median: 1.0,
                 low: 1.0,
-                high: 1.0
+                high: 1.0,
+                spread: 0.0
             }
         );
     }

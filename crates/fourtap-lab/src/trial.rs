@@ -66,6 +66,14 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// What computes it in host memory.
+    pub fn on_cpu_in_words(&self) -> String {
+        match &self.backend {
+            Backend::Cpu(cpu) => format!("cpu, {}", cpu.simd().name()),
+            _ => "cpu".to_string(),
+        }
+    }
+
     /// What was checked.
     pub fn problem(&self) -> &Problem {
         &self.problem

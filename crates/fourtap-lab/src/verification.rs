@@ -22,10 +22,33 @@ const PIXELS: usize = 24;
 /// What was compared, and how near it came.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
+    /// Whether the result is right.
+    pub passed: bool,
+    /// In words, what is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
     /// Rows (image, query, head), and of grad_value (image, pixel, head), compared.
     pub rows: usize,
     /// Each tensor of the result.
     pub tensors: Vec<Nearness>,
+}
+
+impl Verification {
+    /// Of a result that is wrong, in words.
+    pub fn failed(found: String) -> Self {
+        Verification {
+            passed: false,
+            found: Some(found),
+            rows: 0,
+            tensors: Vec::new(),
+        }
+    }
+
+    /// The worst tensor's distance to the oracle over its length, in the 2-norm.
+    pub fn relative_error(&self) -> f64 {
+        let errors = self.tensors.iter().map(|tensor| tensor.relative_error);
+        errors.fold(0.0, f64::max)
+    }
 }
 
 /// How near the oracle a tensor is.
@@ -48,16 +71,12 @@ pub struct Nearness {
 /// One row of a result, with what the oracle and the naive implementation say.
 type Row = (Vec<f64>, Vec<Sum<f64>>, Vec<Sum<f32>>);
 
-/// Compares what `trial` computed into `outputs`. The inner error says in words what is wrong.
-pub fn verify(
-    trial: &Trial<'_>,
-    outputs: &[Array],
-    seed: u64,
-) -> Result<std::result::Result<Verification, String>> {
+/// Compares what `trial` computed into `outputs`.
+pub fn verify(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Verification> {
     let names = trial.output_names();
     for (name, output) in names.iter().zip(outputs) {
         if let Some(element) = output.find_nan() {
-            return Ok(Err(format!(
+            return Ok(Verification::failed(format!(
                 "{name}: element {element} is NaN, or was never written"
             )));
         }
@@ -76,7 +95,7 @@ pub fn verify(
         let naive: Vec<_> = rows.iter().flat_map(|row| row.2.iter().copied()).collect();
         let judgement = judge(pass, output.dtype(), &found, &oracle, &naive);
         if !judgement.passed() {
-            return Ok(Err(format!(
+            return Ok(Verification::failed(format!(
                 "{name}: {:e} where the oracle says {:e}; off by {:.3e}, allowed {:.3e}; in the 2-norm {:.3e}, \
                  allowed {:.3e}",
                 judgement.found,
@@ -98,7 +117,12 @@ pub fn verify(
     }
     // The gradients of locations and weights are of the same rows.
     let rows = compared.iter().take(2).map(Vec::len).sum();
-    Ok(Ok(Verification { rows, tensors }))
+    Ok(Verification {
+        passed: true,
+        found: None,
+        rows,
+        tensors,
+    })
 }
 
 fn forward_rows(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Vec<Vec<Row>>> {
@@ -242,7 +266,7 @@ mod tests {
     fn accepts_right_results() {
         each_trial(|trial, outputs| {
             let verified = verify(trial, &outputs, 0).unwrap();
-            assert!(verified.is_ok(), "{:?}: {verified:?}", trial.problem());
+            assert!(verified.passed, "{:?}: {verified:?}", trial.problem());
         });
     }
 
@@ -250,7 +274,7 @@ mod tests {
     fn refuses_results_never_written() {
         each_trial(|trial, mut outputs| {
             *outputs.last_mut().unwrap() = trial.outputs().unwrap().pop().unwrap();
-            let found = verify(trial, &outputs, 0).unwrap().unwrap_err();
+            let found = verify(trial, &outputs, 0).unwrap().found.unwrap();
             assert!(found.contains("never written"), "{found}");
         });
     }
@@ -289,7 +313,7 @@ mod tests {
                     .elements_mut::<f32>()
                     .iter_mut()
                     .for_each(|element| *element *= 1.001);
-                let found = verify(&trial, &outputs, 0).unwrap().unwrap_err();
+                let found = verify(&trial, &outputs, 0).unwrap().found.unwrap();
                 assert!(found.starts_with(name), "{name}: {found}");
             }
         }

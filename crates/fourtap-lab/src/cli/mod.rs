@@ -1,7 +1,12 @@
 //! What can be typed.
 
 mod choices;
+mod compare;
+mod explain;
 mod kernels;
+mod probe;
+mod profile;
+mod report;
 
 use std::path::PathBuf;
 
@@ -11,7 +16,12 @@ use clap_complete::Shell;
 pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
 };
+pub use compare::CompareArgs;
+pub use explain::ExplainArgs;
 pub use kernels::{BakeArgs, CacheAction, CacheArgs};
+pub use probe::ProbeArgs;
+pub use profile::ProfileArgs;
+pub use report::ReportArgs;
 
 /// More threads than any machine has cores only exhausts the system.
 const MOST_THREADS: i64 = 4096;
@@ -42,6 +52,16 @@ pub enum Command {
     Run(RunArgs),
     /// Verify against the oracle on a sample, then time
     Bench(BenchArgs),
+    /// Compare two sets of results, benchmark by benchmark
+    Compare(CompareArgs),
+    /// Measure what the hardware can do at most
+    Probe(ProbeArgs),
+    /// Say what a workload costs, what limits it and why
+    Explain(ExplainArgs),
+    /// Read the hardware counters of a workload, and what they say
+    Profile(ProfileArgs),
+    /// Write a page about results, with charts
+    Report(ReportArgs),
     /// Hold random problems to the f64 oracle, every element compared
     Check(CheckArgs),
     /// Say what this machine has and what is missing

@@ -4,7 +4,12 @@ mod bake;
 mod bench;
 mod cache;
 mod check;
+mod compare;
 mod doctor;
+mod explain;
+mod probe;
+mod profile;
+mod report;
 mod run;
 
 use crate::exit::ExitCode;
@@ -31,6 +36,11 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(arguments) => run::execute(&arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
+        Command::Compare(arguments) => compare::execute(&arguments),
+        Command::Probe(arguments) => probe::execute(&arguments),
+        Command::Explain(arguments) => explain::execute(&arguments),
+        Command::Profile(arguments) => profile::execute(&arguments),
+        Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),
         Command::Cache(arguments) => cache::execute(&arguments),

@@ -9,19 +9,8 @@ use fourtap::cuda::jit::{self, Architecture, Program};
 
 use super::stopwatch::Stopwatch;
 use crate::error::{Error, Result};
-
-/// A ceiling's timings.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    /// What it is called.
-    pub name: &'static str,
-    /// Bytes of the memory it works on.
-    pub buffer_bytes: u64,
-    /// Bytes it moves in one repetition.
-    pub moved_bytes: u64,
-    /// Milliseconds of each.
-    pub samples_ms: Vec<f64>,
-}
+use crate::record::ProbeRecord;
+use crate::target::Device;
 
 /// A copy of this size leaves no part of it to the second-level cache.
 const COPIED_BYTES: usize = 1 << 30;
@@ -32,7 +21,7 @@ const COPY_THREADS: u32 = 512;
 const COPY_BLOCKS: u32 = 4;
 
 /// Copies device memory; bytes read and bytes written both count.
-pub fn copy(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
+pub fn copy(stopwatch: &Stopwatch, device: &Device, budget: Duration) -> Result<ProbeRecord> {
     let context = stopwatch.cuda().context();
     let bytes = COPIED_BYTES.min(context.memory_info()?.free / 4);
     let bytes = bytes / VECTOR_BYTES * VECTOR_BYTES;
@@ -51,12 +40,12 @@ pub fn copy(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
             found: format!("{:#x}", copied[at]),
         });
     }
-    Ok(Probe {
-        name: "copy",
-        buffer_bytes: bytes as u64,
-        moved_bytes: 2 * bytes as u64,
-        samples_ms: hot.samples_ms,
-    })
+    let what = "copy device memory; bytes read and bytes written both count";
+    Ok(
+        ProbeRecord::ceiling("copy", what, device, 2 * bytes as u64, hot.timing)
+            .verified("every byte of the copy")
+            .with("buffer_bytes", bytes),
+    )
 }
 
 /// Queues the copy of one buffer to another of the same size.
@@ -113,7 +102,7 @@ const CHECKED_BLOCKS: u32 = 2;
 const CHECKED_ROUNDS: u32 = 5;
 
 /// Reads random 64-byte segments of a buffer in the first-level cache, after a small case gave the sums it must.
-pub fn gather(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
+pub fn gather(stopwatch: &Stopwatch, device: &Device, budget: Duration) -> Result<ProbeRecord> {
     let cuda = stopwatch.cuda();
     let (context, facts) = (cuda.context(), cuda.device().facts());
     let kernel = kernel(cuda, &GATHER)?;
@@ -136,12 +125,13 @@ pub fn gather(stopwatch: &Stopwatch, budget: Duration) -> Result<Probe> {
         queue(cuda, &kernel, &data, &sums, blocks, ROUNDS)
     })?;
     let loads = u64::from(blocks * THREADS) * u64::from(ROUNDS * LOADS_IN_FLIGHT);
-    Ok(Probe {
-        name: "gather",
-        buffer_bytes: u64::from(GATHERED_BYTES),
-        moved_bytes: loads * u64::from(LOAD_BYTES),
-        samples_ms: hot.samples_ms,
-    })
+    let what = "read random 64-byte segments of a buffer that the first-level cache holds";
+    let moved = loads * u64::from(LOAD_BYTES);
+    Ok(
+        ProbeRecord::ceiling("gather-64-l1", what, device, moved, hot.timing)
+            .verified("every thread's sum of a small case")
+            .with("buffer_bytes", GATHERED_BYTES),
+    )
 }
 
 impl Source {

@@ -3,10 +3,11 @@
 mod array;
 mod ceiling;
 mod mode;
+mod nvml;
 mod stopwatch;
 mod trial;
 
-pub use ceiling::{Probe, copy, gather};
+pub use ceiling::{copy, gather};
 pub use mode::Mode;
-pub use stopwatch::{Hot, Stopwatch};
-pub use trial::{DeviceTrial, Explained};
+pub use stopwatch::{Stopwatch, Timed};
+pub use trial::DeviceTrial;

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, CaptureMode, Event, OwnedStream, Stream};
+use fourtap::cuda::driver::{CaptureMode, Event, OwnedStream, Stream};
 
+use super::nvml::Sensors;
 use crate::error::Result;
 use crate::measure::repeat;
+use crate::record::{Conditions, Timing};
 
 /// Milliseconds that one replay of a graph shall take: long beside the microsecond its launch is uncertain by.
 const REPLAY_MS: f64 = 3.0;
@@ -20,19 +22,13 @@ const WARM_UP_LAUNCHES: u32 = 3;
 /// How long to replay before the first that counts: an idle device's clocks are low.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// To overwrite the second-level cache, write this many times its size.
-const FLUSH: usize = 4;
-
-/// The least to write, where the driver does not say how large that cache is.
-const FLUSH_LEAST: usize = 64 << 20;
-
-/// Timings with everything where the launch before left it.
+/// What was timed, and how the device was meanwhile.
 #[derive(Clone, Debug)]
-pub struct Hot {
-    /// Launches timed together.
-    pub launches: u32,
+pub struct Timed {
     /// Milliseconds a launch.
-    pub samples_ms: Vec<f64>,
+    pub timing: Timing,
+    /// Clocks and the like.
+    pub conditions: Conditions,
 }
 
 /// A device, a stream of its own, and what is needed to time work on it.
@@ -43,7 +39,7 @@ pub struct Stopwatch {
     cuda: Cuda,
     start: Event,
     end: Event,
-    scratch: Buffer,
+    sensors: Sensors,
     /// After `cuda`, which works on it.
     stream: OwnedStream,
 }
@@ -54,14 +50,13 @@ impl Stopwatch {
         let context = cuda.context();
         // Non-blocking: the default stream refuses to be captured, and others would wait for it.
         let stream = OwnedStream::new(context, true)?;
-        let l2 = cuda.device().facts().l2_bytes as usize;
         Ok(Stopwatch {
             // SAFETY: made on the same device just now. It lives as long as this, which keeps the result to itself but
             // for the length of a call.
             cuda: unsafe { cuda.on_stream(stream.stream().as_raw()) },
             start: Event::timing(context)?,
             end: Event::timing(context)?,
-            scratch: Buffer::alloc(context, (FLUSH * l2).max(FLUSH_LEAST))?,
+            sensors: Sensors::of(&cuda.device().facts().pci_bus_id),
             stream,
         })
     }
@@ -77,18 +72,35 @@ impl Stopwatch {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Times the work again and again, many launches at a time: what the caches can hold stays there.
+    /// Times the same work again and again: what the caches can hold stays there.
+    pub fn hot(
+        &self,
+        budget: Duration,
+        mut work: impl FnMut(&Cuda) -> Result<()>,
+    ) -> Result<Timed> {
+        self.in_turn(budget, 1, |cuda, _| work(cuda))
+    }
+
+    /// Times work on so many `sets` of inputs, one after another, again and again.
     ///
     /// Launches are replayed as a graph, because a kernel of a few microseconds ends before the host has launched the
     /// next.
-    pub fn hot(&self, budget: Duration, mut work: impl FnMut(&Cuda) -> Result<()>) -> Result<Hot> {
+    pub fn in_turn(
+        &self,
+        budget: Duration,
+        sets: u32,
+        mut work: impl FnMut(&Cuda, u32) -> Result<()>,
+    ) -> Result<Timed> {
         let _entered = self.cuda.context().enter()?;
         let stream = self.stream.stream();
-        let mut several = |count: u32| (0..count).try_for_each(|_| work(&self.cuda));
-        several(WARM_UP_LAUNCHES)?;
+        let mut several =
+            |count: u32| (0..count).try_for_each(|turn| work(&self.cuda, turn % sets));
+        several(WARM_UP_LAUNCHES.max(sets))?;
         let together = self.elapsed(|_| several(WARM_UP_LAUNCHES))?;
         let one = (together / f64::from(WARM_UP_LAUNCHES)).max(1e-4);
         let launches = (REPLAY_MS / one).clamp(1.0, MOST_LAUNCHES) as u32;
+        // Each set as often as any other.
+        let launches = launches.next_multiple_of(sets);
 
         stream.begin_capture(CaptureMode::ThreadLocal)?;
         let recorded = several(launches);
@@ -103,30 +115,17 @@ impl Stopwatch {
         while started.elapsed() < WARM_UP {
             replay()?;
         }
+        let before = self.sensors.read();
         let samples_ms = repeat(budget, || Ok(replay()? / f64::from(launches)))?;
-        Ok(Hot {
-            launches,
-            samples_ms,
+        let after = self.sensors.read();
+        Ok(Timed {
+            timing: Timing {
+                launches_a_sample: launches,
+                input_sets: sets,
+                ..Timing::of(samples_ms)
+            },
+            conditions: Conditions { before, after },
         })
-    }
-
-    /// Times single launches, each after the second-level cache was overwritten.
-    ///
-    /// Nobody waits in between: while the device overwrites, the host queues the launch, so that its own time does not
-    /// count.
-    pub fn cold(
-        &mut self,
-        budget: Duration,
-        mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<Vec<f64>> {
-        let _entered = self.cuda.context().enter()?;
-        let mut once = || {
-            self.scratch.fill(0, self.stream.stream())?;
-            let (start, end) = (&self.start, &self.end);
-            between(start, end, self.stream.stream(), |_| work(&self.cuda))
-        };
-        once()?;
-        repeat(budget, once)
     }
 
     fn elapsed(&self, work: impl FnOnce(Stream<'_>) -> Result<()>) -> Result<f64> {

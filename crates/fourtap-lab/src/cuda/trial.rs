@@ -1,14 +1,19 @@
 //! A trial whose tensors are on a CUDA device.
 
+use std::collections::BTreeMap;
+
 use fourtap::cuda::driver::{Buffer, Context, Stream};
-use fourtap::cuda::msda::shipped;
+use fourtap::cuda::msda::{Plan, Specialised, shipped};
 use fourtap::cuda::{Cuda, jit};
 use fourtap::msda::{Inputs, LevelTable};
 use fourtap::{Backend, View};
 
+use serde_json::Value;
+
 use super::array::DeviceArray;
 use crate::array::Array;
 use crate::error::Result;
+use crate::record::KernelUsed;
 use crate::trial::{Trial, call, gradients};
 
 /// One pass over one problem, ready to be repeated on a device.
@@ -29,19 +34,6 @@ struct DeviceInputs {
     attention_weights: DeviceArray,
     /// Only backward has one.
     grad_out: Option<DeviceArray>,
-}
-
-/// The kernels that serve a call.
-#[derive(Clone, Debug)]
-pub struct Explained {
-    /// Their names and launches, or why they are no faster ones.
-    pub kernel: String,
-    /// Hash of the source, and of forward's also of all it was compiled with; of several one after another.
-    pub fingerprint: String,
-    /// Whether every run gives the same bits.
-    pub reproducible: bool,
-    /// Bytes backward works in; forward needs none.
-    pub workspace_bytes: Option<usize>,
 }
 
 impl<'a> DeviceTrial<'a> {
@@ -107,15 +99,18 @@ impl<'a> DeviceTrial<'a> {
     }
 
     /// Which kernels serve it.
-    pub fn explain(&mut self, cuda: &Cuda) -> Result<Explained> {
+    pub fn explain(&mut self, cuda: &Cuda) -> Result<KernelUsed> {
         let (inputs, grad_out) = self.inputs.views(self.host.inputs().levels);
         let Some(grad_out) = grad_out else {
             let plan = cuda.explain_forward(inputs, self.outputs[0].view_mut())?;
             let (major, minor) = cuda.device().compute_capability();
             let program = plan.kernel.program(jit::architecture_for(major, minor)?);
-            return Ok(Explained {
-                kernel: plan.to_string(),
-                fingerprint: program.fingerprint().to_string(),
+            return Ok(KernelUsed {
+                words: plan.to_string(),
+                fingerprint: Some(program.fingerprint().to_string()),
+                parameters: parameters(&plan),
+                asked: None,
+                mode: None,
                 reproducible: true,
                 workspace_bytes: None,
             });
@@ -126,13 +121,35 @@ impl<'a> DeviceTrial<'a> {
         let shipped = shipped();
         let used = shipped.iter().filter(|one| kernels.contains(&one.entry));
         let hashes: Vec<&str> = used.map(|one| one.source_hash.as_str()).collect();
-        Ok(Explained {
-            kernel: plan.to_string(),
-            fingerprint: hashes.join(" "),
+        Ok(KernelUsed {
+            words: plan.to_string(),
+            fingerprint: Some(hashes.join(" ")),
+            parameters: BTreeMap::new(),
+            asked: None,
+            mode: None,
             reproducible: plan.is_deterministic(),
             workspace_bytes: Some(plan.workspace_bytes()),
         })
     }
+}
+
+/// What forward's kernel was specialised and is launched with.
+fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
+    let mut named: BTreeMap<&str, Value> = BTreeMap::new();
+    named.insert("blocks", plan.blocks.into());
+    named.insert("threads", plan.threads.into());
+    if let Specialised::Gather(gather) = plan.kernel {
+        named.insert("samples_per_lane", gather.per_lane.into());
+        named.insert("split", gather.split.into());
+        named.insert("heads_together", gather.heads_together.into());
+        named.insert("phases", gather.phases.into());
+        named.insert("dense", gather.dense.into());
+        named.insert("alternate", gather.alternate.into());
+    }
+    let named = named.into_iter();
+    named
+        .map(|(name, value)| (name.to_string(), value))
+        .collect()
 }
 
 impl DeviceInputs {

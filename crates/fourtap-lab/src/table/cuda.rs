@@ -2,15 +2,15 @@
 
 use comfy_table::Table;
 
-use super::{VERIFIED, align_right, milliseconds, on_device, shortened, with_header};
+use super::{VERIFIED, align_right, milliseconds, on_device, or_dash, shortened, with_header};
 use crate::cli::Direction;
 use crate::cuda::Mode;
-use crate::record::{Beside, Ceiling, CudaResult, Record};
+use crate::record::{BenchRecord, ProbeRecord, Timing, billions_a_second};
 
 /// What the columns of both tables mean.
 const CAPTION: &str = "\
-hot: caches as the launch before left them; ±: half the 95 % confidence interval of its median;
-cold: second-level cache overwritten before. % of DRAM: time to copy what must move at least once.
+hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
+copies of them in turn, more than L2 holds. % of DRAM: time to copy what must move at least once.
 x ruler: how many times faster than one thread a channel. error: distance to the oracle over its
 length, in the 2-norm, of the worst tensor. Shares, ratios and x ruler are of hot.";
 
@@ -25,23 +25,33 @@ MB: workspace, given beforehand.";
 const FORWARD_NAME_WIDTH: usize = 18;
 const BACKWARD_NAME_WIDTH: usize = 15;
 
-/// Every result on CUDA a row.
-pub fn cuda_results(records: &[Record], ceilings: &[Ceiling; 2]) -> String {
-    let of_pass = |pass| -> Vec<(&Record, &CudaResult)> {
+/// A result that was right, and its hot timing.
+type Row<'a> = (&'a BenchRecord, &'a Timing);
+
+/// Every right result on CUDA a row.
+pub fn cuda_results(records: &[BenchRecord], ceilings: &[ProbeRecord]) -> String {
+    let of_pass = |pass| -> Vec<Row<'_>> {
         let records = records.iter().filter(|record| record.direction == pass);
         records
-            .filter_map(|record| Some((record, record.cuda.as_ref()?)))
+            .filter_map(|record| Some((record, record.hot.as_ref()?)))
             .collect()
     };
+    let ceiling = |name: &str| {
+        let found = ceilings.iter().find(|ceiling| ceiling.name == name);
+        found.and_then(|ceiling| ceiling.rate)
+    };
+    let (copy, gather) = (ceiling("copy"), ceiling("gather-64-l1"));
     let [forward, backward] = Direction::ALL.map(of_pass);
     let (mut text, mut captions) = (String::new(), CAPTION.to_string());
     if !forward.is_empty() {
-        text += &format!("Forward\n{}\n", forward_table(&forward));
+        let table = forward_table(&forward, copy, gather);
+        text += &format!("Forward\n{table}\n");
         captions += &format!("\n{FORWARD_CAPTION}");
     }
-    if let Some((_, first)) = backward.first() {
-        let mode = first.mode.map_or("", Mode::name);
-        text += &format!("Backward, {mode} mode\n{}\n", backward_table(&backward));
+    if let Some((first, _)) = backward.first() {
+        let mode = first.kernel.mode.map_or("", Mode::name);
+        let table = backward_table(&backward, copy);
+        text += &format!("Backward, {mode} mode\n{table}\n");
         captions += &format!("\n{BACKWARD_CAPTION}");
     }
     let device = on_device(records);
@@ -51,18 +61,17 @@ pub fn cuda_results(records: &[Record], ceilings: &[Ceiling; 2]) -> String {
         }
         _ => "",
     };
-    let [copy, gather] = ceilings;
+    let terabytes = |rate: Option<f64>| or_dash(rate.map(|rate| format!("{:.2}", rate / 1e3)));
     let ceilings = format!(
-        "Ceilings, measured in this run: {:.2} TB/s copying device memory; {:.2} TB/s reading random\n\
-         64-byte segments of {} KiB, which L1 holds.",
-        copy.gb_s / 1e3,
-        gather.gb_s / 1e3,
-        gather.buffer_bytes >> 10
+        "Ceilings, measured in this run: {} TB/s copying device memory; {} TB/s reading random\n\
+         64-byte segments that L1 holds.",
+        terabytes(copy),
+        terabytes(gather),
     );
     format!("{text}{device}{coordinates}{ceilings}\n{VERIFIED}\n{captions}\n")
 }
 
-fn forward_table(results: &[(&Record, &CudaResult)]) -> Table {
+fn forward_table(rows: &[Row<'_>], copy: Option<f64>, gather: Option<f64>) -> Table {
     let mut table = with_header(&[
         "workload",
         "dtype",
@@ -76,26 +85,26 @@ fn forward_table(results: &[(&Record, &CudaResult)]) -> Table {
         "x\nruler",
         "error",
     ]);
-    for (record, cuda) in results {
-        let share = cuda.share_of_gather_ceiling;
+    for (record, hot) in rows {
+        let gathered = billions_a_second(record.traffic.gathered_bytes, hot.median_ms);
         table.add_row([
             shortened(&record.workload, FORWARD_NAME_WIDTH),
             record.dtypes.value.clone(),
             record.distribution.clone(),
-            milliseconds(record.median_ms),
-            spread(record),
-            milliseconds(cuda.cold_median_ms),
-            format!("{:.2}", record.gathered_gb_s / 1e3),
-            or_dash(share.map(|share| format!("{:.0}", 100.0 * share))),
-            format!("{:.0}", 100.0 * cuda.share_of_dram_floor),
-            times_ruler(record, cuda),
+            milliseconds(hot.median_ms),
+            uncertainty(hot),
+            cold(record),
+            format!("{:.2}", gathered / 1e3),
+            or_dash(gather.map(|ceiling| percent(gathered / ceiling))),
+            share_of_dram(record, hot, copy),
+            times_ruler(record),
             error(record),
         ]);
     }
     narrow(table, 1)
 }
 
-fn backward_table(results: &[(&Record, &CudaResult)]) -> Table {
+fn backward_table(rows: &[Row<'_>], copy: Option<f64>) -> Table {
     let mut table = with_header(&[
         "workload",
         "dtype",
@@ -111,54 +120,64 @@ fn backward_table(results: &[(&Record, &CudaResult)]) -> Table {
         "det.\nMB",
         "error",
     ]);
-    for (record, cuda) in results {
-        let beside = cuda.deterministic.as_ref();
+    for (record, hot) in rows {
+        let beside = record.beside("deterministic");
+        let deterministic = beside.and_then(|beside| beside.hot.as_ref());
         table.add_row([
             shortened(&record.workload, BACKWARD_NAME_WIDTH),
             record.dtypes.value.clone(),
             record.distribution.clone(),
-            milliseconds(record.median_ms),
-            spread(record),
-            milliseconds(cuda.cold_median_ms),
-            match cuda.reproducible {
+            milliseconds(hot.median_ms),
+            uncertainty(hot),
+            cold(record),
+            match record.kernel.reproducible {
                 true => "same".to_string(),
-                false => or_dash(beside.map(|beside| milliseconds(beside.median_ms))),
+                false => or_dash(deterministic.map(|beside| milliseconds(beside.median_ms))),
             },
-            or_dash(beside.map(|beside| format!("{:.2}", beside.median_ms / record.median_ms))),
-            format!("{:.0}", 100.0 * cuda.share_of_dram_floor),
-            times_ruler(record, cuda),
-            megabytes(cuda.workspace_bytes),
-            megabytes(beside.and_then(|beside| beside.workspace_bytes)),
+            or_dash(deterministic.map(|beside| format!("{:.2}", beside.median_ms / hot.median_ms))),
+            share_of_dram(record, hot, copy),
+            times_ruler(record),
+            megabytes(record.kernel.workspace_bytes),
+            megabytes(beside.and_then(|beside| beside.kernel.workspace_bytes)),
             error(record),
         ]);
     }
     narrow(table, 0)
 }
 
-fn spread(record: &Record) -> String {
-    format!("{:.1}%", 100.0 * record.summary().relative_spread())
+fn uncertainty(hot: &Timing) -> String {
+    format!("{:.1}%", 100.0 * hot.uncertainty())
 }
 
-fn times_ruler(record: &Record, cuda: &CudaResult) -> String {
+fn cold(record: &BenchRecord) -> String {
+    or_dash(
+        record
+            .cold
+            .as_ref()
+            .map(|cold| milliseconds(cold.median_ms)),
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}", 100.0 * share)
+}
+
+fn share_of_dram(record: &BenchRecord, hot: &Timing, copy: Option<f64>) -> String {
+    let moved = billions_a_second(record.traffic.compulsory_bytes, hot.median_ms);
+    or_dash(copy.map(|ceiling| percent(moved / ceiling)))
+}
+
+fn times_ruler(record: &BenchRecord) -> String {
     // Two digits that matter: more would claim what the interval does not.
-    let times = |ruler: &Beside| format!("{:.1}", ruler.median_ms / record.median_ms);
-    or_dash(cuda.ruler.as_ref().map(times))
+    or_dash(record.times_ruler().map(|times| format!("{times:.1}")))
 }
 
-fn error(record: &Record) -> String {
-    let errors = record.verification.tensors.iter();
-    let worst = errors
-        .map(|tensor| tensor.relative_error)
-        .fold(0.0, f64::max);
-    format!("{worst:.1e}")
+fn error(record: &BenchRecord) -> String {
+    format!("{:.1e}", record.verification.relative_error())
 }
 
 fn megabytes(bytes: Option<usize>) -> String {
     or_dash(bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6)))
-}
-
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or("-".to_string())
 }
 
 /// Numbers to the right, and between columns one space and so many `more`.
@@ -174,6 +193,7 @@ fn narrow(mut table: Table, more: u16) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Beside;
     use serde_json::{Value, json};
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -187,53 +207,56 @@ mod tests {
     }
 
     fn verification() -> Value {
-        json!({"rows": 200, "tensors": [{"tensor": "out", "elements": 6400, "max_error": 1e-4,
+        json!({"passed": true, "rows": 200, "tensors": [{"tensor": "out", "elements": 6400, "max_error": 1e-4,
             "max_allowed": 1e-3, "relative_error": 2.1e-4, "relative_allowed": 1e-3}]})
     }
 
-    fn beside(median_ms: f64) -> Value {
-        json!({"kernel": "a", "kernel_fingerprint": "b", "verification": verification(),
-            "samples_ms": [1.0], "median_ms": median_ms, "ci_low_ms": 1.0, "ci_high_ms": 1.0})
+    fn timing(median_ms: f64) -> Value {
+        json!({"samples_ms": [median_ms], "median_ms": median_ms, "ci_low_ms": 0.9 * median_ms,
+            "ci_high_ms": 1.1 * median_ms, "spread": 0.0, "launches_a_sample": 1, "input_sets": 1})
     }
 
-    fn on_an_h200(workload: &str) -> Record {
-        let cuda = json!({"kernel": "a", "kernel_fingerprint": "b", "reproducible": true, "launches_a_sample": 1,
-            "cold_samples_ms": [1.0], "cold_median_ms": 0.01234, "cold_ci_low_ms": 1.0, "cold_ci_high_ms": 1.0,
-            "share_of_gather_ceiling": 1.23, "share_of_dram_floor": 1.05, "ruler": beside(1234.5)});
-        read(json!({
-            "schema": 1, "version": "0", "unix_time": 0, "workload": workload, "distribution": "uniform", "seed": 0,
+    fn beside(role: &str, median_ms: f64) -> Beside {
+        read(
+            json!({"role": role, "kernel": {"words": "a", "reproducible": true},
+            "verification": verification(), "hot": timing(median_ms)}),
+        )
+    }
+
+    fn on_an_h200(workload: &str) -> BenchRecord {
+        let mut record: BenchRecord = read(json!({
+            "schema": 2, "version": "0", "unix_time": 0, "workload": workload, "distribution": "uniform", "seed": 0,
             "problem": {"images": 1, "queries": 1, "heads": 1, "channels": 1, "points": 1, "pixels": 1, "levels": []},
             "dtypes": {"value": "bf16", "locations": "bf16", "weights": "bf16"}, "direction": "forward",
-            "device": device(), "verification": verification(), "samples_ms": [123.4], "median_ms": 123.4,
-            "ci_low_ms": 98.0, "ci_high_ms": 130.0, "in_bounds_fraction": 1.0, "gathered_gb_s": 12345.6,
-            "gflop_s": 1.0, "traffic": {"compulsory_bytes": 1, "gathered_bytes": 1, "flop": 1}, "cuda": cuda}))
-    }
-
-    /// The same of backward, in fast mode with the deterministic one beside it.
-    fn backward_on_an_h200(workload: &str) -> Record {
-        let mut record = on_an_h200(workload);
-        record.direction = Direction::Backward;
-        let cuda = record.cuda.as_mut().unwrap();
-        cuda.mode = Some(Mode::Fast);
-        cuda.reproducible = false;
-        cuda.workspace_bytes = Some(987_600_000);
-        cuda.share_of_gather_ceiling = None;
-        cuda.ruler = Some(read(beside(0.1234)));
-        let mut deterministic: Beside = read(beside(0.01839));
-        deterministic.workspace_bytes = Some(1_234_500_000);
-        cuda.deterministic = Some(deterministic);
-        (record.median_ms, record.ci_low_ms, record.ci_high_ms) = (0.01234, 0.01, 0.013);
+            "device": device(), "kernel": {"words": "a", "reproducible": true}, "verification": verification(),
+            "hot": timing(123.4), "cold": timing(0.01234), "in_bounds_fraction": 1.0,
+            "traffic": {"compulsory_bytes": 560_000_000_000u64, "gathered_bytes": 1_523_456_000_000u64, "flop": 1}}));
+        record.beside = vec![beside("ruler", 1234.5)];
         record
     }
 
-    fn shown(records: &[Record]) -> String {
-        let ceiling = |name: &str| {
-            read(json!({
-            "schema": 1, "version": "0", "kind": "ceiling", "unix_time": 0, "name": name, "device": device(),
-            "buffer_bytes": 1251840, "moved_bytes": 1, "samples_ms": [1.0], "median_ms": 1.0, "ci_low_ms": 1.0,
-            "ci_high_ms": 1.0, "gb_s": 4321.0}))
+    /// The same of backward, in fast mode with the deterministic one beside it.
+    fn backward_on_an_h200(workload: &str) -> BenchRecord {
+        let mut record = on_an_h200(workload);
+        record.direction = Direction::Backward;
+        record.kernel.mode = Some(Mode::Fast);
+        record.kernel.reproducible = false;
+        record.kernel.workspace_bytes = Some(987_600_000);
+        record.hot = Some(read(timing(0.01234)));
+        let mut deterministic = beside("deterministic", 0.01839);
+        deterministic.kernel.workspace_bytes = Some(1_234_500_000);
+        record.beside = vec![deterministic, beside("ruler", 0.1234)];
+        record.traffic.compulsory_bytes = 1;
+        record
+    }
+
+    fn shown(records: &[BenchRecord]) -> String {
+        let device = read(device());
+        let ceiling = |name| {
+            let timing = read(timing(1.0));
+            ProbeRecord::ceiling(name, "", &device, 4_321_000_000, timing)
         };
-        let text = cuda_results(records, &["copy", "gather"].map(ceiling));
+        let text = cuda_results(records, &["copy", "gather-64-l1"].map(ceiling));
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(100), "{text}");
         text
@@ -277,8 +300,8 @@ mod tests {
     #[test]
     fn backward_that_is_deterministic_as_it_is_stands_alone() {
         let mut record = backward_on_an_h200("a");
-        let cuda = record.cuda.as_mut().unwrap();
-        (cuda.reproducible, cuda.deterministic) = (true, None);
+        record.kernel.reproducible = true;
+        record.beside.remove(0);
         let text = shown(&[record]);
         let row = text.lines().find(|line| line.starts_with('a')).unwrap();
         assert!(row.contains(" same "), "{text}");

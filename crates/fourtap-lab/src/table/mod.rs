@@ -6,7 +6,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
 use fourtap::cuda::jit::{Entry, State};
 
-use crate::record::Record;
+use crate::record::BenchRecord;
 use crate::units;
 use crate::workload::{Queries, Workload};
 
@@ -24,7 +24,7 @@ const NAME_WIDTH: usize = 28;
 const KERNEL_NAME_WIDTH: usize = 44;
 
 /// Every result a row.
-pub fn results(records: &[Record]) -> String {
+pub fn results(records: &[BenchRecord]) -> String {
     let mut table = with_header(&[
         "workload",
         "points",
@@ -36,15 +36,16 @@ pub fn results(records: &[Record]) -> String {
         "GFLOP/s",
     ]);
     for record in records {
+        let Some(hot) = &record.hot else { continue };
         table.add_row([
             shortened(&record.workload, NAME_WIDTH),
             record.distribution.clone(),
             record.dtypes.value.clone(),
             record.direction.name().to_string(),
-            milliseconds(record.median_ms),
-            format!("{:.1} %", 100.0 * record.summary().relative_spread()),
-            format!("{:.1}", record.gathered_gb_s),
-            format!("{:.1}", record.gflop_s),
+            milliseconds(hot.median_ms),
+            format!("{:.1} %", 100.0 * hot.uncertainty()),
+            or_dash(record.gathered_gb_s().map(|rate| format!("{rate:.1}"))),
+            or_dash(record.gflop_s().map(|rate| format!("{rate:.1}"))),
         ]);
     }
     align_right(&mut table, 4..8);
@@ -52,7 +53,7 @@ pub fn results(records: &[Record]) -> String {
     format!("{table}\n{device}{VERIFIED}\n{CAPTION}\n")
 }
 
-fn on_device(records: &[Record]) -> String {
+fn on_device(records: &[BenchRecord]) -> String {
     let device = records.first().map(|record| record.device.in_words());
     device.map_or(String::new(), |device| format!("On {device}.\n"))
 }
@@ -111,6 +112,10 @@ pub fn cached(entries: &[Entry]) -> String {
 /// "1 thread", "2 threads".
 pub fn threads(count: usize) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or("-".to_string())
 }
 
 fn with_header(header: &[&str]) -> Table {

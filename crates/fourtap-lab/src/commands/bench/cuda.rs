@@ -3,16 +3,22 @@
 use std::time::Duration;
 
 use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::DriverError;
 use fourtap::cuda::msda::Wanted;
 
 use super::{Measured, Task};
 use crate::array::Array;
-use crate::cuda::{DeviceTrial, Explained, Hot, Mode, Stopwatch, copy, gather};
-use crate::error::Result;
-use crate::record::{Beside, Ceiling, CudaResult, gb_s};
-use crate::statistics::Summary;
+use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed, copy, gather};
+use crate::error::{Error, Result};
+use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
+
+/// Copies of the inputs in turn shall take this many times what the second-level cache holds.
+const ROTATED: u64 = 4;
+
+/// More copies than this are of so small a problem that the cache holds it whatever one does.
+const MOST_SETS: u64 = 128;
 
 /// A device to time on, and what it can do at most.
 #[derive(Debug)]
@@ -20,35 +26,37 @@ pub struct CudaBench {
     stopwatch: Stopwatch,
     /// The one asked for.
     mode: Mode,
-    /// Copy, then gather.
-    ceilings: [Ceiling; 2],
+    ceilings: Vec<ProbeRecord>,
 }
 
 /// One way to compute a trial.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// What the error of a wrong result begins with.
-    whose: &'static str,
+    /// What it is to the one asked for; empty for that itself.
+    role: &'static str,
     /// None for the one asked for.
     kernel: Option<Wanted>,
     mode: Mode,
 }
 
-/// A way whose result was right.
+/// What came of a way.
 #[derive(Debug)]
-struct Timed {
-    explained: Explained,
+struct Tried {
+    kernel: KernelUsed,
     verification: Verification,
-    hot: Hot,
+    /// None if its result was wrong.
+    hot: Option<Timed>,
+    /// Its result, if it was right.
+    right: Vec<Array>,
 }
 
 impl CudaBench {
     /// Measures the ceilings of the device, which everything after is a share of.
     pub fn new(cuda: Cuda, mode: Mode, device: &Device, budget: Duration) -> Result<Self> {
         let stopwatch = Stopwatch::new(cuda)?;
-        let ceilings = [
-            Ceiling::new(copy(&stopwatch, budget)?, device),
-            Ceiling::new(gather(&stopwatch, budget)?, device),
+        let ceilings = vec![
+            copy(&stopwatch, device, budget)?,
+            gather(&stopwatch, device, budget)?,
         ];
         Ok(CudaBench {
             stopwatch,
@@ -57,8 +65,8 @@ impl CudaBench {
         })
     }
 
-    /// Copy, then gather.
-    pub fn ceilings(&self) -> &[Ceiling; 2] {
+    /// As measured when this began.
+    pub fn ceilings(&self) -> &[ProbeRecord] {
         &self.ceilings
     }
 
@@ -68,79 +76,65 @@ impl CudaBench {
         say("copying to the device");
         let mut device = DeviceTrial::new(task.trial, self.stopwatch.cuda().context())?;
         let asked = Way {
-            whose: "",
+            role: "",
             kernel: None,
             mode: self.mode,
         };
         let deterministic = Way {
-            whose: "deterministic mode: ",
+            role: "deterministic",
             mode: Mode::Deterministic,
             ..asked
         };
         let ruler = Way {
-            whose: "ruler: ",
+            role: "ruler",
             kernel: Some(Wanted::Channel),
             ..asked
         };
 
         say("verifying and timing");
-        let timed = self.timed(task, &mut device, asked)?;
-        say("timing with cold caches");
-        let cold_samples_ms = self
-            .stopwatch
-            .cold(task.budget, |cuda| device.queue(&asked.on(cuda)))?;
-        let deterministic = match timed.explained.reproducible {
-            true => None,
-            false => {
-                say("verifying and timing deterministic mode");
-                Some(self.timed(task, &mut device, deterministic)?)
-            }
+        let tried = self.tried(task, &mut device, asked)?;
+        let mut measured = Measured {
+            kernel: KernelUsed {
+                mode: task.trial.grad_out().is_some().then_some(asked.mode),
+                ..tried.kernel
+            },
+            verification: tried.verification,
+            hot: None,
+            cold: None,
+            conditions: None,
+            beside: Vec::new(),
         };
+        let Some(hot) = tried.hot else {
+            return Ok(measured);
+        };
+        measured.hot = Some(hot.timing);
+        measured.conditions = Some(hot.conditions);
+        say("timing on inputs in turn");
+        measured.cold = self
+            .cold(task, &measured.kernel, &tried.right, asked)?
+            .map(|timed| timed.timing);
+        drop(tried.right);
+
+        if !measured.kernel.reproducible {
+            say("verifying and timing deterministic mode");
+            let tried = self.tried(task, &mut device, deterministic)?;
+            measured.beside.push(tried.beside(deterministic));
+        }
         // By what is compiled: the same kernels may have been chosen for another reason.
         let of_ruler = device.explain(&ruler.on(self.stopwatch.cuda()))?;
-        let ruler = match of_ruler.fingerprint != timed.explained.fingerprint {
-            true => {
-                say("verifying and timing the ruler");
-                Some(self.timed(task, &mut device, ruler)?)
-            }
-            false => None,
-        };
-
-        let (hot, cold) = (
-            Summary::of(&timed.hot.samples_ms),
-            Summary::of(&cold_samples_ms),
-        );
-        let traffic = task.trial.traffic();
-        let backward = task.trial.grad_out().is_some();
-        let [copy, gather] = &self.ceilings;
-        let share_of_gather = gb_s(traffic.gathered_bytes, hot.median) / gather.gb_s;
-        Ok(Measured {
-            verification: timed.verification,
-            cuda: Some(CudaResult {
-                kernel: timed.explained.kernel,
-                kernel_fingerprint: timed.explained.fingerprint,
-                mode: backward.then_some(asked.mode),
-                reproducible: timed.explained.reproducible,
-                workspace_bytes: timed.explained.workspace_bytes,
-                launches_a_sample: timed.hot.launches,
-                cold_median_ms: cold.median,
-                cold_ci_low_ms: cold.low,
-                cold_ci_high_ms: cold.high,
-                cold_samples_ms,
-                share_of_gather_ceiling: (!backward).then_some(share_of_gather),
-                share_of_dram_floor: gb_s(traffic.compulsory_bytes, hot.median) / copy.gb_s,
-                deterministic: deterministic.map(Beside::from),
-                ruler: ruler.map(Beside::from),
-            }),
-            samples_ms: timed.hot.samples_ms,
-        })
+        if of_ruler.fingerprint != measured.kernel.fingerprint {
+            say("verifying and timing the ruler");
+            let tried = self.tried(task, &mut device, ruler)?;
+            measured.beside.push(tried.beside(ruler));
+        }
+        Ok(measured)
     }
 
     /// One way: its result must be right before it is timed, and after.
-    fn timed(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Timed> {
+    fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
         let cuda = way.on(self.stopwatch.cuda());
-        let explained = device.explain(&cuda)?;
-        if let Some(bytes) = explained.workspace_bytes {
+        let kernel = device.explain(&cuda)?;
+        if let Some(bytes) = kernel.workspace_bytes {
             device.give_workspace(cuda.context(), bytes)?;
         }
         self.stopwatch.once(|cuda| {
@@ -148,27 +142,86 @@ impl CudaBench {
             device.queue(&way.on(cuda))
         })?;
         let right = device.download()?;
-        let verification = task.verified(way.whose, &right)?;
+        let mut tried = Tried {
+            kernel,
+            verification: task.verified(&right)?,
+            hot: None,
+            right,
+        };
+        if !tried.verification.passed {
+            return Ok(tried);
+        }
         // So that it is seen if what is timed does not compute.
         self.stopwatch.once(|cuda| device.poison(cuda.stream()))?;
         let hot = self
             .stopwatch
             .hot(task.budget, |cuda| device.queue(&way.on(cuda)))?;
         let after = device.download()?;
-        let same = |(right, after): (&Array, &Array)| right.bytes() == after.bytes();
-        if !explained.reproducible {
-            // Bits that may differ must still be right.
-            task.verified(way.whose, &after)?;
-        } else if !right.iter().zip(&after).all(same) {
-            let found = "the timed launches computed other bits than the first";
-            return Err(task.wrong(way.whose, found));
+        match task.still_right(&tried.kernel, &tried.right, &after)? {
+            None => tried.hot = Some(hot),
+            Some(found) => tried.verification = Verification::failed(found),
         }
-        Ok(Timed {
-            explained,
-            verification,
-            hot,
-        })
+        Ok(tried)
     }
+
+    /// Many copies of the inputs in turn, so that none is in the cache when it is read again. None where the cache
+    /// would hold them all, or the device's memory does not.
+    fn cold(
+        &self,
+        task: &Task<'_>,
+        kernel: &KernelUsed,
+        right: &[Array],
+        way: Way,
+    ) -> Result<Option<Timed>> {
+        let cuda = self.stopwatch.cuda();
+        let (context, facts) = (cuda.context(), cuda.device().facts());
+        let one = task.trial.traffic().compulsory_bytes.max(1);
+        let sets = (ROTATED * u64::from(facts.l2_bytes)).div_ceil(one) + 1;
+        if sets > MOST_SETS {
+            return Ok(None);
+        }
+        let mut trials = Vec::new();
+        for _ in 0..sets {
+            match self.one_of_many(task, kernel) {
+                Ok(trial) => trials.push(trial),
+                Err(error) if is_out_of_memory(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let timed = self
+            .stopwatch
+            .in_turn(task.budget, sets as u32, |cuda, set| {
+                trials[set as usize].queue(&way.on(cuda))
+            })?;
+        context.synchronize()?;
+        for trial in &trials {
+            if let Some(found) = task.still_right(kernel, right, &trial.download()?)? {
+                return Err(task.wrong(&found));
+            }
+        }
+        Ok(Some(timed))
+    }
+
+    fn one_of_many<'a>(&self, task: &Task<'a>, kernel: &KernelUsed) -> Result<DeviceTrial<'a>> {
+        let context = self.stopwatch.cuda().context();
+        let mut trial = DeviceTrial::new(task.trial, context)?;
+        if let Some(bytes) = kernel.workspace_bytes {
+            trial.give_workspace(context, bytes)?;
+        }
+        self.stopwatch.once(|cuda| trial.poison(cuda.stream()))?;
+        Ok(trial)
+    }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    use fourtap::cuda::CudaError::Driver;
+    let Error::Library(library) = error else {
+        return false;
+    };
+    matches!(
+        **library,
+        fourtap::Error::Cuda(Driver(DriverError::OutOfMemory { .. }))
+    )
 }
 
 impl Way {
@@ -181,18 +234,13 @@ impl Way {
     }
 }
 
-impl From<Timed> for Beside {
-    fn from(timed: Timed) -> Self {
-        let summary = Summary::of(&timed.hot.samples_ms);
+impl Tried {
+    fn beside(self, way: Way) -> Beside {
         Beside {
-            kernel: timed.explained.kernel,
-            kernel_fingerprint: timed.explained.fingerprint,
-            workspace_bytes: timed.explained.workspace_bytes,
-            verification: timed.verification,
-            samples_ms: timed.hot.samples_ms,
-            median_ms: summary.median,
-            ci_low_ms: summary.low,
-            ci_high_ms: summary.high,
+            role: way.role.to_string(),
+            kernel: self.kernel,
+            verification: self.verification,
+            hot: self.hot.map(|timed| timed.timing),
         }
     }
 }

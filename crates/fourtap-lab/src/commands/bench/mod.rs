@@ -4,6 +4,7 @@ mod cuda;
 mod sink;
 
 use crate::exit::ExitCode;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fourtap::msda::Inputs;
@@ -20,9 +21,10 @@ use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::generate;
 use crate::machine;
 use crate::measure::measure;
-use crate::record::{CudaResult, DTypes, ProblemSizes, Record, SCHEMA, VERSION, gb_s, unix_time};
+use crate::record::{
+    BenchRecord, Beside, Conditions, DTypes, KernelUsed, Line, Origin, ProblemSizes, Timing,
+};
 use crate::selection::{self, Benchmark, Subject};
-use crate::statistics::Summary;
 use crate::table;
 use crate::target::Target;
 use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
@@ -75,7 +77,9 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
             bar.set_message("measuring the device's ceilings");
             let mode = Mode::new(arguments.target.deterministic);
             let cuda = CudaBench::new(cuda, mode, &target.device, budget)?;
-            cuda.ceilings().iter().try_for_each(|one| sink.put(one))?;
+            for ceiling in cuda.ceilings() {
+                sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
+            }
             Some(cuda)
         }
         None => None,
@@ -85,6 +89,10 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         cuda,
         seed: arguments.seed,
         coordinates: arguments.coordinates,
+        asked: arguments
+            .target
+            .kernel
+            .map(|kernel| kernel.name().to_string()),
         budget,
         bar,
         sink,
@@ -101,10 +109,12 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
             None => table::results(&bench.records),
         })?;
     }
-    let uncertain = bench
-        .records
-        .iter()
-        .filter(|record| record.summary().relative_spread() > UNCERTAIN);
+    let uncertain = bench.records.iter().filter(|record| {
+        record
+            .hot
+            .as_ref()
+            .is_some_and(|hot| hot.uncertainty() > UNCERTAIN)
+    });
     let (uncertain, all) = (uncertain.count(), bench.records.len());
     if uncertain > 0 {
         let longer = if arguments.quick {
@@ -129,24 +139,43 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// How near the oracle a result is, or that it is wrong; `whose` tells which, where there are several.
-    fn verified(&self, whose: &str, outputs: &[Array]) -> Result<Verification> {
-        verify(self.trial, outputs, self.seed)?.map_err(|found| self.wrong(whose, &found))
+    /// How near the oracle a result is, or what is wrong with it.
+    fn verified(&self, outputs: &[Array]) -> Result<Verification> {
+        verify(self.trial, outputs, self.seed)
     }
 
-    fn wrong(&self, whose: &str, found: &str) -> Error {
+    /// In words, what is wrong with a result of the timed computations, which were right before; none if nothing is.
+    fn still_right(
+        &self,
+        kernel: &KernelUsed,
+        before: &[Array],
+        after: &[Array],
+    ) -> Result<Option<String>> {
+        if !kernel.reproducible {
+            // Bits that may differ must still be right.
+            return Ok(self.verified(after)?.found);
+        }
+        let same = |(before, after): (&Array, &Array)| before.bytes() == after.bytes();
+        let all = before.iter().zip(after).all(same);
+        Ok((!all).then(|| "the timed computations gave other bits than the first".to_string()))
+    }
+
+    fn wrong(&self, found: &str) -> Error {
         Error::Verification {
             benchmark: self.name.to_string(),
-            found: format!("{whose}{found}"),
+            found: found.to_string(),
         }
     }
 }
 
-/// What a benchmark found.
+/// What a benchmark found. Only what is right has times.
 struct Measured {
+    kernel: KernelUsed,
     verification: Verification,
-    samples_ms: Vec<f64>,
-    cuda: Option<CudaResult>,
+    hot: Option<Timing>,
+    cold: Option<Timing>,
+    conditions: Option<Conditions>,
+    beside: Vec<Beside>,
 }
 
 /// A run of benchmarks.
@@ -156,10 +185,12 @@ struct Bench {
     cuda: Option<CudaBench>,
     seed: u64,
     coordinates: CoordinatesChoice,
+    /// The kernel asked for by name.
+    asked: Option<String>,
     budget: Duration,
     bar: ProgressBar,
     sink: Sink,
-    records: Vec<Record>,
+    records: Vec<BenchRecord>,
     /// What to end with if something failed; a failed verification outweighs the rest.
     failed: Option<ExitCode>,
 }
@@ -291,25 +322,23 @@ impl Bench {
             Some(cuda) => cuda.measured(&task, say),
             None => on_cpu(&task, say),
         };
-        let Measured {
-            verification,
-            samples_ms,
-            cuda,
-        } = match measured {
-            // No reason to leave out the other pass.
-            Err(error @ Error::Verification { .. }) => {
-                self.fail(&error);
-                self.bar.inc(1);
-                return Ok(());
-            }
-            measured => measured?,
-        };
-        let summary = Summary::of(&samples_ms);
-        let traffic = trial.traffic();
-        let record = Record {
-            schema: SCHEMA,
-            version: VERSION.to_string(),
-            unix_time: unix_time(),
+        let measured = measured?;
+        // No reason to leave out the other pass.
+        let wrong = [&measured.verification].into_iter().map(|one| ("", one));
+        let beside = measured.beside.iter();
+        let beside = beside.map(|one| (one.role.as_str(), &one.verification));
+        let found: Vec<String> = wrong
+            .chain(beside)
+            .filter_map(
+                |(role, verification)| match (role, verification.found.as_ref()?) {
+                    ("", found) => Some(found.clone()),
+                    (role, found) => Some(format!("{role}: {found}")),
+                },
+            )
+            .collect();
+        let failures: Vec<Error> = found.iter().map(|found| task.wrong(found)).collect();
+        let record = BenchRecord {
+            origin: Origin::here(),
             workload: benchmark.workload.clone(),
             distribution: benchmark.distribution_name().to_string(),
             seed: self.seed,
@@ -317,18 +346,23 @@ impl Bench {
             dtypes: DTypes::from(trial.problem()),
             direction: benchmark.direction,
             device: self.target.device.clone(),
-            verification,
-            median_ms: summary.median,
-            ci_low_ms: summary.low,
-            ci_high_ms: summary.high,
-            samples_ms,
-            traffic: traffic.into(),
+            kernel: KernelUsed {
+                asked: self.asked.clone(),
+                ..measured.kernel
+            },
+            verification: measured.verification,
+            hot: measured.hot,
+            cold: measured.cold,
+            conditions: measured.conditions,
+            traffic: trial.traffic().into(),
             in_bounds_fraction: trial.in_bounds_fraction()?,
-            gathered_gb_s: gb_s(traffic.gathered_bytes, summary.median),
-            gflop_s: gb_s(traffic.flop, summary.median),
-            cuda,
+            roof: None,
+            beside: measured.beside,
         };
-        self.sink.put(&record)?;
+        for failure in failures {
+            self.fail(&failure);
+        }
+        self.sink.put(&Line::Bench(Box::new(record.clone())))?;
         self.records.push(record);
         self.bar.inc(1);
         Ok(())
@@ -340,11 +374,26 @@ fn on_cpu(task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
     let mut outputs = task.trial.outputs()?;
     say("verifying");
     task.trial.compute(&mut outputs)?;
-    let verification = task.verified("", &outputs)?;
-    say("timing");
-    Ok(Measured {
+    let verification = task.verified(&outputs)?;
+    let mut measured = Measured {
+        kernel: KernelUsed {
+            words: task.trial.on_cpu_in_words(),
+            fingerprint: None,
+            parameters: BTreeMap::new(),
+            asked: None,
+            mode: None,
+            reproducible: true,
+            workspace_bytes: None,
+        },
         verification,
-        samples_ms: measure(task.trial, &mut outputs, task.budget)?,
-        cuda: None,
-    })
+        hot: None,
+        cold: None,
+        conditions: None,
+        beside: Vec::new(),
+    };
+    if measured.verification.passed {
+        say("timing");
+        measured.hot = Some(Timing::of(measure(task.trial, &mut outputs, task.budget)?));
+    }
+    Ok(measured)
 }

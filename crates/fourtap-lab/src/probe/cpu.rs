@@ -1,0 +1,1 @@
+//! What this processor can do at most.

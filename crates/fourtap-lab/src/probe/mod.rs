@@ -1,0 +1,3 @@
+//! What the hardware can do at most, measured.
+
+pub mod cpu;

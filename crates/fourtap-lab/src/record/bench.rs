@@ -1,0 +1,257 @@
+//! What a benchmark found.
+
+use std::collections::BTreeMap;
+
+use fourtap::msda::{Problem, Traffic};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Conditions, Origin, Timing, billions_a_second};
+use crate::cli::Direction;
+use crate::cuda::Mode;
+use crate::target::Device;
+use crate::verification::Verification;
+
+/// One benchmark's result. Without a passed verification it carries no time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchRecord {
+    /// What made it.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// What was computed.
+    pub workload: String,
+    /// "uniform", "local", "window" or "file".
+    pub distribution: String,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Its sizes.
+    pub problem: ProblemSizes,
+    /// Its element types.
+    pub dtypes: DTypes,
+    /// Which pass.
+    pub direction: Direction,
+    /// What computed it.
+    pub device: Device,
+    /// The kernels.
+    pub kernel: KernelUsed,
+    /// How near the oracle the result is, or what is wrong with it.
+    pub verification: Verification,
+    /// The same inputs again and again, so that what caches can hold stays there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<Timing>,
+    /// Many copies of the inputs in turn, more than the largest cache holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<Timing>,
+    /// Clocks and the like around the timing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
+    /// Bytes and operations, by the model.
+    pub traffic: TrafficCounts,
+    /// Share of the corners of samples that lie inside their level.
+    pub in_bounds_fraction: f64,
+    /// The least time the ceilings measured in the same run allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roof: Option<Roof>,
+    /// Other ways to the same result, in the same run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
+}
+
+/// The kernels that computed something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelUsed {
+    /// Their names and launches, in words.
+    pub words: String,
+    /// Hash of the source, and of forward's on CUDA also of all it was compiled with; of several one after another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// What it was specialised and launched with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, Value>,
+    /// The kernel asked for by name; none for the best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
+    /// The mode asked for; only backward on CUDA has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether every run gives the same bits.
+    pub reproducible: bool,
+    /// Bytes of memory to work in, given; only backward on CUDA needs any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_bytes: Option<usize>,
+}
+
+/// The least time that ceilings measured in the same run allow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Roof {
+    /// Milliseconds, hot.
+    pub hot_ms: f64,
+    /// The ceiling that says so, by its probe's name.
+    pub hot_limit: String,
+    /// Milliseconds, cold.
+    pub cold_ms: f64,
+    /// The ceiling that says so.
+    pub cold_limit: String,
+    /// The result is faster than that: then the ceiling, the model of bytes or the result is wrong.
+    pub suspicious: bool,
+}
+
+/// Another way to the same result, in the same run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// "ruler" (one thread a channel) or "deterministic" (backward with the same bits every run).
+    pub role: String,
+    /// The kernels.
+    pub kernel: KernelUsed,
+    /// How near the oracle its result is.
+    pub verification: Verification,
+    /// The same inputs again and again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<Timing>,
+}
+
+impl BenchRecord {
+    /// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: what tells benchmarks of one run
+    /// apart, and what `compare` matches by.
+    pub fn name(&self) -> String {
+        let DTypes {
+            value, locations, ..
+        } = &self.dtypes;
+        let direction = self.direction.name();
+        let mut name = format!(
+            "{}/{}/{value}/{direction}",
+            self.workload, self.distribution
+        );
+        if locations != "f32" && locations != "f64" {
+            name += &format!("/coordinates-{locations}");
+        }
+        if self.kernel.mode == Some(Mode::Deterministic) {
+            name += "/deterministic";
+        }
+        if let Some(kernel) = &self.kernel.asked {
+            name += &format!("/kernel-{kernel}");
+        }
+        name
+    }
+
+    /// Hot, if it was right.
+    pub fn median_ms(&self) -> Option<f64> {
+        self.hot.as_ref().map(|hot| hot.median_ms)
+    }
+
+    /// Another way in the same run, by its role.
+    pub fn beside(&self, role: &str) -> Option<&Beside> {
+        self.beside.iter().find(|beside| beside.role == role)
+    }
+
+    /// How many times faster than the kernel of one thread a channel, hot.
+    pub fn times_ruler(&self) -> Option<f64> {
+        let ruler = self.beside("ruler")?.hot.as_ref()?;
+        Some(ruler.median_ms / self.median_ms()?)
+    }
+
+    /// Bytes the samples ask for over the hot median, in GB/s.
+    pub fn gathered_gb_s(&self) -> Option<f64> {
+        Some(billions_a_second(
+            self.traffic.gathered_bytes,
+            self.median_ms()?,
+        ))
+    }
+
+    /// Operations over the hot median, in GFLOP/s.
+    pub fn gflop_s(&self) -> Option<f64> {
+        Some(billions_a_second(self.traffic.flop, self.median_ms()?))
+    }
+
+    /// Whether it keeps the rule that only what is right has a time.
+    pub fn is_honest(&self) -> bool {
+        let timed = self.hot.is_some() || self.cold.is_some();
+        let beside = |one: &Beside| one.verification.passed || one.hot.is_none();
+        (self.verification.passed || !timed) && self.beside.iter().all(beside)
+    }
+}
+
+/// The sizes of a problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemSizes {
+    /// N.
+    pub images: usize,
+    /// Q.
+    pub queries: usize,
+    /// M.
+    pub heads: usize,
+    /// D.
+    pub channels: usize,
+    /// P.
+    pub points: usize,
+    /// S.
+    pub pixels: usize,
+    /// (height, width) of each level.
+    pub levels: Vec<[usize; 2]>,
+}
+
+impl From<&Problem> for ProblemSizes {
+    fn from(problem: &Problem) -> Self {
+        let sizes = problem.sizes();
+        ProblemSizes {
+            images: sizes.images,
+            queries: sizes.queries,
+            heads: sizes.heads,
+            channels: sizes.channels,
+            points: sizes.points,
+            pixels: sizes.pixels,
+            levels: problem
+                .levels()
+                .iter()
+                .map(|level| [level.height, level.width])
+                .collect(),
+        }
+    }
+}
+
+/// The element types of a problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DTypes {
+    /// Of value, out and their gradients.
+    pub value: String,
+    /// Of sampling_locations.
+    pub locations: String,
+    /// Of attention_weights.
+    pub weights: String,
+}
+
+impl From<&Problem> for DTypes {
+    fn from(problem: &Problem) -> Self {
+        DTypes {
+            value: problem.value().dtype().to_string(),
+            locations: problem.sampling_locations().dtype().to_string(),
+            weights: problem.attention_weights().dtype().to_string(),
+        }
+    }
+}
+
+/// Bytes and operations of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficCounts {
+    /// Bytes that must move at least once.
+    pub compulsory_bytes: u64,
+    /// Bytes of value the samples ask for.
+    pub gathered_bytes: u64,
+    /// Operations.
+    pub flop: u64,
+}
+
+impl From<Traffic> for TrafficCounts {
+    fn from(traffic: Traffic) -> Self {
+        let Traffic {
+            compulsory_bytes,
+            gathered_bytes,
+            flop,
+        } = traffic;
+        TrafficCounts {
+            compulsory_bytes,
+            gathered_bytes,
+            flop,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Results as they are kept: one JSON object a line. Tables, reports and comparisons are views of these.
+
+mod bench;
+mod conditions;
+mod counters;
+mod origin;
+mod probe;
+mod run;
+mod timing;
+mod upgrade;
+
+use serde::{Deserialize, Serialize};
+
+pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts};
+pub use conditions::{Conditions, Reading};
+pub use counters::{Binding, CountersRecord};
+pub use origin::{Origin, VERSION, unix_time};
+pub use probe::{Claim, Outcome, ProbeRecord, Unit};
+pub use run::Run;
+pub use timing::Timing;
+
+/// Raised when a field changes its meaning or goes.
+pub const SCHEMA: u32 = 2;
+
+/// What a line of a results file can be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Line {
+    /// What `fourtap bench` found.
+    Bench(Box<BenchRecord>),
+    /// What `fourtap probe` found, or a ceiling that `bench` measured for its own use.
+    Probe(Box<ProbeRecord>),
+    /// What `fourtap profile` counted.
+    Counters(Box<CountersRecord>),
+}
+
+/// Billions a second, of a count and milliseconds.
+pub fn billions_a_second(count: u64, milliseconds: f64) -> f64 {
+    count as f64 / milliseconds / 1e6
+}
