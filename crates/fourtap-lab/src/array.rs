@@ -1,6 +1,6 @@
 //! Tensors in memory of their own.
 
-use fourtap::{DType, Element, Layout, Shape, View, ViewMut, bf16, f16};
+use fourtap::{DType, Element, Layout, Place, Shape, View, ViewMut, bf16, f16};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
@@ -17,6 +17,20 @@ pub struct Array {
     /// Whole cache lines, as frameworks allocate them: a vector that crosses lines takes up to twice as long to
     /// read. The last may be filled in part.
     lines: Vec<Line>,
+}
+
+/// The elements of a row-major tensor in host memory, as they lie there.
+pub fn bytes_of<'a>(view: &View<'a>) -> Option<&'a [u8]> {
+    let layout = view.layout();
+    if view.place() != Place::Host || !layout.is_contiguous() {
+        return None;
+    }
+    let length = layout.shape().elements().unwrap_or(0) * layout.dtype().size();
+    if length == 0 || view.as_ptr().is_null() {
+        return Some(&[]);
+    }
+    // SAFETY: a row-major tensor in host memory is this many initialised bytes, borrowed as long as the view.
+    Some(unsafe { std::slice::from_raw_parts(view.as_ptr(), length) })
 }
 
 /// Every array begins at a multiple of this many bytes.
@@ -70,6 +84,13 @@ impl Array {
             line.0[..bytes.len()].copy_from_slice(bytes);
         }
         Ok(array)
+    }
+
+    /// A copy of a tensor in host memory; none if it has gaps or another order than row-major.
+    pub fn of(tensor: &str, view: &View<'_>) -> Result<Option<Self>> {
+        let shape = view.shape();
+        let copy = |bytes| Array::copied(tensor, view.dtype(), shape.sizes(), bytes);
+        bytes_of(view).map(copy).transpose()
     }
 
     /// The element type.

@@ -62,6 +62,15 @@ pub enum Error {
         line: Option<usize>,
         found: String,
     },
+    /// A results file ends in the middle of a record.
+    #[error("{}: expected to end with a whole record, found {bytes} bytes of half a one", .file.display())]
+    TornRecords { file: PathBuf, bytes: u64 },
+    /// An option that needs another one.
+    #[error("{option}: expected {expected}, found none")]
+    Incomplete {
+        option: &'static str,
+        expected: &'static str,
+    },
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
@@ -185,6 +194,9 @@ impl Error {
             Error::NothingSelected { .. } => {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
             }
+            Error::TornRecords { .. } => {
+                "an interruption left it; --resume removes it and goes on, or choose another file"
+            }
             Error::Records { .. } => {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
@@ -217,9 +229,10 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Verification { .. } => ExitCode::from(EXIT_MISMATCH),
-            Error::Seeds { .. } | Error::Misplaced { .. } | Error::Architecture { .. } => {
-                ExitCode::from(2)
-            }
+            Error::Seeds { .. }
+            | Error::Misplaced { .. }
+            | Error::Incomplete { .. }
+            | Error::Architecture { .. } => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

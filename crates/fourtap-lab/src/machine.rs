@@ -49,3 +49,13 @@ fn bounded(bytes: Option<u64>) -> Option<u64> {
 pub fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
+
+/// stub
+pub fn last_level_cache() -> Option<u64> {
+    Some(300 << 20)
+}
+
+/// stub
+pub fn reading() -> crate::record::Reading {
+    crate::record::Reading::default()
+}

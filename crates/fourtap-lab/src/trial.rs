@@ -66,12 +66,9 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// What computes it in host memory.
-    pub fn on_cpu_in_words(&self) -> String {
-        match &self.backend {
-            Backend::Cpu(cpu) => format!("cpu, {}", cpu.simd().name()),
-            _ => "cpu".to_string(),
-        }
+    /// What computes it.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// What was checked.

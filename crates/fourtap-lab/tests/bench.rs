@@ -6,6 +6,8 @@ use std::fs;
 use std::io::Read;
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use common::{command, encode, entry, folder_with, fourtap, valid, with};
 
 const SMALL: &str = r#"
@@ -19,6 +21,82 @@ levels = [[6, 7], [3, 3]]
 points = 2
 reference = "raster"
 "#;
+
+/// The ceilings and the results among the lines, each of which must be a record.
+fn records(lines: &str) -> (Vec<Value>, Vec<Value>) {
+    let lines = lines.lines();
+    let parsed = lines.map(|line| serde_json::from_str(line).expect("only JSON"));
+    let (benches, others): (Vec<Value>, Vec<Value>) =
+        parsed.partition(|record: &Value| record["kind"] == "bench");
+    assert!(
+        others.iter().all(|record| record["kind"] == "probe"),
+        "{others:?}"
+    );
+    (others, benches)
+}
+
+fn folder_with_small() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    folder
+}
+
+#[test]
+fn an_interrupted_run_goes_on_where_it_was() {
+    let folder = folder_with_small();
+    let results = folder.path().join("results.jsonl");
+    let call = |more: &[&str]| {
+        let usual = [
+            "bench",
+            "small.toml",
+            "--device",
+            "cpu",
+            "--quick",
+            "--dtype",
+            "f32",
+        ];
+        let json = ["--json", "results.jsonl"];
+        fourtap(folder.path(), usual.iter().chain(&json).chain(more))
+    };
+    let first = call(&["--direction", "forward"]);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    let before = fs::read_to_string(&results).unwrap();
+    let (_, kept) = records(&before);
+    fs::write(&results, before.clone() + "{\"kind\":\"bench\",\"half").unwrap();
+
+    let refused = call(&[]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("half"), "{refused:?}");
+    assert!(refused.stderr.contains("--resume"), "{refused:?}");
+
+    let resumed = call(&["--resume"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    let after = fs::read_to_string(&results).unwrap();
+    assert!(after.starts_with(&before), "nothing is lost");
+    let (_, all) = records(&after);
+    assert_eq!(all.len(), 2, "forward is not measured again");
+    assert_eq!(all[0], kept[0]);
+    assert_eq!(all[1]["direction"], "backward");
+    for pass in ["forward", "backward"] {
+        assert!(resumed.stdout.contains(pass), "both are shown: {resumed:?}");
+    }
+}
+
+#[test]
+fn resuming_needs_a_file() {
+    let folder = folder_with_small();
+    for more in [&[][..], &["--json", "-"]] {
+        let outcome = fourtap(
+            folder.path(),
+            ["bench", "small.toml", "--resume"].iter().chain(more),
+        );
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("--resume: expected --json FILE"),
+            "{outcome:?}"
+        );
+    }
+}
 
 #[test]
 fn every_result_is_one_record() {
@@ -49,16 +127,29 @@ fn every_result_is_one_record() {
     );
     let lines = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
     // 4 types, 2 distributions, 2 directions.
-    assert_eq!(lines.lines().count(), 16);
-    for line in lines.lines() {
-        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(records(&lines).1.len(), 16);
+    let (ceilings, results) = records(&lines);
+    for ceiling in ["copy", "dram-read", "gather-128-l1", "fma-f32"] {
+        let measured =
+            |record: &Value| record["name"] == ceiling && record["rate"].as_f64() > Some(0.0);
+        assert!(ceilings.iter().any(measured), "{ceiling}");
+    }
+    for record in results {
         assert_eq!(record["workload"], "small");
         assert_eq!(record["problem"]["images"], 2);
         assert_eq!(record["dtypes"]["locations"], "f32");
-        let median = record["median_ms"].as_f64().unwrap();
-        assert!(record["ci_low_ms"].as_f64().unwrap() <= median);
-        assert!(record["ci_high_ms"].as_f64().unwrap() >= median);
-        assert!(record["samples_ms"].as_array().unwrap().len() >= 5);
+        let hot = &record["hot"];
+        let median = hot["median_ms"].as_f64().unwrap();
+        assert!(hot["ci_low_ms"].as_f64().unwrap() <= median);
+        assert!(hot["ci_high_ms"].as_f64().unwrap() >= median);
+        assert!(hot["samples_ms"].as_array().unwrap().len() >= 12);
+        assert_eq!(
+            record["kernel"]["parameters"]["threads"],
+            record["device"]["threads"]
+        );
+        assert!(record["source_hash"].as_str().unwrap().len() == 16);
+        assert!(record["roof"]["hot_ms"].as_f64().unwrap() > 0.0);
+        assert_eq!(record["verification"]["passed"], true);
         assert!((0.0..=1.0).contains(&record["in_bounds_fraction"].as_f64().unwrap()));
         let passes = if record["direction"] == "backward" {
             2
@@ -85,7 +176,7 @@ fn every_result_is_one_record() {
     );
     assert_eq!(again.code, Some(0));
     let lines = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
-    assert_eq!(lines.lines().count(), 18, "records are appended");
+    assert_eq!(records(&lines).1.len(), 18, "records are appended");
 }
 
 #[test]
@@ -96,15 +187,11 @@ fn points_in_a_window_are_timed_when_asked_for() {
     let more = ["--device", "cpu", "--deterministic", "--json", "-"];
     let outcome = fourtap(folder.path(), arguments.iter().chain(&more));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    let records: Vec<serde_json::Value> = outcome
-        .stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("only JSON"))
-        .collect();
+    let (_, records) = records(&outcome.stdout);
     assert_eq!(records.len(), 2, "{outcome:?}");
     for record in records {
         assert_eq!(record["distribution"], "window");
-        assert_eq!(record["cuda"], serde_json::Value::Null);
+        assert_eq!(record["kernel"]["mode"], Value::Null);
     }
 }
 
@@ -121,12 +208,7 @@ fn a_dash_prints_records_instead_of_the_table() {
         "-",
     ];
     let outcome = fourtap(folder.path(), arguments);
-    let records: Vec<serde_json::Value> = outcome
-        .stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("only JSON"))
-        .collect();
-    assert_eq!(records.len(), 2, "{outcome:?}");
+    assert_eq!(records(&outcome.stdout).1.len(), 2, "{outcome:?}");
 }
 
 #[test]
@@ -148,10 +230,23 @@ fn a_wrong_result_is_never_timed() {
     let folder = folder_with(&encode(&with(entry("value", "F32", &[1, 8, 2, 2], nan))));
     let outcome = fourtap(
         folder.path(),
-        ["bench", "in.safetensors", "--direction", "forward"],
+        [
+            "bench",
+            "in.safetensors",
+            "--direction",
+            "forward",
+            "--json",
+            "results.jsonl",
+        ],
     );
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     assert!(outcome.stdout.is_empty(), "{outcome:?}");
+    let lines = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
+    let (_, results) = records(&lines);
+    assert_eq!(results[0]["verification"]["passed"], false);
+    for time in ["hot", "cold", "roof"] {
+        assert_eq!(results[0][time], Value::Null, "{time}");
+    }
     assert!(
         outcome
             .stderr

@@ -31,9 +31,10 @@ mod _native {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }
 
-/// What the `fourtap` command does with these words, as the number it ends with.
+/// What the `fourtap` command does with these words, as the number it ends with. `program` is how to start it again.
 #[pyfunction]
-fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
+fn command_line(py: Python<'_>, words: Vec<OsString>, program: Vec<OsString>) -> u8 {
+    fourtap_lab::run_by(program);
     py.detach(|| fourtap_lab::run(words).number())
 }
 

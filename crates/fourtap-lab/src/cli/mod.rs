@@ -189,6 +189,12 @@ pub struct BenchArgs {
     /// Append a JSON record a result to FILE; - prints them instead of a table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Go on with --json FILE after an interruption: what this version has measured is not repeated
+    #[arg(long)]
+    pub resume: bool,
+    /// Also write a page about the results, with charts
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Half a minute at most: three workloads, one image, f32, bf16 and f16
     #[arg(long)]
     pub quick: bool,

@@ -1,9 +1,9 @@
 //! Tensors in the memory of a CUDA device.
 
 use fourtap::cuda::driver::{Buffer, Context, Stream};
-use fourtap::{Layout, Place, View, ViewMut};
+use fourtap::{Layout, View, ViewMut};
 
-use crate::array::Array;
+use crate::array::{Array, bytes_of};
 use crate::error::Result;
 
 /// A row-major tensor in device memory of its own.
@@ -20,23 +20,13 @@ impl DeviceArray {
     /// A copy of a row-major tensor in host memory; returns when it is there for every stream.
     pub fn copied(context: &'static Context, view: &View<'_>) -> Result<Self> {
         let layout = *view.layout();
-        if view.place() != Place::Host || !layout.is_contiguous() {
+        let Some(data) = bytes_of(view) else {
             return Err(fourtap::Error::Unsupported {
                 backend: "cuda",
                 expected: "a row-major tensor in host memory to copy from".to_string(),
                 found: format!("strides {:?} in {}", layout.strides(), view.place()),
             }
             .into());
-        }
-        let length = if view.as_ptr().is_null() {
-            0
-        } else {
-            bytes(&layout)
-        };
-        let data = match length {
-            0 => &[][..],
-            // SAFETY: a row-major tensor in host memory is this many initialised bytes, borrowed by the view.
-            _ => unsafe { std::slice::from_raw_parts(view.as_ptr(), length) },
         };
         Ok(DeviceArray {
             buffer: Buffer::from_slice(context, data)?,

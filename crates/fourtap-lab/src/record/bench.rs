@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fourtap::msda::{Problem, Traffic};
+use fourtap::msda::{Level, Problem, Sizes, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -110,28 +110,39 @@ pub struct Beside {
     pub hot: Option<Timing>,
 }
 
+/// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: locations that are not in f32, another
+/// mode than the fast one, a kernel asked for by name.
+pub fn benchmark_name(
+    workload: &str,
+    distribution: &str,
+    (value, locations): (&str, &str),
+    direction: Direction,
+    (mode, kernel): (Option<Mode>, Option<&str>),
+) -> String {
+    let mut name = format!("{workload}/{distribution}/{value}/{}", direction.name());
+    if locations != "f32" {
+        name += &format!("/coordinates-{locations}");
+    }
+    if mode == Some(Mode::Deterministic) {
+        name += "/deterministic";
+    }
+    if let Some(kernel) = kernel {
+        name += &format!("/kernel-{kernel}");
+    }
+    name
+}
+
 impl BenchRecord {
-    /// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: what tells benchmarks of one run
-    /// apart, and what `compare` matches by.
+    /// What tells benchmarks of one run apart, and what `compare` matches by.
     pub fn name(&self) -> String {
-        let DTypes {
-            value, locations, ..
-        } = &self.dtypes;
-        let direction = self.direction.name();
-        let mut name = format!(
-            "{}/{}/{value}/{direction}",
-            self.workload, self.distribution
-        );
-        if locations != "f32" && locations != "f64" {
-            name += &format!("/coordinates-{locations}");
-        }
-        if self.kernel.mode == Some(Mode::Deterministic) {
-            name += "/deterministic";
-        }
-        if let Some(kernel) = &self.kernel.asked {
-            name += &format!("/kernel-{kernel}");
-        }
-        name
+        let locations = &self.dtypes.locations;
+        benchmark_name(
+            &self.workload,
+            &self.distribution,
+            (&self.dtypes.value, locations),
+            self.direction,
+            (self.kernel.mode, self.kernel.asked.as_deref()),
+        )
     }
 
     /// Hot, if it was right.
@@ -192,7 +203,13 @@ pub struct ProblemSizes {
 
 impl From<&Problem> for ProblemSizes {
     fn from(problem: &Problem) -> Self {
-        let sizes = problem.sizes();
+        ProblemSizes::new(problem.sizes(), problem.levels())
+    }
+}
+
+impl ProblemSizes {
+    /// Of these sizes and levels.
+    pub fn new(sizes: &Sizes, levels: &[Level]) -> Self {
         ProblemSizes {
             images: sizes.images,
             queries: sizes.queries,
@@ -200,8 +217,7 @@ impl From<&Problem> for ProblemSizes {
             channels: sizes.channels,
             points: sizes.points,
             pixels: sizes.pixels,
-            levels: problem
-                .levels()
+            levels: levels
                 .iter()
                 .map(|level| [level.height, level.width])
                 .collect(),

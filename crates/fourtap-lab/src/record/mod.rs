@@ -11,7 +11,9 @@ mod upgrade;
 
 use serde::{Deserialize, Serialize};
 
-pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts};
+pub use bench::{
+    BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts, benchmark_name,
+};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use origin::{Origin, VERSION, unix_time};

@@ -14,8 +14,9 @@ pub use self::cuda::cuda_results;
 
 /// What the columns of [`results`] mean.
 const CAPTION: &str = "\
-±: half the 95 % confidence interval of the median. GB/s: bytes the samples gather from value;
-GFLOP/s: 10 operations a channel and sample. Backward counts both twice.";
+hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
+copies of them in turn, more than caches hold. GB/s: bytes the samples gather from value; GFLOP/s:
+10 operations a channel and sample; both of hot. Backward counts both twice.";
 
 const VERIFIED: &str = "Every result was verified against the f64 oracle.";
 
@@ -26,14 +27,7 @@ const KERNEL_NAME_WIDTH: usize = 44;
 /// Every result a row.
 pub fn results(records: &[BenchRecord]) -> String {
     let mut table = with_header(&[
-        "workload",
-        "points",
-        "dtype",
-        "pass",
-        "median ms",
-        "±",
-        "GB/s",
-        "GFLOP/s",
+        "workload", "points", "dtype", "pass", "hot ms", "±", "cold ms", "GB/s", "GFLOP/s",
     ]);
     for record in records {
         let Some(hot) = &record.hot else { continue };
@@ -44,11 +38,17 @@ pub fn results(records: &[BenchRecord]) -> String {
             record.direction.name().to_string(),
             milliseconds(hot.median_ms),
             format!("{:.1} %", 100.0 * hot.uncertainty()),
+            or_dash(
+                record
+                    .cold
+                    .as_ref()
+                    .map(|cold| milliseconds(cold.median_ms)),
+            ),
             or_dash(record.gathered_gb_s().map(|rate| format!("{rate:.1}"))),
             or_dash(record.gflop_s().map(|rate| format!("{rate:.1}"))),
         ]);
     }
-    align_right(&mut table, 4..8);
+    align_right(&mut table, 4..9);
     let device = on_device(records);
     format!("{table}\n{device}{VERIFIED}\n{CAPTION}\n")
 }

@@ -12,7 +12,7 @@ def main() -> int:
     """Run the command line with this process's arguments, and return the number it ends with."""
     # Python's handler would only take note, and Ctrl-C would wait for the command's end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _native.command_line(["fourtap", *sys.argv[1:]])
+    return _native.command_line(["fourtap", *sys.argv[1:]], [sys.executable, "-m", "fourtap"])
 
 
 if __name__ == "__main__":

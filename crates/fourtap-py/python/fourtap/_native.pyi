@@ -12,7 +12,7 @@ Array = NDArray[Any]
 Levels = Tensor | Array | Sequence[Sequence[int]]
 Starts = Tensor | Array | Sequence[int] | None
 
-def command_line(words: list[str], /) -> int:
+def command_line(words: list[str], program: list[str], /) -> int:
     """Do what the `fourtap` command does with these words; the number it ends with."""
 
 def torch_forward(

@@ -6,7 +6,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
 use fourtap::cuda::msda::Wanted;
 
-use super::{Measured, Task};
+use super::task::{Measured, Task};
 use crate::array::Array;
 use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed, copy, gather};
 use crate::error::{Error, Result};
@@ -70,6 +70,11 @@ impl CudaBench {
         &self.ceilings
     }
 
+    /// Bytes of the second-level cache.
+    pub fn l2_bytes(&self) -> u64 {
+        u64::from(self.stopwatch.cuda().device().facts().l2_bytes)
+    }
+
     /// Verifies, then times, first what was asked for, then what stands beside it: backward's deterministic mode and
     /// the ruler.
     pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
@@ -93,17 +98,11 @@ impl CudaBench {
 
         say("verifying and timing");
         let tried = self.tried(task, &mut device, asked)?;
-        let mut measured = Measured {
-            kernel: KernelUsed {
-                mode: task.trial.grad_out().is_some().then_some(asked.mode),
-                ..tried.kernel
-            },
-            verification: tried.verification,
-            hot: None,
-            cold: None,
-            conditions: None,
-            beside: Vec::new(),
+        let kernel = KernelUsed {
+            mode: task.trial.grad_out().is_some().then_some(asked.mode),
+            ..tried.kernel
         };
+        let mut measured = Measured::new(kernel, tried.verification);
         let Some(hot) = tried.hot else {
             return Ok(measured);
         };
@@ -157,7 +156,7 @@ impl CudaBench {
             .stopwatch
             .hot(task.budget, |cuda| device.queue(&way.on(cuda)))?;
         let after = device.download()?;
-        match task.still_right(&tried.kernel, &tried.right, &after)? {
+        match task.still_right(tried.kernel.reproducible, &tried.right, &after)? {
             None => tried.hot = Some(hot),
             Some(found) => tried.verification = Verification::failed(found),
         }
@@ -195,7 +194,7 @@ impl CudaBench {
             })?;
         context.synchronize()?;
         for trial in &trials {
-            if let Some(found) = task.still_right(kernel, right, &trial.download()?)? {
+            if let Some(found) = task.still_right(kernel.reproducible, right, &trial.download()?)? {
                 return Err(task.wrong(&found));
             }
         }

@@ -1,35 +1,35 @@
 //! `fourtap bench`: verify, then time.
 
+mod cpu;
 mod cuda;
-mod sink;
+mod task;
 
-use crate::exit::ExitCode;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fourtap::msda::Inputs;
 use fourtap::{DType, View};
 use indicatif::ProgressBar;
 
+use self::cpu::CpuBench;
 use self::cuda::CudaBench;
-use self::sink::Sink;
+use self::task::{Measured, Task};
 use super::{note, print, progress};
-use crate::array::Array;
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
 use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::exit::ExitCode;
 use crate::generate;
 use crate::machine;
-use crate::measure::measure;
 use crate::record::{
-    BenchRecord, Beside, Conditions, DTypes, KernelUsed, Line, Origin, ProblemSizes, Timing,
+    BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemSizes, Run, benchmark_name,
 };
+use crate::roof::{Ceilings, Least, is_suspicious};
 use crate::selection::{self, Benchmark, Subject};
+use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Target;
 use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
 use crate::trial::Trial;
-use crate::verification::{Verification, verify};
 use crate::workload::Workload;
 
 /// Most time spent on repeating one benchmark.
@@ -50,52 +50,47 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     // Every name is looked up and every file opened before the first, perhaps long, measurement.
     let target = Target::new(&arguments.target)?;
     let subjects = selection::subjects(arguments)?;
-    let filter = arguments.filter.as_deref().unwrap_or_default();
-    let mut plan: Vec<_> = subjects
-        .iter()
-        .map(|subject| subject.benchmarks(arguments, target.cuda().is_some()))
-        .collect();
-    let all: usize = plan.iter().map(Vec::len).sum();
-    for benchmarks in &mut plan {
-        benchmarks.retain(|benchmark| benchmark.name().contains(filter));
-    }
-    let count: usize = plan.iter().map(Vec::len).sum();
-    if count == 0 {
-        return Err(Error::NothingSelected {
-            filter: filter.to_string(),
-            count: all,
-        });
-    }
+    let plan = planned(arguments, &subjects, target.cuda().is_some())?;
+    let done = match arguments.resume {
+        true => already_done(arguments)?,
+        false => Vec::new(),
+    };
+    let torn = match arguments.resume {
+        true => Torn::Remove,
+        false => Torn::Refuse,
+    };
+    let mut sink = Sink::open(arguments.json.as_deref(), torn)?;
+    let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
+    bar.set_message("measuring what the hardware can do at most");
     let budget = match arguments.quick {
         true => QUICK_BUDGET,
         false => BUDGET,
     };
-    let mut sink = Sink::open(arguments.json.as_deref())?;
-    let bar = progress(count as u64);
-    let cuda = match target.cuda() {
-        Some(cuda) => {
-            bar.set_message("measuring the device's ceilings");
-            let mode = Mode::new(arguments.target.deterministic);
-            let cuda = CudaBench::new(cuda, mode, &target.device, budget)?;
-            for ceiling in cuda.ceilings() {
-                sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
-            }
-            Some(cuda)
-        }
-        None => None,
+    let mode = Mode::new(arguments.target.deterministic);
+    let bench_on = match target.cuda() {
+        Some(cuda) => Place::Cuda(Box::new(CudaBench::new(
+            cuda,
+            mode,
+            &target.device,
+            budget,
+        )?)),
+        None => Place::Cpu(CpuBench::new(&target.device, budget)?),
     };
+    for ceiling in bench_on.ceilings() {
+        sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
+    }
+    let asked = arguments.target.kernel;
     let mut bench = Bench {
         target,
-        cuda,
+        place: bench_on,
+        mode,
         seed: arguments.seed,
         coordinates: arguments.coordinates,
-        asked: arguments
-            .target
-            .kernel
-            .map(|kernel| kernel.name().to_string()),
+        asked: asked.map(|kernel| kernel.name().to_string()),
         budget,
         bar,
         sink,
+        done,
         records: Vec::new(),
         failed: None,
     };
@@ -103,86 +98,93 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         bench.subject(subject, &benchmarks)?;
     }
     bench.bar.finish_and_clear();
-    if !matches!(bench.sink, Sink::Stdout) && !bench.records.is_empty() {
-        print(match &bench.cuda {
-            Some(cuda) => table::cuda_results(&bench.records, cuda.ceilings()),
-            None => table::results(&bench.records),
-        })?;
-    }
-    let uncertain = bench.records.iter().filter(|record| {
-        record
-            .hot
-            .as_ref()
-            .is_some_and(|hot| hot.uncertainty() > UNCERTAIN)
-    });
-    let (uncertain, all) = (uncertain.count(), bench.records.len());
-    if uncertain > 0 {
-        let longer = if arguments.quick {
-            ", or leave --quick out"
-        } else {
-            ""
-        };
-        note(&format!(
-            "note: {uncertain} of {all} medians are uncertain by more than 5 %: close other programs{longer}"
-        ));
-    }
-    Ok(bench.failed.unwrap_or(ExitCode::SUCCESS))
+    bench.conclude(arguments)
 }
 
-/// A benchmark about to be measured.
-struct Task<'a> {
-    name: &'a str,
-    trial: &'a Trial<'a>,
-    seed: u64,
-    /// Most time to spend on repeating one thing.
-    budget: Duration,
+/// The benchmarks of each subject that `--filter` leaves.
+fn planned(
+    arguments: &BenchArgs,
+    subjects: &[Subject],
+    on_cuda: bool,
+) -> Result<Vec<Vec<Benchmark>>> {
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    let all = subjects
+        .iter()
+        .map(|subject| subject.benchmarks(arguments, on_cuda));
+    let all: Vec<Vec<Benchmark>> = all.collect();
+    let count = all.iter().map(Vec::len).sum();
+    let kept = |benchmarks: Vec<Benchmark>| -> Vec<Benchmark> {
+        let named = |benchmark: &Benchmark| benchmark.name().contains(filter);
+        benchmarks.into_iter().filter(named).collect()
+    };
+    let plan: Vec<Vec<Benchmark>> = all.into_iter().map(kept).collect();
+    match plan.iter().all(Vec::is_empty) {
+        false => Ok(plan),
+        true => Err(Error::NothingSelected {
+            filter: filter.to_string(),
+            count,
+        }),
+    }
 }
 
-impl Task<'_> {
-    /// How near the oracle a result is, or what is wrong with it.
-    fn verified(&self, outputs: &[Array]) -> Result<Verification> {
-        verify(self.trial, outputs, self.seed)
-    }
-
-    /// In words, what is wrong with a result of the timed computations, which were right before; none if nothing is.
-    fn still_right(
-        &self,
-        kernel: &KernelUsed,
-        before: &[Array],
-        after: &[Array],
-    ) -> Result<Option<String>> {
-        if !kernel.reproducible {
-            // Bits that may differ must still be right.
-            return Ok(self.verified(after)?.found);
+/// What this very code has measured and written before.
+fn already_done(arguments: &BenchArgs) -> Result<Vec<BenchRecord>> {
+    let file = match arguments.json.as_deref() {
+        Some(file) if file.as_os_str() != "-" => file,
+        _ => {
+            return Err(Error::Incomplete {
+                option: "--resume",
+                expected: "--json FILE to go on with",
+            });
         }
-        let same = |(before, after): (&Array, &Array)| before.bytes() == after.bytes();
-        let all = before.iter().zip(after).all(same);
-        Ok((!all).then(|| "the timed computations gave other bits than the first".to_string()))
+    };
+    let empty = std::fs::metadata(file).is_ok_and(|found| found.len() == 0);
+    if empty || !file.exists() {
+        return Ok(Vec::new());
     }
-
-    fn wrong(&self, found: &str) -> Error {
-        Error::Verification {
-            benchmark: self.name.to_string(),
-            found: found.to_string(),
-        }
-    }
+    let here = Origin::here();
+    let mut records = Run::read(file)?.benches;
+    records.retain(|record| record.origin.is_same_code(&here) && record.verification.passed);
+    Ok(records)
 }
 
-/// What a benchmark found. Only what is right has times.
-struct Measured {
-    kernel: KernelUsed,
-    verification: Verification,
-    hot: Option<Timing>,
-    cold: Option<Timing>,
-    conditions: Option<Conditions>,
-    beside: Vec<Beside>,
+/// Where benchmarks are measured.
+#[derive(Debug)]
+enum Place {
+    Cpu(CpuBench),
+    Cuda(Box<CudaBench>),
+}
+
+impl Place {
+    fn ceilings(&self) -> &[ProbeRecord] {
+        match self {
+            Place::Cpu(cpu) => cpu.ceilings(),
+            Place::Cuda(cuda) => cuda.ceilings(),
+        }
+    }
+
+    /// Bytes of the largest cache.
+    fn cache_bytes(&self) -> u64 {
+        match self {
+            Place::Cpu(_) => machine::last_level_cache().unwrap_or(0),
+            Place::Cuda(cuda) => cuda.l2_bytes(),
+        }
+    }
+
+    fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+        match self {
+            Place::Cpu(cpu) => cpu.measured(task, say),
+            Place::Cuda(cuda) => cuda.measured(task, say),
+        }
+    }
 }
 
 /// A run of benchmarks.
 struct Bench {
     target: Target,
-    /// What timing on a device needs, if that is where.
-    cuda: Option<CudaBench>,
+    place: Place,
+    /// The mode asked for.
+    mode: Mode,
     seed: u64,
     coordinates: CoordinatesChoice,
     /// The kernel asked for by name.
@@ -190,6 +192,8 @@ struct Bench {
     budget: Duration,
     bar: ProgressBar,
     sink: Sink,
+    /// Records of an interrupted run that need not be measured again.
+    done: Vec<BenchRecord>,
     records: Vec<BenchRecord>,
     /// What to end with if something failed; a failed verification outweighs the rest.
     failed: Option<ExitCode>,
@@ -241,12 +245,21 @@ impl Bench {
         };
         let levels = workload.levels()?;
         let sizes = workload.sizes(&levels);
+        let coordinates = self.coordinates.dtype(dtype);
+        let group = &self.left_to_do(
+            group,
+            &ProblemSizes::new(&sizes, &levels),
+            [dtype, coordinates],
+        );
+        if group.is_empty() {
+            return Ok(());
+        }
         // Inputs, outputs and gradients at once: better no result than a machine that swaps.
         let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
-        let coordinate = self.coordinates.dtype(dtype).size().max(DType::F32.size());
-        let coordinates = 3 * count(&sizes.attention_weights()) * coordinate as u64;
+        let coordinate = coordinates.size().max(DType::F32.size());
+        let coordinate_bytes = 3 * count(&sizes.attention_weights()) * coordinate as u64;
         let values = (count(&sizes.value()) + count(&sizes.out())) * dtype.size() as u64;
-        let needed = 2 * (coordinates + values);
+        let needed = 2 * (coordinate_bytes + values);
         if let Some(available) = machine::memory_available().filter(|&available| needed > available)
         {
             let what = format!("{}/{}/{dtype}", workload.name, distribution.name());
@@ -260,7 +273,7 @@ impl Bench {
         let mut locations =
             generate::locations(&sizes, &levels, workload.reference, distribution, self.seed)?;
         let mut weights = generate::weights(&sizes, self.seed)?;
-        if self.coordinates.dtype(dtype) != DType::F32 {
+        if coordinates != DType::F32 {
             locations = locations.rounded("sampling_locations", dtype)?;
             weights = weights.rounded("attention_weights", dtype)?;
         }
@@ -291,6 +304,9 @@ impl Bench {
             Some(grad_out) => grad_out,
             None => &Source::Owned(generate::grad_out(&sizes, dtype, self.seed)?),
         };
+        let coordinates = forward.problem().sampling_locations().dtype();
+        let sizes = ProblemSizes::from(forward.problem());
+        let group = &self.left_to_do(group, &sizes, [dtype, coordinates]);
         let (inputs, grad_out) = (tensors.inputs(), grad_out.view());
         Trial::backward(self.target.backend, inputs, grad_out).map_err(misfit)?;
         self.group(group, inputs, grad_out)
@@ -308,6 +324,42 @@ impl Bench {
         Ok(())
     }
 
+    /// The benchmarks of a group that no record of an interrupted run answers. Those that one does are shown with the
+    /// rest.
+    fn left_to_do(
+        &mut self,
+        group: &[Benchmark],
+        problem: &ProblemSizes,
+        [value, locations]: [DType; 2],
+    ) -> Vec<Benchmark> {
+        let mut left = Vec::new();
+        for benchmark in group {
+            let has_modes =
+                benchmark.direction == Direction::Backward && self.target.cuda().is_some();
+            let name = benchmark_name(
+                &benchmark.workload,
+                benchmark.distribution_name(),
+                (value.name(), locations.name()),
+                benchmark.direction,
+                (has_modes.then_some(self.mode), self.asked.as_deref()),
+            );
+            let same = |record: &&BenchRecord| {
+                record.name() == name
+                    && record.problem == *problem
+                    && record.seed == self.seed
+                    && record.device == self.target.device
+            };
+            match self.done.iter().find(same) {
+                Some(record) => {
+                    self.records.push(record.clone());
+                    self.bar.inc(1);
+                }
+                None => left.push(benchmark.clone()),
+            }
+        }
+        left
+    }
+
     fn one(&mut self, benchmark: &Benchmark, trial: &Trial<'_>) -> Result<()> {
         let name = benchmark.name();
         let task = Task {
@@ -318,26 +370,10 @@ impl Bench {
         };
         let bar = &self.bar;
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
-        let measured = match &mut self.cuda {
-            Some(cuda) => cuda.measured(&task, say),
-            None => on_cpu(&task, say),
-        };
-        let measured = measured?;
-        // No reason to leave out the other pass.
-        let wrong = [&measured.verification].into_iter().map(|one| ("", one));
-        let beside = measured.beside.iter();
-        let beside = beside.map(|one| (one.role.as_str(), &one.verification));
-        let found: Vec<String> = wrong
-            .chain(beside)
-            .filter_map(
-                |(role, verification)| match (role, verification.found.as_ref()?) {
-                    ("", found) => Some(found.clone()),
-                    (role, found) => Some(format!("{role}: {found}")),
-                },
-            )
-            .collect();
-        let failures: Vec<Error> = found.iter().map(|found| task.wrong(found)).collect();
-        let record = BenchRecord {
+        let measured = self.place.measured(&task, say)?;
+        let wrong = measured.found_wrong();
+        let in_bounds_fraction = trial.in_bounds_fraction()?;
+        let mut record = BenchRecord {
             origin: Origin::here(),
             workload: benchmark.workload.clone(),
             distribution: benchmark.distribution_name().to_string(),
@@ -355,45 +391,71 @@ impl Bench {
             cold: measured.cold,
             conditions: measured.conditions,
             traffic: trial.traffic().into(),
-            in_bounds_fraction: trial.in_bounds_fraction()?,
+            in_bounds_fraction,
             roof: None,
             beside: measured.beside,
         };
-        for failure in failures {
-            self.fail(&failure);
+        let ceilings = Ceilings {
+            probes: self.place.ceilings(),
+            cache_bytes: self.place.cache_bytes(),
+        };
+        let least = Least::of(trial.traffic(), benchmark.direction, in_bounds_fraction);
+        if let (Some(mut roof), Some(_)) = (ceilings.roof(least), &record.hot) {
+            roof.suspicious = is_suspicious(&record, &roof);
+            record.roof = Some(roof);
+        }
+        // Wrong, but no reason to leave out the other pass.
+        for found in wrong {
+            self.fail(&task.wrong(&found));
         }
         self.sink.put(&Line::Bench(Box::new(record.clone())))?;
         self.records.push(record);
         self.bar.inc(1);
         Ok(())
     }
-}
 
-/// Verifies, then times.
-fn on_cpu(task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
-    let mut outputs = task.trial.outputs()?;
-    say("verifying");
-    task.trial.compute(&mut outputs)?;
-    let verification = task.verified(&outputs)?;
-    let mut measured = Measured {
-        kernel: KernelUsed {
-            words: task.trial.on_cpu_in_words(),
-            fingerprint: None,
-            parameters: BTreeMap::new(),
-            asked: None,
-            mode: None,
-            reproducible: true,
-            workspace_bytes: None,
-        },
-        verification,
-        hot: None,
-        cold: None,
-        conditions: None,
-        beside: Vec::new(),
-    };
-    if measured.verification.passed {
-        say("timing");
-        measured.hot = Some(Timing::of(measure(task.trial, &mut outputs, task.budget)?));
+    /// Shows what was found, and says what to think of it.
+    fn conclude(self, arguments: &BenchArgs) -> Result<ExitCode> {
+        let timed = self.records.iter().any(|record| record.hot.is_some());
+        if !matches!(self.sink, Sink::Stdout) && timed {
+            print(match &self.place {
+                Place::Cuda(cuda) => table::cuda_results(&self.records, cuda.ceilings()),
+                Place::Cpu(_) => table::results(&self.records),
+            })?;
+        }
+        let count = |matches: &dyn Fn(&BenchRecord) -> bool| {
+            self.records.iter().filter(|record| matches(record)).count()
+        };
+        let all = self.records.len();
+        let uncertain = count(&|record| {
+            let hot = record.hot.as_ref();
+            hot.is_some_and(|hot| hot.uncertainty() > UNCERTAIN)
+        });
+        if uncertain > 0 {
+            let longer = match arguments.quick {
+                true => ", or leave --quick out",
+                false => "",
+            };
+            note(&format!(
+                "note: {uncertain} of {all} medians are uncertain by more than 5 %: close other programs{longer}"
+            ));
+        }
+        let suspicious = count(&|record| record.roof.as_ref().is_some_and(|roof| roof.suspicious));
+        if suspicious > 0 {
+            note(&format!(
+                "note: {suspicious} of {all} results are faster than the measured ceilings allow, so one of the two is \
+                 wrong: see \"suspicious\" in the records"
+            ));
+        }
+        let throttled = count(&|record| {
+            let conditions = record.conditions.as_ref();
+            conditions.is_some_and(|conditions| !conditions.throttled_by().is_empty())
+        });
+        if throttled > 0 {
+            note(&format!(
+                "note: the device had lowered its clocks during {throttled} of {all} benchmarks: see \"throttled_by\""
+            ));
+        }
+        Ok(self.failed.unwrap_or(ExitCode::SUCCESS))
     }
-    Ok(measured)
 }

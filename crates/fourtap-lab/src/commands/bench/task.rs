@@ -1,0 +1,93 @@
+//! One benchmark, and what was found.
+
+use std::time::Duration;
+
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::record::{Beside, Conditions, KernelUsed, Timing};
+use crate::trial::Trial;
+use crate::verification::{Verification, verify};
+
+/// A benchmark about to be measured.
+pub struct Task<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// What to compute.
+    pub trial: &'a Trial<'a>,
+    /// Of the rows that are compared.
+    pub seed: u64,
+    /// Most time to spend on repeating one thing.
+    pub budget: Duration,
+}
+
+impl Task<'_> {
+    /// How near the oracle a result is, or what is wrong with it.
+    pub fn verified(&self, outputs: &[Array]) -> Result<Verification> {
+        verify(self.trial, outputs, self.seed)
+    }
+
+    /// In words, what is wrong with a result of the timed computations, which were right before; none if nothing is.
+    pub fn still_right(
+        &self,
+        reproducible: bool,
+        before: &[Array],
+        after: &[Array],
+    ) -> Result<Option<String>> {
+        if !reproducible {
+            // Bits that may differ must still be right.
+            return Ok(self.verified(after)?.found);
+        }
+        let same = |(before, after): (&Array, &Array)| before.bytes() == after.bytes();
+        let all = before.iter().zip(after).all(same);
+        Ok((!all).then(|| "the timed computations gave other bits than the first".to_string()))
+    }
+
+    /// That a result is wrong.
+    pub fn wrong(&self, found: &str) -> Error {
+        Error::Verification {
+            benchmark: self.name.to_string(),
+            found: found.to_string(),
+        }
+    }
+}
+
+/// What a benchmark found. Only what is right has times.
+#[derive(Debug)]
+pub struct Measured {
+    /// What computed it.
+    pub kernel: KernelUsed,
+    /// How near the oracle it is.
+    pub verification: Verification,
+    /// The same inputs again and again.
+    pub hot: Option<Timing>,
+    /// Copies of them in turn.
+    pub cold: Option<Timing>,
+    /// While it was timed.
+    pub conditions: Option<Conditions>,
+    /// Other ways to the same.
+    pub beside: Vec<Beside>,
+}
+
+impl Measured {
+    /// Nothing timed yet.
+    pub fn new(kernel: KernelUsed, verification: Verification) -> Self {
+        Measured {
+            kernel,
+            verification,
+            hot: None,
+            cold: None,
+            conditions: None,
+            beside: Vec::new(),
+        }
+    }
+
+    /// In words, everything that is wrong.
+    pub fn found_wrong(&self) -> Vec<String> {
+        let own = self.verification.found.clone();
+        let beside = self.beside.iter().filter_map(|beside| {
+            let found = beside.verification.found.as_ref()?;
+            Some(format!("{}: {found}", beside.role))
+        });
+        own.into_iter().chain(beside).collect()
+    }
+}

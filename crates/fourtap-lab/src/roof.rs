@@ -1,0 +1,104 @@
+//! The least time that measured ceilings allow.
+
+use fourtap::msda::Traffic;
+
+use crate::cli::Direction;
+use crate::record::{BenchRecord, ProbeRecord, Roof};
+
+/// A result may be this much faster than the roof before it is called suspicious: ceilings are uncertain too.
+const TOLERANCE: f64 = 0.02;
+
+/// Of ten operations a channel and sample, those no way to compute it can save: four multiply-adds.
+const LEAST_FLOP: f64 = 0.8;
+
+/// Ceilings, and the cache whose content may be left from the computation before.
+#[derive(Clone, Copy, Debug)]
+pub struct Ceilings<'a> {
+    /// As measured.
+    pub probes: &'a [ProbeRecord],
+    /// Bytes of the largest cache.
+    pub cache_bytes: u64,
+}
+
+/// What a pass cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Least {
+    /// Bytes that must come from or go to memory.
+    pub moved: f64,
+    /// Bytes of value that must be read, by each sample that needs them.
+    pub gathered: f64,
+    /// Operations.
+    pub flop: f64,
+}
+
+impl Least {
+    /// Of a pass whose corners lie inside their level to this share: others need not be read.
+    pub fn of(traffic: Traffic, direction: Direction, in_bounds: f64) -> Self {
+        // Backward's model counts every corner twice, read and added to; sums need not go through memory each time.
+        let times = match direction {
+            Direction::Forward => 1.0,
+            Direction::Backward => 0.5,
+        };
+        Least {
+            moved: traffic.compulsory_bytes as f64,
+            gathered: times * in_bounds * traffic.gathered_bytes as f64,
+            flop: times * in_bounds * LEAST_FLOP * traffic.flop as f64,
+        }
+    }
+}
+
+impl Ceilings<'_> {
+    /// The roof over a pass; none if nothing was measured that bounds it.
+    pub fn roof(&self, least: Least) -> Option<Roof> {
+        let beyond = (least.moved - self.cache_bytes as f64).max(0.0);
+        let always = [
+            self.limit(least.gathered, &["gather-128-l1", "gather-64-l1"]),
+            self.limit(least.flop, &["fma-f32"]),
+        ];
+        let hot = [
+            self.limit(least.moved, &["l2-read"]),
+            self.limit(beyond, &["dram-read", "copy"]),
+        ];
+        let cold = [self.limit(least.moved, &["dram-read", "copy"])];
+        let (hot_ms, hot_limit) = largest(always.iter().chain(&hot))?;
+        let (cold_ms, cold_limit) = largest(always.iter().chain(&cold))?;
+        Some(Roof {
+            hot_ms,
+            hot_limit,
+            cold_ms,
+            cold_limit,
+            suspicious: false,
+        })
+    }
+
+    /// Milliseconds that so much takes at the fastest of the ceilings that were measured.
+    fn limit(&self, amount: f64, names: &[&str]) -> Option<(f64, String)> {
+        let named = self
+            .probes
+            .iter()
+            .filter(|probe| probe.is_measured() && names.contains(&probe.name.as_str()));
+        let times =
+            named.filter_map(|probe| Some((amount / probe.rate? / 1e6, probe.name.clone())));
+        times.min_by(|one, other| one.0.total_cmp(&other.0))
+    }
+}
+
+/// The one that takes longest.
+fn largest<'a>(limits: impl Iterator<Item = &'a Option<(f64, String)>>) -> Option<(f64, String)> {
+    let known = limits.flatten();
+    known
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .cloned()
+}
+
+/// Whether a result is faster than its roof allows.
+pub fn is_suspicious(record: &BenchRecord, roof: &Roof) -> bool {
+    let above = |median: Option<f64>, least: f64| {
+        median.is_some_and(|median| median < (1.0 - TOLERANCE) * least)
+    };
+    above(record.median_ms(), roof.hot_ms)
+        || above(
+            record.cold.as_ref().map(|cold| cold.median_ms),
+            roof.cold_ms,
+        )
+}
