@@ -3,14 +3,16 @@
 #   tests.log sanitizer.log   what was printed
 #   evidence.jsonl            one record for each check a kernel's source has passed
 #   bench.jsonl bench.txt     measured times
+#   probe.jsonl probe.txt     what the device can do at most
+#   counters.jsonl profile.txt   hardware counters of the workloads' kernels (needs ncu)
 #   python.log                what the tests of the Python package printed
 #   python.jsonl python.txt   measured times from Python
-# Usage: run.sh RESULTS [tests] [sanitizer] [bench] [python] [python-bench]   (without names: all)
+# Usage: run.sh RESULTS [tests] [sanitizer] [probe] [bench] [profile] [python] [python-bench]   (without names: all)
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 results=${1:?where to write the results}
 shift
-parts=${*:-tests sanitizer bench python python-bench}
+parts=${*:-tests sanitizer probe bench profile python python-bench}
 mkdir -p "$results"
 export FOURTAP_REQUIRE_CUDA=1 FOURTAP_EVIDENCE="$results/evidence.jsonl"
 failed=0
@@ -48,6 +50,20 @@ for part in $parts; do
             "$here/fourtap" bench --device cuda $what --json "$results/bench.jsonl" >>"$results/bench.txt" 2>&1 || failed=1
         done
         cat "$results/bench.txt"
+        ;;
+    probe)
+        "$here/fourtap" probe --device cuda --json "$results/probe.jsonl" >"$results/probe.txt" 2>&1 || failed=1
+        cat "$results/probe.txt"
+        ;;
+    profile)
+        : >"$results/profile.txt"
+        for workload in seed-full detr-encoder dino-decoder rtdetr-decoder bev-d64; do
+            for direction in forward backward; do
+                "$here/fourtap" profile "$workload" --dtype f16 --distribution local --direction $direction \
+                    --json "$results/counters.jsonl" >>"$results/profile.txt" 2>&1 || failed=1
+            done
+        done
+        cat "$results/profile.txt"
         ;;
     python)
         # Needs a python3 with PyTorch and transformers; pytest is here.

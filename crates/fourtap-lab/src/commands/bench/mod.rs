@@ -2,6 +2,7 @@
 
 mod cpu;
 mod cuda;
+mod doubts;
 mod task;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use indicatif::ProgressBar;
 
 use self::cpu::CpuBench;
 use self::cuda::CudaBench;
+use self::doubts::doubts;
 use self::task::{Measured, Task};
 use super::{note, print, progress};
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
@@ -35,9 +37,6 @@ use crate::workload::Workload;
 /// Most time spent on repeating one benchmark.
 const BUDGET: Duration = Duration::from_secs(3);
 const QUICK_BUDGET: Duration = Duration::from_millis(500);
-
-/// Half the confidence interval, as a share of the median, that deserves a word.
-const UNCERTAIN: f64 = 0.05;
 
 pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     if arguments.list {
@@ -423,38 +422,8 @@ impl Bench {
                 Place::Cpu(_) => table::results(&self.records),
             })?;
         }
-        let count = |matches: &dyn Fn(&BenchRecord) -> bool| {
-            self.records.iter().filter(|record| matches(record)).count()
-        };
-        let all = self.records.len();
-        let uncertain = count(&|record| {
-            let hot = record.hot.as_ref();
-            hot.is_some_and(|hot| hot.uncertainty() > UNCERTAIN)
-        });
-        if uncertain > 0 {
-            let longer = match arguments.quick {
-                true => ", or leave --quick out",
-                false => "",
-            };
-            note(&format!(
-                "note: {uncertain} of {all} medians are uncertain by more than 5 %: close other programs{longer}"
-            ));
-        }
-        let suspicious = count(&|record| record.roof.as_ref().is_some_and(|roof| roof.suspicious));
-        if suspicious > 0 {
-            note(&format!(
-                "note: {suspicious} of {all} results are faster than the measured ceilings allow, so one of the two is \
-                 wrong: see \"suspicious\" in the records"
-            ));
-        }
-        let throttled = count(&|record| {
-            let conditions = record.conditions.as_ref();
-            conditions.is_some_and(|conditions| !conditions.throttled_by().is_empty())
-        });
-        if throttled > 0 {
-            note(&format!(
-                "note: the device had lowered its clocks during {throttled} of {all} benchmarks: see \"throttled_by\""
-            ));
+        for doubt in doubts(&self.records, arguments.quick) {
+            note(&format!("note: {doubt}"));
         }
         Ok(self.failed.unwrap_or(ExitCode::SUCCESS))
     }
