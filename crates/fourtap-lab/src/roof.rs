@@ -102,3 +102,96 @@ pub fn is_suspicious(record: &BenchRecord, roof: &Roof) -> bool {
             roof.cold_ms,
         )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Timing, Unit};
+    use crate::target::Device;
+
+    const GIGA: u64 = 1_000_000_000;
+
+    fn device() -> Device {
+        Device {
+            kind: "cuda".to_string(),
+            model: None,
+            simd: None,
+            threads: None,
+            cuda: None,
+        }
+    }
+
+    /// Ceilings of so many billions a second.
+    fn probes(rates: &[(&str, u64)]) -> Vec<ProbeRecord> {
+        let second = || Timing::of(vec![1000.0]);
+        let probe = |&(name, rate): &(&str, u64)| {
+            let ceiling = ProbeRecord::ceiling(name, "", &device(), rate * GIGA, second());
+            ceiling.measured(Unit::GigabytesASecond, rate * GIGA, second())
+        };
+        rates.iter().map(probe).collect()
+    }
+
+    fn traffic() -> Traffic {
+        Traffic {
+            compulsory_bytes: 4 * GIGA,
+            gathered_bytes: 100 * GIGA,
+            flop: 50 * GIGA,
+        }
+    }
+
+    #[test]
+    fn what_the_cache_may_hold_bounds_only_cold_results() {
+        let probes = probes(&[("copy", 4), ("l2-read", 40), ("gather-128-l1", 1000)]);
+        let least = Least::of(traffic(), Direction::Forward, 1.0);
+        let ceilings = |cache_bytes| Ceilings {
+            probes: &probes,
+            cache_bytes,
+        };
+        let roof = ceilings(8 * GIGA).roof(least).unwrap();
+        assert_eq!((roof.hot_ms, roof.hot_limit.as_str()), (100.0, "l2-read"));
+        assert_eq!((roof.cold_ms, roof.cold_limit.as_str()), (1000.0, "copy"));
+        let roof = ceilings(GIGA).roof(least).unwrap();
+        assert_eq!((roof.hot_ms, roof.hot_limit.as_str()), (750.0, "copy"));
+    }
+
+    #[test]
+    fn the_faster_of_two_ceilings_of_the_same_counts() {
+        let probes = probes(&[("copy", 4), ("dram-read", 5)]);
+        let ceilings = Ceilings {
+            probes: &probes,
+            cache_bytes: 0,
+        };
+        let roof = ceilings
+            .roof(Least::of(traffic(), Direction::Forward, 1.0))
+            .unwrap();
+        assert_eq!(
+            (roof.cold_ms, roof.cold_limit.as_str()),
+            (800.0, "dram-read")
+        );
+    }
+
+    #[test]
+    fn backward_must_read_and_compute_no_more_than_forward() {
+        let forward = Least::of(traffic(), Direction::Forward, 0.5);
+        let doubled = Traffic {
+            gathered_bytes: 2 * traffic().gathered_bytes,
+            flop: 2 * traffic().flop,
+            ..traffic()
+        };
+        assert_eq!(Least::of(doubled, Direction::Backward, 0.5), forward);
+        assert_eq!(forward.gathered, 50e9);
+        assert_eq!(forward.flop, 20e9);
+    }
+
+    #[test]
+    fn without_ceilings_there_is_no_roof() {
+        let ceilings = Ceilings {
+            probes: &[],
+            cache_bytes: 0,
+        };
+        assert_eq!(
+            ceilings.roof(Least::of(traffic(), Direction::Forward, 1.0)),
+            None
+        );
+    }
+}
