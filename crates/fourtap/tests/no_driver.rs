@@ -9,7 +9,7 @@ use std::process::Command;
 
 use fourtap::cuda::driver::{
     Buffer, Context, Driver, DriverError, Event, Launch, Library, OwnedStream, Stream,
-    StreamMemory, launch, pointer_device,
+    StreamMemory, TensorElement, TensorMap, Tiled, active_clusters, launch, pointer_device,
 };
 
 /// Tells the process started for a case which one it is.
@@ -233,6 +233,14 @@ fn works() {
     assert_eq!(kernel.facts(device).unwrap().registers, 4);
     assert_eq!(kernel.occupancy(context, 128, 0), Ok(16));
 
+    assert_eq!(kernel.allow_large_clusters(device), Ok(()));
+    let clustered = Launch {
+        cluster: Some([2, 1, 1]),
+        ..Launch::default()
+    };
+    assert_eq!(active_clusters(&kernel, context, &clustered), Ok(4));
+    encodes_tensor_maps(context);
+
     // The fake takes plain launches of one block, and extended ones of two in a cluster.
     let plain = Launch {
         stream: stream.stream(),
@@ -261,6 +269,40 @@ fn works() {
             refused.starts_with("could not launch kernel add with grid [3, 1, 1]"),
             "{refused}"
         );
+    }
+}
+
+/// The fake refuses an inner box that is not a multiple of 16 bytes.
+fn encodes_tensor_maps(context: &'static Context) {
+    let tiled = Tiled {
+        element: TensorElement::F16,
+        address: 4096,
+        dimensions: vec![32, 5],
+        strides: vec![64],
+        box_sides: vec![32, 2],
+        element_strides: vec![1, 1],
+    };
+    assert_eq!(size_of::<TensorMap>(), 128);
+    TensorMap::encode(context, &tiled).unwrap();
+    let narrow = Tiled {
+        box_sides: vec![2, 2],
+        ..tiled.clone()
+    };
+    // Of these the fake would read past the end of a list.
+    let short = Tiled {
+        box_sides: vec![32],
+        ..tiled.clone()
+    };
+    let long = Tiled {
+        strides: vec![64, 320],
+        ..tiled
+    };
+    for refused in [narrow, short, long] {
+        let reason = TensorMap::encode(context, &refused).unwrap_err();
+        assert!(matches!(reason, DriverError::TensorMap { .. }), "{reason}");
+        let text = reason.to_string();
+        let sides = format!("box {:?}", refused.box_sides);
+        assert!(text.contains(&sides) && text.lines().count() == 1, "{text}");
     }
 }
 
@@ -372,6 +414,14 @@ int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
 int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) { *value = attribute; return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
     INSIDE; *blocks = 2048 / threads; return 0; }
+int cuOccupancyMaxActiveClusters(int *clusters, void *function, const Config *c) {
+    INSIDE; *clusters = 8 / c->attributes[0].value.cluster[0]; return c->count != 1; }
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, u64 address, const u64 *dimensions, const u64 *strides,
+                           const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion,
+                           int fill) {
+    INSIDE; if ((u64)map % 128 || type != 6 || interleave || swizzle || promotion || fill) return 999;
+    for (unsigned i = 0; i < rank; i++) if (!dimensions[i] || !box[i] || !steps[i]) return 1;
+    memset(map, 7, 128); return address % 16 || (rank > 1 && strides[0] % 16) || box[0] * 2 % 16; }
 int cuLaunchKernel(void *kernel, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **arguments, void **extra) {
     return !(x * y * z * bx * by * bz == 1 && stream && *(int *)arguments[0] == 5 && !extra); }

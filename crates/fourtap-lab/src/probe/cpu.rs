@@ -39,3 +39,8 @@ pub fn fma_f32(device: &Device, _: Duration) -> Result<ProbeRecord> {
         Timing::of(vec![1000.0]),
     ))
 }
+
+/// What can be found out about this processor.
+pub fn probes() -> Vec<super::Probe> {
+    Vec::new()
+}

@@ -96,8 +96,8 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Device number `ordinal` and its default stream.
-    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+    /// Device number `ordinal`, if this library can use it. Nothing is made on it yet.
+    pub fn find(ordinal: usize) -> Result<Device, CudaError> {
         let device = Driver::get()?.device(ordinal)?;
         let found = device.compute_capability();
         if found < OLDEST {
@@ -108,6 +108,12 @@ impl Cuda {
                 needed: OLDEST,
             });
         }
+        Ok(device)
+    }
+
+    /// Device number `ordinal` and its default stream.
+    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+        let device = Cuda::find(ordinal)?;
         Ok(Cuda {
             context: Context::primary(device)?,
             stream: 0,

@@ -53,6 +53,14 @@ pub struct DeviceFacts {
     pub memory_bus_bits: Option<u32>,
     /// Bytes of device memory.
     pub memory_bytes: usize,
+    /// Whether blocks can be launched in clusters that share their shared memory.
+    pub has_clusters: bool,
+    /// Whether boxes of a tensor can be loaded by a [`TensorMap`](super::TensorMap).
+    pub has_tensor_maps: bool,
+    /// Bytes of second-level cache that can be set aside for what shall stay there; 0 if none.
+    pub persisting_l2_bytes: u32,
+    /// Whether memory errors are found and corrected.
+    pub has_ecc: bool,
     pub(super) raw: RawDevice,
 }
 
@@ -62,6 +70,7 @@ mod attribute {
     pub(super) const SHARED_PER_BLOCK: c_int = 8;
     pub(super) const CLOCK_RATE: c_int = 13;
     pub(super) const MULTIPROCESSORS: c_int = 16;
+    pub(super) const ECC_ENABLED: c_int = 32;
     pub(super) const MEMORY_CLOCK_RATE: c_int = 36;
     pub(super) const MEMORY_BUS_WIDTH: c_int = 37;
     pub(super) const L2_CACHE_SIZE: c_int = 38;
@@ -72,7 +81,10 @@ mod attribute {
     pub(super) const REGISTERS_PER_MULTIPROCESSOR: c_int = 82;
     pub(super) const SHARED_PER_BLOCK_OPT_IN: c_int = 97;
     pub(super) const BLOCKS_PER_MULTIPROCESSOR: c_int = 106;
+    pub(super) const PERSISTING_L2: c_int = 108;
     pub(super) const SHARED_RESERVED_PER_BLOCK: c_int = 111;
+    pub(super) const CLUSTER_LAUNCH: c_int = 120;
+    pub(super) const TENSOR_MAPS: c_int = 127;
 }
 
 impl Device {
@@ -169,7 +181,8 @@ impl DeviceFacts {
             api.check(status, "read an attribute of the device")?;
             Ok(value.max(0) as u32)
         };
-        // Clocks are on their way out of CUDA and 0 on some virtual devices: no reason to refuse the device.
+        // Clocks are on their way out of CUDA and 0 on some virtual devices, and the oldest drivers do not know every
+        // attribute: no reason to refuse the device.
         let read_if_known = |attribute| read(attribute).ok().filter(|&value| value > 0);
 
         Ok(DeviceFacts {
@@ -194,6 +207,10 @@ impl DeviceFacts {
             memory_clock_khz: read_if_known(attribute::MEMORY_CLOCK_RATE),
             memory_bus_bits: read_if_known(attribute::MEMORY_BUS_WIDTH),
             memory_bytes,
+            has_clusters: read_if_known(attribute::CLUSTER_LAUNCH).is_some(),
+            has_tensor_maps: read_if_known(attribute::TENSOR_MAPS).is_some(),
+            persisting_l2_bytes: read_if_known(attribute::PERSISTING_L2).unwrap_or(0),
+            has_ecc: read_if_known(attribute::ECC_ENABLED).is_some(),
             raw,
         })
     }

@@ -79,6 +79,12 @@ pub enum DriverError {
         /// What the bytes are instead.
         found: &'static str,
     },
+    /// The driver does not encode such a tensor map.
+    #[error("tensor map: expected one that a device can load boxes by, found {found}")]
+    TensorMap {
+        /// What was to be encoded.
+        found: String,
+    },
     /// A call failed.
     ///
     /// Work runs behind the caller's back, so the failure may belong to something launched earlier.
@@ -99,6 +105,7 @@ pub enum DriverError {
 pub type DriverResult<T> = Result<T, DriverError>;
 
 pub(super) const SUCCESS: Status = 0;
+pub(super) const INVALID_VALUE: Status = 1;
 pub(super) const OUT_OF_MEMORY: Status = 2;
 const STUB_LIBRARY: Status = 34;
 pub(super) const NOT_READY: Status = 600;

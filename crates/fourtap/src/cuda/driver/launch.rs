@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 
 use super::api;
+use super::context::Context;
 use super::error::{DriverResult, SUCCESS};
 use super::library::{LaunchAttribute, LaunchAttributeValue, LaunchConfig};
 use super::module::Kernel;
@@ -49,6 +50,58 @@ impl Default for Launch<'_> {
     }
 }
 
+/// What a launch has beyond its sizes, and how many of that there are.
+struct Attributes([LaunchAttribute; 2], u32);
+
+impl Launch<'_> {
+    fn attributes(&self) -> Attributes {
+        let mut attributes = [const { attribute(0, [0; 3]) }; 2];
+        let mut count = 0;
+        if let Some(cluster) = self.cluster {
+            attributes[count] = attribute(CLUSTER_DIMENSION, cluster);
+            count += 1;
+        }
+        if self.overlap_previous {
+            attributes[count] = attribute(PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+            count += 1;
+        }
+        Attributes(attributes, count as u32)
+    }
+
+    /// As the driver takes it; it points to the attributes.
+    fn config(&self, attributes: &mut Attributes) -> LaunchConfig {
+        LaunchConfig {
+            grid: self.grid,
+            block: self.block,
+            shared_bytes: self.shared_bytes,
+            stream: self.stream.as_raw(),
+            attributes: attributes.0.as_mut_ptr(),
+            attribute_count: attributes.1,
+        }
+    }
+}
+
+/// How many clusters of such a launch the context's device holds at once. Needs compute capability 9.0.
+pub fn active_clusters(
+    kernel: &Kernel,
+    context: &Context,
+    launch: &Launch<'_>,
+) -> DriverResult<u32> {
+    let _entered = context.enter()?;
+    let api = context.api();
+    let function = kernel.function(context)?;
+    let mut attributes = launch.attributes();
+    let config = launch.config(&mut attributes);
+    let mut clusters = 0;
+    // SAFETY: the function is of the context entered, `config` and its attributes live, and one number is written.
+    let status = unsafe { (api.cuOccupancyMaxActiveClusters)(&mut clusters, function, &config) };
+    api.check(
+        status,
+        &format!("find how many clusters of kernel {} fit", kernel.name()),
+    )?;
+    Ok(clusters.max(0) as u32)
+}
+
 /// Gives a stream the work of running a kernel. Neither waits nor allocates.
 ///
 /// # Safety
@@ -84,24 +137,8 @@ pub unsafe fn launch(
             )
         }
     } else {
-        let mut attributes = [const { attribute(0, [0; 3]) }; 2];
-        let mut count = 0;
-        if let Some(cluster) = launch.cluster {
-            attributes[count] = attribute(CLUSTER_DIMENSION, cluster);
-            count += 1;
-        }
-        if launch.overlap_previous {
-            attributes[count] = attribute(PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
-            count += 1;
-        }
-        let config = LaunchConfig {
-            grid: launch.grid,
-            block: launch.block,
-            shared_bytes: launch.shared_bytes,
-            stream: launch.stream.as_raw(),
-            attributes: attributes.as_mut_ptr(),
-            attribute_count: count as u32,
-        };
+        let mut attributes = launch.attributes();
+        let config = launch.config(&mut attributes);
         // SAFETY: as above, and `config` and its attributes live until this returns.
         unsafe { (api.cuLaunchKernelEx)(&config, kernel.as_raw(), arguments.as_mut_ptr(), none) }
     };

@@ -127,6 +127,11 @@ api! {
     cuKernelSetAttribute(c_int, c_int, Handle, RawDevice);
     cuFuncGetAttribute(*mut c_int, c_int, Handle);
     cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, Handle, c_int, usize);
+    cuOccupancyMaxActiveClusters(*mut c_int, Handle, *const LaunchConfig);
+    cuTensorMapEncodeTiled(
+        *mut c_void, c_int, c_uint, Address, *const c_ulonglong, *const c_ulonglong, *const c_uint,
+        *const c_uint, c_int, c_int, c_int, c_int
+    );
     cuLaunchKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
         *mut *mut c_void, *mut *mut c_void

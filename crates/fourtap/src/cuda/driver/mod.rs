@@ -23,16 +23,18 @@ mod library;
 mod memory;
 mod module;
 mod stream;
+mod tensor_map;
 
 pub use context::{Context, Entered, MemoryInfo};
 pub use device::{Device, DeviceFacts};
 pub use error::{DriverError, DriverResult};
 pub use event::Event;
 pub use graph::{Graph, GraphExec};
-pub use launch::{Launch, launch};
+pub use launch::{Launch, active_clusters, launch};
 pub use memory::{Buffer, Plain, StreamMemory, pointer_device, zero};
 pub use module::{Kernel, KernelFacts, Library};
 pub use stream::{CaptureMode, OwnedStream, Stream};
+pub use tensor_map::{TensorElement, TensorMap, Tiled};
 
 use library::Api;
 

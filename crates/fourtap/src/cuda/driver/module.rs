@@ -174,6 +174,7 @@ mod attribute {
     pub(super) const BINARY_VERSION: c_int = 6;
     pub(super) const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
     pub(super) const SHARED_CARVEOUT: c_int = 9;
+    pub(super) const NON_PORTABLE_CLUSTERS: c_int = 14;
 }
 
 impl Kernel {
@@ -246,6 +247,16 @@ impl Kernel {
         )
     }
 
+    /// Lets launches on a device ask for clusters of more than 8 blocks, which not every device with clusters has.
+    pub fn allow_large_clusters(&self, device: Device) -> DriverResult<()> {
+        self.set(
+            device,
+            attribute::NON_PORTABLE_CLUSTERS,
+            1,
+            "for clusters of more than 8 blocks",
+        )
+    }
+
     fn set(&self, device: Device, attribute: c_int, value: u32, what: &str) -> DriverResult<()> {
         let api = api()?;
         // A value past the range is past every limit too, and the driver's to refuse.
@@ -285,7 +296,7 @@ impl Kernel {
     }
 
     /// The kernel's function in the context that is entered.
-    fn function(&self, context: &Context) -> DriverResult<Handle> {
+    pub(super) fn function(&self, context: &Context) -> DriverResult<Handle> {
         let api = context.api();
         let mut function = std::ptr::null_mut();
         // SAFETY: the kernel's library is never unloaded, and one handle is written.

@@ -1,0 +1,122 @@
+//! Tensor maps: what the copy engine of Hopper and later must know of a tensor to load boxes of it.
+
+use std::ffi::c_int;
+
+use super::context::Context;
+use super::error::{DriverError, DriverResult, INVALID_VALUE};
+
+/// The numbers cuda.h gives to: no interleaving, no swizzling, no promotion to larger fetches, and zeros outside.
+const PLAIN: [c_int; 4] = [0; 4];
+
+/// The elements of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorElement {
+    /// 16-bit float.
+    F16,
+    /// 32-bit float.
+    F32,
+    /// 16-bit float with the range of the 32-bit one.
+    BF16,
+    /// 32-bit number without a sign.
+    U32,
+}
+
+impl TensorElement {
+    /// Its size.
+    pub fn bytes(self) -> usize {
+        match self {
+            TensorElement::F16 | TensorElement::BF16 => 2,
+            TensorElement::F32 | TensorElement::U32 => 4,
+        }
+    }
+
+    fn number(self) -> c_int {
+        match self {
+            TensorElement::U32 => 2,
+            TensorElement::F16 => 6,
+            TensorElement::F32 => 7,
+            TensorElement::BF16 => 9,
+        }
+    }
+}
+
+/// A tensor in device memory and the box to load of it. Dimensions are in the order of memory: the first is contiguous.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiled {
+    /// The elements.
+    pub element: TensorElement,
+    /// Where the tensor begins.
+    pub address: u64,
+    /// Elements in each dimension.
+    pub dimensions: Vec<u64>,
+    /// Bytes from one element to the next in each dimension but the first.
+    pub strides: Vec<u64>,
+    /// Elements of the box in each dimension.
+    pub box_sides: Vec<u32>,
+    /// Every which element of the box is loaded, in each dimension.
+    pub element_strides: Vec<u32>,
+}
+
+/// What the copy engine must know of a tensor; a parameter of a kernel, by value.
+///
+/// It holds an address. Memory must be there when a kernel loads by it, which is the promise of whoever launches that.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+pub struct TensorMap([u64; 16]);
+
+impl TensorMap {
+    /// Encodes a map for the context's device. What lies outside the tensor is loaded as zeros.
+    pub fn encode(context: &Context, tiled: &Tiled) -> DriverResult<Self> {
+        let rank = tiled.dimensions.len();
+        // The driver reads as many numbers of each as the tensor has dimensions.
+        let whole = tiled.strides.len() == rank.saturating_sub(1)
+            && tiled.box_sides.len() == rank
+            && tiled.element_strides.len() == rank;
+        let refused = || DriverError::TensorMap {
+            found: tiled.in_words(),
+        };
+        let Some(rank) = u32::try_from(rank).ok().filter(|_| whole) else {
+            return Err(refused());
+        };
+        let _entered = context.enter()?;
+        let api = context.api();
+        let mut map = TensorMap([0; 16]);
+        let [interleave, swizzle, promotion, fill] = PLAIN;
+        // SAFETY: 128 bytes are written, and each list holds what the rank says. The address is not read from.
+        let status = unsafe {
+            (api.cuTensorMapEncodeTiled)(
+                (&raw mut map).cast(),
+                tiled.element.number(),
+                rank,
+                tiled.address,
+                tiled.dimensions.as_ptr(),
+                tiled.strides.as_ptr(),
+                tiled.box_sides.as_ptr(),
+                tiled.element_strides.as_ptr(),
+                interleave,
+                swizzle,
+                promotion,
+                fill,
+            )
+        };
+        if status == INVALID_VALUE {
+            return Err(refused());
+        }
+        api.check(status, "encode a tensor map")?;
+        Ok(map)
+    }
+}
+
+impl Tiled {
+    fn in_words(&self) -> String {
+        format!(
+            "dimensions {:?} of {:?} at {:#x}, strides {:?}, box {:?}, element strides {:?}",
+            self.dimensions,
+            self.element,
+            self.address,
+            self.strides,
+            self.box_sides,
+            self.element_strides
+        )
+    }
+}
