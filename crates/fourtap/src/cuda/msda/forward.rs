@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use super::Wanted;
 use super::arguments::{Held, Schedule, pointer};
 use super::fit::{self, Fit, aligned};
 use super::launch;
 use super::schedule::schedule;
 use super::specialised::{Channel, Specialised};
+use super::{DeviceSize, Wanted};
 use crate::cuda::Cuda;
-use crate::cuda::driver::DeviceFacts;
 use crate::error::{Error, Result};
 use crate::msda::{Forward, Inputs};
 use crate::tensor::ViewMut;
@@ -53,21 +52,21 @@ const CHANNEL_THREADS: u32 = 256;
 
 impl Plan {
     /// For `call` on a device.
-    pub(super) fn new(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Result<Plan> {
-        match (wanted, gather(call, facts, wanted)) {
+    pub(super) fn new(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Result<Plan> {
+        match (wanted, gather(call, device, wanted)) {
             (Wanted::Best | Wanted::Gather | Wanted::GatherMany, Ok(plan)) => Ok(plan),
             (Wanted::Gather | Wanted::GatherMany, Err(reason)) => Err(Error::Unsupported {
                 backend: "cuda",
                 expected: "a problem the gather kernel can serve".to_string(),
                 found: reason,
             }),
-            (Wanted::Best, Err(reason)) => channel(call, facts, Some(reason)),
-            (Wanted::Channel, _) => channel(call, facts, None),
+            (Wanted::Best, Err(reason)) => channel(call, device, Some(reason)),
+            (Wanted::Channel, _) => channel(call, device, None),
         }
     }
 }
 
-fn channel(call: &Forward<'_>, facts: &DeviceFacts, reason: Option<String>) -> Result<Plan> {
+fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Result<Plan> {
     let sizes = call.problem.sizes();
     let level_capacity = fit::expect_any_kernel(&call.problem)?;
     let count = |shape: &[usize]| shape.iter().product::<usize>();
@@ -84,7 +83,7 @@ fn channel(call: &Forward<'_>, facts: &DeviceFacts, reason: Option<String>) -> R
             .all(|&count| count < 1 << 31);
     let blocks_needed = elements.div_ceil(CHANNEL_THREADS as usize);
     // Enough to fill any device many times over; threads loop over the rest.
-    let most = facts.multiprocessors as usize * 64;
+    let most = device.multiprocessors as usize * 64;
     Ok(Plan {
         kernel: Specialised::Channel(Channel {
             types: fit::types(&call.problem),
@@ -106,7 +105,7 @@ fn rows_are_dense(call: &Forward<'_>) -> bool {
 }
 
 /// The plan for the gather kernel, or in words why it cannot serve the call.
-fn gather(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Fit<Plan> {
+fn gather(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Fit<Plan> {
     let (problem, inputs) = (&call.problem, &call.inputs);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
@@ -122,7 +121,7 @@ fn gather(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Fit<Plan> 
     // Too few rows to fill the device with warps: share each row's samples among more of them.
     let kind = fit::kind(problem);
     let rows = sizes.images * sizes.queries * sizes.heads;
-    let few = rows * kind.lanes() < facts.multiprocessors as usize * SMALL_THREADS;
+    let few = rows * kind.lanes() < device.multiprocessors as usize * SMALL_THREADS;
     let mut gather = kind.gather(pixel_units as u32, few && wanted != Wanted::GatherMany);
     gather.dense = rows_are_dense(call);
     let samples = |per_lane: u32| {
@@ -143,7 +142,7 @@ fn gather(call: &Forward<'_>, facts: &DeviceFacts, wanted: Wanted) -> Fit<Plan> 
         gather.phases = 1;
     }
     samples(gather.per_lane)?;
-    let (schedule, blocks) = schedule(sizes, &gather, facts.multiprocessors, facts.l2_bytes);
+    let (schedule, blocks) = schedule(sizes, &gather, device.multiprocessors, device.l2_bytes);
     Ok(Plan {
         kernel: Specialised::Gather(gather),
         blocks,
@@ -160,7 +159,7 @@ impl Cuda {
     }
 
     fn plan_forward(&self, call: &Forward<'_>) -> Result<Plan> {
-        Plan::new(call, self.device().facts(), self.kernel)
+        Plan::new(call, self.device().facts().into(), self.kernel)
     }
 
     /// Queues the kernel. Nothing is allocated and nobody waits, once the kernel is loaded.

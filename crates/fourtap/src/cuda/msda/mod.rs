@@ -2,6 +2,7 @@
 
 mod arguments;
 mod backward;
+mod described;
 mod fit;
 mod forward;
 mod kind;
@@ -14,7 +15,8 @@ use super::driver::{self, Launch};
 use super::{Cuda, CudaError, kernels};
 use crate::error::Result;
 
-pub use backward::BackwardPlan;
+pub use backward::{BackwardPlan, Step};
+pub use described::{Described, DeviceSize};
 pub use forward::Plan;
 pub use kind::Kind;
 pub use specialised::{

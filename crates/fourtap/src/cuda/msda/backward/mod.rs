@@ -13,9 +13,9 @@ use crate::cuda::{Cuda, CudaError, kernels};
 use crate::error::{Error, Result};
 use crate::msda::{Backward, Gradients, Inputs};
 use crate::tensor::View;
-use sorting::{SCAN_THREADS, SORT_THREADS, SUM_THREADS, Sorting};
+use sorting::Sorting;
 
-pub use plan::BackwardPlan;
+pub use plan::{BackwardPlan, Step};
 
 /// What the driver's own allocations have, and tables in a workspace count on.
 const WORKSPACE_ALIGNMENT: u64 = 256;
@@ -46,7 +46,8 @@ impl Cuda {
     }
 
     fn plan_backward(&self, call: &Backward<'_>) -> Result<BackwardPlan> {
-        BackwardPlan::new(call, self.device().facts(), self.kernel, self.deterministic)
+        let device = self.device().facts().into();
+        BackwardPlan::new(call, device, self.kernel, self.deterministic)
     }
 
     /// Queues the kernels. Nobody waits, once they are loaded, and scratch memory is the caller's or the stream's.
@@ -146,29 +147,12 @@ impl Cuda {
 
     /// `grad_value` of some planes.
     fn sum_sorted(&self, sorting: &Sorting, parameters: &Parameters, work: &Work) -> Result<()> {
-        let Sorting { place, sum, .. } = sorting;
+        let [count, scan, place, sum] = sorting.steps();
         let sort = [parameters.arguments.pointer(), pointer(work)];
-        let steps: [(Specialised, u32, u32); 3] = [
-            (
-                Specialised::Count(place.for_count()),
-                sorting.sort_blocks,
-                SORT_THREADS,
-            ),
-            (
-                Specialised::Scan(place.for_scan()),
-                sorting.scan_blocks(),
-                SCAN_THREADS,
-            ),
-            (
-                Specialised::Place(*place),
-                sorting.sort_blocks,
-                SORT_THREADS,
-            ),
-        ];
-        for (kernel, blocks, threads) in steps {
+        for step in [count, scan, place] {
             // SAFETY: these kernels take arguments and work, whose tables are as large as they expect; the call has been
             // checked, and whoever made its views answers for the memory behind them.
-            unsafe { launch(self, &kernel, blocks, threads, &mut { sort })? };
+            unsafe { launch(self, &step.kernel, step.blocks, step.threads, &mut { sort })? };
         }
         let mut parameters: [*mut c_void; 3] = [
             parameters.arguments.pointer(),
@@ -176,7 +160,7 @@ impl Cuda {
             pointer(work),
         ];
         // SAFETY: as above; the kernels that sum take the gradients besides.
-        unsafe { launch(self, sum, sorting.sum_blocks, SUM_THREADS, &mut parameters) }
+        unsafe { launch(self, &sum.kernel, sum.blocks, sum.threads, &mut parameters) }
     }
 
     fn zero_grad_value(&self, call: &Backward<'_>) -> Result<()> {

@@ -3,12 +3,11 @@
 use std::fmt;
 
 use super::sorting::Sorting;
-use crate::cuda::driver::DeviceFacts;
-use crate::cuda::msda::Wanted;
 use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit::{self, Fit, aligned};
 use crate::cuda::msda::schedule::schedule;
 use crate::cuda::msda::specialised::{SamplesChannel, SamplesGather, Search, Specialised};
+use crate::cuda::msda::{DeviceSize, Wanted};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::msda::Backward;
@@ -51,16 +50,16 @@ pub struct BackwardPlan {
 
 impl BackwardPlan {
     /// For `call` on a device.
-    pub(super) fn new(
+    pub(in crate::cuda::msda) fn new(
         call: &Backward<'_>,
-        facts: &DeviceFacts,
+        device: DeviceSize,
         wanted: Wanted,
         deterministic: bool,
     ) -> Result<Self> {
         let problem = &call.problem;
         let sizes = problem.sizes();
         let level_capacity = fit::expect_any_kernel(problem)?;
-        let multiprocessors = facts.multiprocessors.max(1);
+        let multiprocessors = device.multiprocessors.max(1);
         let mut plan = BackwardPlan::default();
 
         let gradients = &call.gradients;
@@ -69,7 +68,7 @@ impl BackwardPlan {
             gradients.sampling_locations.is_some() || gradients.attention_weights.is_some();
         let any_samples = rows * sizes.levels * sizes.points > 0;
         let gather = match any_samples {
-            true => gather(call, facts),
+            true => gather(call, device),
             false => Err("no samples".to_string()),
         };
         if any_samples && let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather)
@@ -124,7 +123,7 @@ impl BackwardPlan {
             always: true,
             level_capacity,
         };
-        match Sorting::new(call, grad_value, facts, wanted) {
+        match Sorting::new(call, grad_value, device, wanted) {
             Ok(sorting) => {
                 plan.sorting = Some(sorting);
                 search.always = false;
@@ -153,20 +152,16 @@ impl BackwardPlan {
         !self.scatter
     }
 
-    /// All kernels it may launch.
+    /// All kernels it may launch, in their order; those that sort and sum once for each part of the work.
+    pub fn steps(&self) -> Vec<Step> {
+        let sorting = self.sorting.iter().flat_map(Sorting::steps);
+        let others = self.search.iter().chain(&self.samples);
+        sorting.chain(others.cloned()).collect()
+    }
+
+    /// The kernels of [`BackwardPlan::steps`].
     pub(super) fn all(&self) -> Vec<Specialised> {
-        let mut all = Vec::new();
-        if let Some(Sorting { place, sum, .. }) = &self.sorting {
-            all.extend([
-                Specialised::Count(place.for_count()),
-                Specialised::Scan(place.for_scan()),
-                Specialised::Place(*place),
-                *sum,
-            ]);
-        }
-        all.extend(self.search.iter().map(|step| step.kernel));
-        all.extend(self.samples.iter().map(|step| step.kernel));
-        all
+        self.steps().iter().map(|step| step.kernel).collect()
     }
 
     /// The names of their functions.
@@ -211,7 +206,7 @@ fn can_scatter(call: &Backward<'_>) -> bool {
 }
 
 /// The gather kernel for the gradients of samples, or in words why it cannot serve the call.
-fn gather(call: &Backward<'_>, facts: &DeviceFacts) -> Fit<Step> {
+fn gather(call: &Backward<'_>, device: DeviceSize) -> Fit<Step> {
     let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
@@ -256,7 +251,7 @@ fn gather(call: &Backward<'_>, facts: &DeviceFacts) -> Fit<Step> {
         gather.per_lane = 1;
     }
     fits(gather.per_lane)?;
-    let (schedule, blocks) = schedule(sizes, &gather, facts.multiprocessors, facts.l2_bytes);
+    let (schedule, blocks) = schedule(sizes, &gather, device.multiprocessors, device.l2_bytes);
     Ok(Step {
         kernel: Specialised::SamplesGather(SamplesGather {
             gather,

@@ -1,10 +1,10 @@
 //! `grad_value` by sorting samples: which kernels, in what pieces, and how much memory that takes.
 
-use crate::cuda::driver::DeviceFacts;
-use crate::cuda::msda::Wanted;
+use super::plan::Step;
 use crate::cuda::msda::arguments::{LEVEL_CAPACITIES, Work};
 use crate::cuda::msda::fit::{self, Fit, aligned};
 use crate::cuda::msda::specialised::{Place, Specialised, Sum};
+use crate::cuda::msda::{DeviceSize, Wanted};
 use crate::msda::{Backward, Level, Problem};
 use crate::tensor::ViewMut;
 
@@ -12,11 +12,11 @@ use crate::tensor::ViewMut;
 const LITTLE: usize = 4096;
 
 /// Threads of the kernels that count and place: SORT_WARPS of kernels/msda/bins.cuh.
-pub(super) const SORT_THREADS: u32 = 128;
+const SORT_THREADS: u32 = 128;
 /// SCAN_THREADS of kernels/msda/backward_scan.cu.
-pub(super) const SCAN_THREADS: u32 = 1024;
+const SCAN_THREADS: u32 = 1024;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/bins.cuh.
-pub(super) const SUM_THREADS: u32 = 128;
+const SUM_THREADS: u32 = 128;
 
 /// Pixels of a run, RUN of kernels/msda/bins.cuh.
 const RUN: usize = 8;
@@ -37,10 +37,10 @@ const SUM_BLOCKS_EACH: u32 = 7;
 /// How a call's samples are sorted and summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorting {
-    pub(super) place: Place,
-    pub(super) sum: Specialised,
-    pub(super) sort_blocks: u32,
-    pub(super) sum_blocks: u32,
+    place: Place,
+    sum: Specialised,
+    sort_blocks: u32,
+    sum_blocks: u32,
     levels: usize,
     planes: usize,
     planes_a_pass: usize,
@@ -56,7 +56,7 @@ impl Sorting {
     pub(super) fn new(
         call: &Backward<'_>,
         grad_value: &ViewMut<'_>,
-        facts: &DeviceFacts,
+        device: DeviceSize,
         wanted: Wanted,
     ) -> Fit<Self> {
         let problem = &call.problem;
@@ -86,7 +86,7 @@ impl Sorting {
             place,
             sum,
             sort_blocks: 0,
-            sum_blocks: facts.multiprocessors.max(1) * SUM_BLOCKS_EACH,
+            sum_blocks: device.multiprocessors.max(1) * SUM_BLOCKS_EACH,
             levels: sizes.levels,
             planes,
             planes_a_pass: planes,
@@ -102,7 +102,7 @@ impl Sorting {
         // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
         let most = 2 * input_bytes(call) + LITTLE;
         loop {
-            sorting.cut(facts);
+            sorting.cut(device);
             if sorting.bytes() <= most {
                 return Ok(sorting);
             }
@@ -123,8 +123,8 @@ impl Sorting {
     }
 
     /// Cuts the samples of each level of a plane into chunks: enough to keep the device busy.
-    fn cut(&mut self, facts: &DeviceFacts) {
-        let multiprocessors = facts.multiprocessors.max(1);
+    fn cut(&mut self, device: DeviceSize) {
+        let multiprocessors = device.multiprocessors.max(1);
         let wanted = multiprocessors as usize * SORT_WARPS_EACH;
         let chunks = wanted
             .div_ceil(self.planes_a_pass * self.levels_a_pass)
@@ -142,8 +142,33 @@ impl Sorting {
         self.samples.div_ceil(self.chunk)
     }
 
+    /// What is launched for each pass, in this order.
+    pub(super) fn steps(&self) -> [Step; 4] {
+        let place = &self.place;
+        [
+            (
+                Specialised::Count(place.for_count()),
+                self.sort_blocks,
+                SORT_THREADS,
+            ),
+            (
+                Specialised::Scan(place.for_scan()),
+                self.scan_blocks(),
+                SCAN_THREADS,
+            ),
+            (Specialised::Place(*place), self.sort_blocks, SORT_THREADS),
+            (self.sum, self.sum_blocks, SUM_THREADS),
+        ]
+        .map(|(kernel, blocks, threads)| Step {
+            kernel,
+            blocks,
+            threads,
+            schedule: None,
+        })
+    }
+
     /// Blocks of the kernel that gives out places.
-    pub(super) fn scan_blocks(&self) -> u32 {
+    fn scan_blocks(&self) -> u32 {
         (self.planes_a_pass * self.levels).min(1 << 30) as u32
     }
 

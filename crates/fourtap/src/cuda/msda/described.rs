@@ -1,0 +1,277 @@
+//! Plans for a device that need not be there, of tensors that need not exist: row-major and aligned, as most are.
+
+use super::{BackwardPlan, Plan, Types, Wanted};
+use crate::cuda::driver::DeviceFacts;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::msda::{Backward, Forward, Gradients, Inputs, Levels, Problem, Sizes};
+use crate::tensor::{View, ViewMut};
+
+/// What the choice of kernels and the cutting of work go by, of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSize {
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of second-level cache.
+    pub l2_bytes: u32,
+}
+
+impl From<&DeviceFacts> for DeviceSize {
+    fn from(facts: &DeviceFacts) -> Self {
+        DeviceSize {
+            multiprocessors: facts.multiprocessors,
+            l2_bytes: facts.l2_bytes,
+        }
+    }
+}
+
+/// A call by its sizes alone: says what [`crate::msda::forward`] and [`crate::msda::backward`] would do with row-major
+/// tensors, without a driver.
+///
+/// ```
+/// use fourtap::DType;
+/// use fourtap::cuda::msda::{Described, DeviceSize, Types};
+/// use fourtap::msda::Levels;
+///
+/// let levels = Levels::packed(&[(80, 80), (40, 40), (20, 20)])?;
+/// let described = Described {
+///     images: 1,
+///     queries: 300,
+///     heads: 8,
+///     channels: 32,
+///     points: 4,
+///     levels: &levels,
+///     types: Types { value: DType::F16, locations: DType::F32, weights: DType::F32 },
+/// };
+/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20 };
+/// let plan = described.forward(device, Default::default())?;
+/// assert!(plan.kernel.to_string().starts_with("msda-forward-gather-f16"));
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Described<'a> {
+    /// Images (N).
+    pub images: usize,
+    /// Queries an image (Q).
+    pub queries: usize,
+    /// Heads (M).
+    pub heads: usize,
+    /// Channels a head (D).
+    pub channels: usize,
+    /// Points a level (P).
+    pub points: usize,
+    /// The levels.
+    pub levels: &'a Levels,
+    /// Element types.
+    pub types: Types,
+}
+
+impl Described<'_> {
+    /// The problem such a call poses.
+    pub fn problem(&self) -> Result<Problem> {
+        Problem::new(&Places::new().inputs(self)?)
+    }
+
+    /// What forward would do on such a device.
+    pub fn forward(&self, device: DeviceSize, wanted: Wanted) -> Result<Plan> {
+        let mut places = Places::new();
+        let inputs = places.inputs(self)?;
+        let out = places.writable("out", self.types.value, &self.sizes().out())?;
+        Plan::new(&Forward::new(inputs, out)?, device, wanted)
+    }
+
+    /// What backward to all three gradients would do on such a device.
+    pub fn backward(
+        &self,
+        device: DeviceSize,
+        wanted: Wanted,
+        deterministic: bool,
+    ) -> Result<BackwardPlan> {
+        let (sizes, types) = (self.sizes(), self.types);
+        let mut places = Places::new();
+        let inputs = places.inputs(self)?;
+        let grad_out = places.readable("grad_out", types.value, &sizes.out())?;
+        let gradients = Gradients {
+            value: Some(places.writable("grad_value", types.value, &sizes.value())?),
+            sampling_locations: Some(places.writable(
+                "grad_locations",
+                types.locations,
+                &sizes.sampling_locations(),
+            )?),
+            attention_weights: Some(places.writable(
+                "grad_weights",
+                types.weights,
+                &sizes.attention_weights(),
+            )?),
+        };
+        let call = Backward::new(inputs, grad_out, gradients)?;
+        BackwardPlan::new(&call, device, wanted, deterministic)
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            images: self.images,
+            pixels: self.levels.pixels(),
+            heads: self.heads,
+            channels: self.channels,
+            queries: self.queries,
+            levels: self.levels.len(),
+            points: self.points,
+        }
+    }
+}
+
+/// Addresses given out one after another, aligned as the driver's allocations are; there is nothing at any of them.
+struct Places {
+    next: usize,
+}
+
+const ALIGNMENT: usize = 256;
+
+impl Places {
+    fn new() -> Self {
+        Places { next: ALIGNMENT }
+    }
+
+    fn take(&mut self, tensor: &'static str, dtype: DType, shape: &[usize]) -> Result<u64> {
+        let address = self.next;
+        let bytes = shape
+            .iter()
+            .try_fold(dtype.size(), |product, &size| product.checked_mul(size));
+        let end = bytes.and_then(|bytes| address.checked_add(bytes)?.checked_add(ALIGNMENT));
+        let end = end.filter(|&end| isize::try_from(end).is_ok());
+        let end = end.ok_or_else(|| Error::Overflow {
+            tensor,
+            what: format!("addresses of {shape:?} of {dtype}"),
+        })?;
+        self.next = end.next_multiple_of(ALIGNMENT);
+        Ok(address as u64)
+    }
+
+    fn readable<'a>(
+        &mut self,
+        tensor: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<View<'a>> {
+        let address = self.take(tensor, dtype, shape)?;
+        // SAFETY: no call gets this view. It is planned with, which looks at the address but never at what lies there,
+        // and dropped.
+        Ok(unsafe { View::on_cuda(0, address, Layout::contiguous(dtype, shape)) })
+    }
+
+    fn writable<'a>(
+        &mut self,
+        tensor: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<ViewMut<'a>> {
+        let address = self.take(tensor, dtype, shape)?;
+        // SAFETY: as above.
+        Ok(unsafe { ViewMut::on_cuda(0, address, Layout::contiguous(dtype, shape)) })
+    }
+
+    fn inputs<'a>(&mut self, call: &Described<'a>) -> Result<Inputs<'a>> {
+        let (sizes, types) = (call.sizes(), call.types);
+        Ok(Inputs {
+            value: self.readable("value", types.value, &sizes.value())?,
+            levels: call.levels.into(),
+            sampling_locations: self.readable(
+                "sampling_locations",
+                types.locations,
+                &sizes.sampling_locations(),
+            )?,
+            attention_weights: self.readable(
+                "attention_weights",
+                types.weights,
+                &sizes.attention_weights(),
+            )?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: DeviceSize = DeviceSize {
+        multiprocessors: 132,
+        l2_bytes: 62_914_560,
+    };
+
+    fn encoder(value: DType, levels: &Levels) -> Described<'_> {
+        Described {
+            images: 4,
+            queries: levels.pixels(),
+            heads: 8,
+            channels: 32,
+            points: 4,
+            levels,
+            types: Types {
+                value,
+                locations: DType::F32,
+                weights: DType::F32,
+            },
+        }
+    }
+
+    fn levels() -> Levels {
+        Levels::packed(&[(100, 167), (50, 84), (25, 42), (13, 21)]).unwrap()
+    }
+
+    #[test]
+    fn plans_are_those_measured_on_such_a_device() {
+        // As in runs/2026-11-15-h200/bench.jsonl.
+        let levels = levels();
+        let call = encoder(DType::F16, &levels);
+        let forward = call.forward(H200, Wanted::Best).unwrap();
+        assert_eq!(
+            forward.to_string(),
+            "msda-forward-gather-f16-d32-l4-p4-u32-t896, 132 blocks of 896 threads"
+        );
+        let backward = call.backward(H200, Wanted::Best, false).unwrap();
+        assert_eq!(
+            backward.to_string(),
+            "msda-backward-count-f32-paired, msda-backward-scan-f32, msda-backward-place-f32-paired, \
+             msda-backward-value-matrix-f16, msda-backward-samples-gather-f16-d32-l4-p4-u32-t512; \
+             219731200 bytes of workspace"
+        );
+    }
+
+    #[test]
+    fn every_kernel_of_a_plan_is_a_step() {
+        let levels = levels();
+        let plan = encoder(DType::F32, &levels)
+            .backward(H200, Wanted::Best, true)
+            .unwrap();
+        let steps = plan.steps();
+        let entries: Vec<_> = steps.iter().map(|step| step.kernel.entry()).collect();
+        assert_eq!(entries, plan.kernels());
+        assert!(steps.iter().all(|step| step.blocks > 0 && step.threads > 0));
+    }
+
+    #[test]
+    fn what_cannot_gather_says_why() {
+        let levels = levels();
+        let plan = encoder(DType::F64, &levels)
+            .forward(H200, Wanted::Best)
+            .unwrap();
+        assert_eq!(plan.reason.as_deref(), Some("value is f64"));
+    }
+
+    #[test]
+    fn sizes_nobody_can_address_are_refused() {
+        let levels = levels();
+        let call = Described {
+            images: usize::MAX / 1024,
+            ..encoder(DType::F32, &levels)
+        };
+        assert!(matches!(call.problem(), Err(Error::Overflow { .. })));
+        let call = Described {
+            channels: 0,
+            ..encoder(DType::F32, &levels)
+        };
+        assert!(call.forward(H200, Wanted::Best).is_err());
+    }
+}
