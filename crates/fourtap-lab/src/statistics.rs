@@ -20,8 +20,9 @@ pub const FEWEST_SAMPLES: usize = 15;
 /// In fewer samples than this no order can be seen.
 const FEWEST_IN_ORDER: usize = 12;
 
-/// Samples that follow each other more closely than this count as one in so many, not fewer.
-const CLOSEST: f64 = 0.95;
+/// Samples count for no fewer than this, however alike neighbours are: states that last for most of a run make its
+/// interval wide, but a time beyond everything seen is still a difference.
+const FEWEST_INDEPENDENT: f64 = 6.0;
 
 /// How sure the intervals in records are.
 const CONFIDENCE: f64 = 0.95;
@@ -60,7 +61,7 @@ pub fn median_interval(samples: &[f64], confidence: f64) -> (f64, f64, f64) {
     if count < 2 {
         return (median, 0.0, f64::INFINITY);
     }
-    let independent = independent_samples(samples, median).max(2.0);
+    let independent = independent_samples(samples, median);
     let outside = samples_outside(independent as usize, confidence);
     let outside = outside as f64 / (independent.floor() - 1.0) * (count - 1) as f64;
     let outside = outside as usize;
@@ -92,8 +93,8 @@ fn independent_samples(samples: &[f64], median: f64) -> f64 {
         return count;
     }
     let neighbours: f64 = sides.windows(2).map(|pair| pair[0] * pair[1]).sum();
-    let alike = (neighbours / off_the_median + count.sqrt().recip()).clamp(0.0, CLOSEST);
-    count * (1.0 - alike) / (1.0 + alike)
+    let alike = (neighbours / off_the_median + count.sqrt().recip()).clamp(0.0, 1.0);
+    (count * (1.0 - alike) / (1.0 + alike)).max(FEWEST_INDEPENDENT)
 }
 
 /// How much wider than the range of so many samples an interval must be to be as sure as `confidence` says; 1 if there

@@ -17,8 +17,11 @@ and an interval so wide that all of them together hold the true ratios 99 times 
 Noise is what two runs of the same code differ by: 1 %, or more if that shows where a benchmark has
 several records, as after `bench --json FILE` with the same FILE twice. They are used together.
 
-CONDITION: slower (any SLOWER), slower:3% (one that is slower by at least 3 %), unclear (any UNCLEAR),
-missing (a benchmark of A that B does not have). With any of them a wrong result in B fails as well.")]
+Conditions of --fail-on, one or several separated by commas:
+  slower     any SLOWER; slower:3%: any that is slower by at least 3 %
+  unclear    any UNCLEAR
+  missing    a benchmark of A that B does not have
+With any of them a wrong result in B is a failure as well.")]
 pub struct CompareArgs {
     /// Results to compare with: a file of records, or a folder of such files
     #[arg(value_name = "A")]
@@ -26,7 +29,7 @@ pub struct CompareArgs {
     /// Results to judge
     #[arg(value_name = "B")]
     pub after: PathBuf,
-    /// Exit with 3 in case of slower, slower:3%, unclear or missing; several are separated by commas
+    /// Exit with 3 on slower, slower:3%, unclear or missing: see below
     #[arg(long, value_name = "CONDITION", value_delimiter = ',')]
     pub fail_on: Vec<FailOn>,
     /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward

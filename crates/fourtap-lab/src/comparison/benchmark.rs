@@ -40,8 +40,9 @@ pub fn matched<'a>(before: &'a Run, after: &'a Run) -> Vec<Benchmark<'a>> {
     for (records, is_before) in [(&before.benches, true), (&after.benches, false)] {
         for record in records {
             let mut name = record.name();
-            if sizes.get(&name).is_some_and(|sizes| sizes.len() > 1) {
-                name += &format!(" ({})", in_words(&record.problem));
+            let others = sizes.get(&name).map_or(&[][..], Vec::as_slice);
+            if others.len() > 1 {
+                name += &format!(" ({})", what_differs(&record.problem, others));
             }
             if by_device {
                 name += &format!(" on {}", device_name(&record.device));
@@ -88,8 +89,19 @@ fn device_name(device: &Device) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Every size, so that problems that differ read differently.
-fn in_words(problem: &ProblemSizes) -> String {
+/// The sizes of a problem in which it is not like all `others` of its name.
+fn what_differs(problem: &ProblemSizes, others: &[&ProblemSizes]) -> String {
+    let sizes = in_words(problem);
+    let others: Vec<_> = others.iter().map(|other| in_words(other)).collect();
+    let differing = sizes.iter().enumerate().filter(|(index, size)| {
+        let same = |other: &[String; 7]| other[*index] == **size;
+        !others.iter().all(same)
+    });
+    let differing: Vec<&str> = differing.map(|(_, size)| size.as_str()).collect();
+    differing.join(", ")
+}
+
+fn in_words(problem: &ProblemSizes) -> [String; 7] {
     let ProblemSizes {
         images,
         queries,
@@ -100,8 +112,13 @@ fn in_words(problem: &ProblemSizes) -> String {
         levels,
     } = problem;
     let levels: Vec<String> = levels.iter().map(|[h, w]| format!("{h}x{w}")).collect();
-    format!(
-        "N {images}, Q {queries}, M {heads}, D {channels}, P {points}, S {pixels}: {}",
-        levels.join(" ")
-    )
+    [
+        format!("N {images}"),
+        format!("Q {queries}"),
+        format!("M {heads}"),
+        format!("D {channels}"),
+        format!("P {points}"),
+        format!("S {pixels}"),
+        format!("levels {}", levels.join(" ")),
+    ]
 }

@@ -8,6 +8,9 @@ use crate::comparison::{Comparison, Row, Verdict};
 /// Letters of a benchmark's name that fit a table of 100 columns.
 const NAME_WIDTH: usize = 41;
 
+/// Benchmarks of one run only that are listed, unless all are wanted.
+const MOST_NAMES: usize = 6;
+
 /// What changed first; what did not only if `all` is wanted, else as a number.
 pub fn comparison(comparison: &Comparison, all: bool) -> String {
     let mut text = String::new();
@@ -27,8 +30,13 @@ pub fn comparison(comparison: &Comparison, all: bool) -> String {
         ("A", &comparison.only_before),
         ("B", &comparison.only_after),
     ] {
-        for name in names {
+        let most = if all { names.len() } else { MOST_NAMES };
+        for name in names.iter().take(most) {
             text += &format!("Only in {side}: {name}\n");
+        }
+        if names.len() > most {
+            let more = names.len() - most;
+            text += &format!("Only in {side}: {more} more; --all shows them\n");
         }
     }
     let hidden = comparison.rows.len() - shown.len();
