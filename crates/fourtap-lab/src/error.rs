@@ -74,6 +74,9 @@ pub enum Error {
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
+    /// Two sets of results have nothing to compare.
+    #[error("{}: expected benchmarks that {} has too, with times, found none", .after.display(), .before.display())]
+    NothingInCommon { before: PathBuf, after: PathBuf },
     /// A problem without samples takes no time.
     #[error("{workload}: expected samples to time, found a problem without any")]
     NothingToTime { workload: String },
@@ -196,6 +199,9 @@ impl Error {
             }
             Error::TornRecords { .. } => {
                 "an interruption left it; --resume removes it and goes on, or choose another file"
+            }
+            Error::NothingInCommon { .. } => {
+                "benchmarks are matched by name and sizes: measure the same workloads with the same options"
             }
             Error::Records { .. } => {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"

@@ -3,6 +3,7 @@
 mod array;
 mod cli;
 mod commands;
+mod comparison;
 mod cuda;
 mod error;
 mod exit;

@@ -16,7 +16,7 @@ use clap_complete::Shell;
 pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
 };
-pub use compare::CompareArgs;
+pub use compare::{CompareArgs, FailOn};
 pub use explain::ExplainArgs;
 pub use kernels::{BakeArgs, CacheAction, CacheArgs};
 pub use probe::ProbeArgs;
@@ -31,7 +31,8 @@ Exit codes:
   0  success
   1  an error: bad input, a file that cannot be read or written, not enough memory
   2  wrong usage of the command line
-  3  a verification failed: a result is not near enough to the f64 oracle";
+  3  a verification failed: a result is not near enough to the f64 oracle; or `compare` found what
+     it was to fail on";
 
 /// Multi-scale deformable attention: compute it, time it, check it.
 #[derive(Debug, Parser)]

@@ -174,6 +174,12 @@ impl BenchRecord {
         Some(billions_a_second(self.traffic.flop, self.median_ms()?))
     }
 
+    /// Every time in it.
+    pub fn timings(&self) -> impl Iterator<Item = &Timing> {
+        let beside = self.beside.iter().filter_map(|beside| beside.hot.as_ref());
+        self.hot.iter().chain(&self.cold).chain(beside)
+    }
+
     /// Whether it keeps the rule that only what is right has a time.
     pub fn is_honest(&self) -> bool {
         let timed = self.hot.is_some() || self.cold.is_some();

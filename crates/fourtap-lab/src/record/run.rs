@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::upgrade::upgraded;
-use super::{BenchRecord, CountersRecord, Line, ProbeRecord, SCHEMA};
+use super::{BenchRecord, CountersRecord, Line, ProbeRecord, SCHEMA, Timing};
 use crate::error::{Error, Result};
 
 /// Everything of one results file, or of all of a folder.
@@ -153,6 +153,113 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         Line::Bench(bench) if !bench.is_honest() => {
             Err("a time of a result that failed its verification".to_string())
         }
+        Line::Bench(bench) if !bench.timings().all(Timing::is_sound) => {
+            Err("a timing without samples, or with one that is no time".to_string())
+        }
         _ => Ok(Some(record)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn committed(run: &str) -> PathBuf {
+        let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runs");
+        runs.join(run)
+    }
+
+    fn bench() -> Value {
+        let timing = json!({"samples_ms": [1.0, 2.0], "median_ms": 1.5, "ci_low_ms": 1.0, "ci_high_ms": 2.0,
+            "spread": 0.1, "launches_a_sample": 1, "input_sets": 1});
+        json!({"kind": "bench", "schema": SCHEMA, "version": "0", "unix_time": 0, "workload": "w",
+            "distribution": "local", "seed": 0,
+            "problem": {"images": 1, "queries": 1, "heads": 1, "channels": 1, "points": 1, "pixels": 1, "levels": []},
+            "dtypes": {"value": "f32", "locations": "f32", "weights": "f32"}, "direction": "forward",
+            "device": {"kind": "cpu", "model": null}, "kernel": {"words": "none", "reproducible": true},
+            "verification": {"passed": true, "rows": 1, "tensors": []}, "hot": timing, "in_bounds_fraction": 1.0,
+            "traffic": {"compulsory_bytes": 1, "gathered_bytes": 1, "flop": 1}})
+    }
+
+    fn read(text: &str) -> Result<Run> {
+        Run::parse(Path::new("results.jsonl"), text)
+    }
+
+    #[test]
+    fn every_line_of_form_1_reads_as_todays() {
+        for (run, benches, probes) in [
+            ("2026-11-15-h200/bench.jsonl", 100, 6),
+            ("2026-11-15-cpu-avx512-2cores/bench.jsonl", 36, 0),
+        ] {
+            let file = committed(run);
+            let read = Run::read(&file).unwrap();
+            let lines = fs::read_to_string(&file).unwrap().lines().count();
+            assert_eq!((read.benches.len(), read.probes.len()), (benches, probes));
+            assert_eq!(lines, benches + probes, "{run}: no line was passed over");
+            assert!(!read.cut_short);
+            for record in &read.benches {
+                assert_eq!(record.origin.schema, SCHEMA);
+                assert!(record.verification.passed && record.hot.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_is_all_its_records() {
+        let run = Run::read(&committed("2026-11-15-h200")).unwrap();
+        assert_eq!(
+            (run.benches.len(), run.name().as_str()),
+            (100, "2026-11-15-h200")
+        );
+    }
+
+    #[test]
+    fn a_line_cut_short_at_the_end_is_left_out_and_told() {
+        let (whole, other) = (bench().to_string(), bench().to_string());
+        for cut in [1, other.len() / 2, other.len() - 1] {
+            let run = read(&format!("{whole}\n{}", &other[..cut])).unwrap();
+            assert_eq!((run.benches.len(), run.cut_short), (1, true), "{cut}");
+        }
+        let run = read(&format!("{whole}\n{other}")).unwrap();
+        assert_eq!((run.benches.len(), run.cut_short), (2, false));
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_its_file_and_line() {
+        let changed = |pointer: &str, to: Value| {
+            let mut record = bench();
+            *record.pointer_mut(pointer).unwrap() = to;
+            record.to_string()
+        };
+        let bad = [
+            ("garbage".to_string(), "no JSON"),
+            ("[1, 2]".to_string(), "an object of another kind"),
+            ("{\"a\": 1}".to_string(), "an object of another kind"),
+            (
+                changed("/schema", json!(99)),
+                "a record of form 99, where this version reads 1 to 2",
+            ),
+            (changed("/kind", json!("poem")), "poem"),
+            (changed("/direction", json!("sideways")), "sideways"),
+            (
+                changed("/verification/passed", json!(false)),
+                "failed its verification",
+            ),
+            (
+                changed("/hot/samples_ms", json!([])),
+                "a timing without samples",
+            ),
+            (changed("/hot/samples_ms", json!([1.0, 0.0])), "no time"),
+            (changed("/hot/samples_ms", json!([-1.0])), "no time"),
+        ];
+        for (line, expected) in bad {
+            let whole = bench();
+            // Not the last line, so none of them can pass for one that was cut short.
+            let text = format!("{whole}\n{line}\n{whole}\n");
+            let error = read(&text).unwrap_err().to_string();
+            assert!(error.starts_with("results.jsonl, line 2: "), "{error}");
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
     }
 }

@@ -38,6 +38,14 @@ impl Timing {
         }
     }
 
+    /// Whether there are samples, each of them a time.
+    pub fn is_sound(&self) -> bool {
+        let is_time = |time: &f64| time.is_finite() && *time > 0.0;
+        !self.samples_ms.is_empty()
+            && self.samples_ms.iter().all(is_time)
+            && is_time(&self.median_ms)
+    }
+
     /// Half the width of the confidence interval, as a share of the median.
     pub fn uncertainty(&self) -> f64 {
         (self.ci_high_ms - self.ci_low_ms) / 2.0 / self.median_ms

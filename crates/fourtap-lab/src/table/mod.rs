@@ -1,5 +1,6 @@
 //! Records for people.
 
+mod comparison;
 mod cuda;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
@@ -10,6 +11,7 @@ use crate::record::BenchRecord;
 use crate::units;
 use crate::workload::{Queries, Workload};
 
+pub use self::comparison::comparison;
 pub use self::cuda::cuda_results;
 
 /// What the columns of [`results`] mean.
