@@ -114,11 +114,13 @@ pub fn threads(count: usize) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
-fn or_dash(text: Option<String>) -> String {
+/// The text, or a dash where there is none.
+pub fn or_dash(text: Option<String>) -> String {
     text.unwrap_or("-".to_string())
 }
 
-fn with_header(header: &[&str]) -> Table {
+/// A table with these columns, lines around the header and at the end.
+pub fn with_header(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
     // Lines around the header and at the end, none between the rows.
@@ -134,7 +136,8 @@ fn with_header(header: &[&str]) -> Table {
     table
 }
 
-fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
+/// Numbers are read from the right.
+pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     for index in columns {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -143,7 +146,7 @@ fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// Three digits that matter, or more, whatever the scale.
-fn milliseconds(milliseconds: f64) -> String {
+pub fn milliseconds(milliseconds: f64) -> String {
     let decimals = match milliseconds {
         time if time >= 1000.0 => 0,
         time if time >= 100.0 => 1,
