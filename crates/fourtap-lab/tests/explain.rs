@@ -342,7 +342,27 @@ fn what_cannot_be_explained_is_refused_in_words() {
         probe(&nameless, "copy", 1.0, "GB/s"),
     )
     .unwrap();
+    let many = SMALL
+        .replace("images = 2", "images = 4294967295")
+        .replace("queries = 100", "queries = 2000000")
+        .replace("points = 2", "points = 8");
+    fs::write(path.join("many.toml"), many).unwrap();
+    let large = SMALL
+        .replace("images = 2", "images = 1")
+        .replace("queries = 100", "queries = 4294967295")
+        .replace("points = 2", "points = 4096");
+    fs::write(path.join("large.toml"), large).unwrap();
     for (what, arguments, expected) in [
+        (
+            "more than can be counted",
+            &["many.toml"][..],
+            "operations can be counted",
+        ),
+        (
+            "more than memory holds",
+            &["large.toml"],
+            "expected 524288.0 GiB of free memory",
+        ),
         (
             "tensors",
             &["in.safetensors"][..],

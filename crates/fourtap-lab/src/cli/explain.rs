@@ -56,8 +56,8 @@ Amounts are counted from the sizes and, for the first image, from the points the
 time is an amount over a measured ceiling: what the hardware needs at least if nothing else got in
 its way. The largest of them is the floor, and what binds.
 
-No GPU is needed: ceilings are read from results of `fourtap probe`, and the kernel is chosen for the
-device they were measured on. With --device cuda:N it is chosen for that device of this machine.")]
+No GPU is needed: ceilings are read from results of `fourtap probe`, and the kernel is chosen for
+the device they were measured on. With --device cuda:N it is chosen for that device of this machine.")]
 pub struct ExplainArgs {
     #[command(flatten)]
     pub case: CaseArgs,

@@ -9,9 +9,9 @@ use super::{CaseArgs, DeviceChoice};
 /// `fourtap profile`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-The workload is computed once under Nsight Compute's `ncu`, and verified there against the oracle. Each
-kernel is replayed until every counter has been read, with clocks as they are and caches emptied
-before each replay: bytes are those of a cold launch.
+The workload is computed once under Nsight Compute's `ncu`, and verified there against the oracle.
+Each kernel is replayed until every counter has been read, with clocks as they are and caches
+emptied before each replay: bytes are those of a cold launch.
 
 What binds is what is busiest, if it is busy for at least 60 % of the time; else nothing is, and the
 kernel waits: latency.")]
@@ -24,7 +24,7 @@ pub struct ProfileArgs {
     /// Read counters from a file that `ncu --csv` wrote, instead of running it
     #[arg(long, value_name = "FILE")]
     pub import: Option<PathBuf>,
-    /// Counters to read, by ncu's names [default: those that say what binds]
+    /// More counters to read than those that say what binds, by ncu's names
     #[arg(
         long,
         value_name = "NAMES",

@@ -5,10 +5,13 @@ use fourtap::cuda::msda::{Described, Types};
 use fourtap::msda::{Levels, Problem, Sizes, Traffic};
 
 use crate::cli::{CaseArgs, Direction, Distribution};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::{DTypes, ProblemSizes};
 use crate::selection;
 use crate::workload::Workload;
+
+/// More than any pass counts a channel and sample, of operations and of bytes.
+const MOST_OPERATIONS: u64 = 128;
 
 /// What is explained or profiled.
 #[derive(Clone, Debug)]
@@ -42,6 +45,16 @@ impl Case {
             weights: coordinates,
         };
         let problem = described(&sizes, &levels, types).problem()?;
+        let operations = (sizes.samples() as u64)
+            .checked_mul(sizes.channels as u64)
+            .and_then(|elements| elements.checked_mul(MOST_OPERATIONS));
+        if operations.is_none() {
+            return Err(Error::Workload {
+                origin: workload.name,
+                found: "expected sizes whose operations can be counted, found more than 2^64"
+                    .to_string(),
+            });
+        }
         Ok(Case {
             workload,
             sizes,

@@ -112,11 +112,6 @@ impl Ceilings {
         let measured = names.iter().filter_map(|name| self.get(name));
         measured.max_by(|a, b| a.rate.total_cmp(&b.rate))
     }
-
-    /// Whether anything was measured at all.
-    pub fn is_empty(&self) -> bool {
-        self.rates.is_empty()
-    }
 }
 
 #[cfg(test)]

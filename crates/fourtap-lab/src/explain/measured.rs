@@ -1,7 +1,5 @@
 //! What was measured of a case.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 use super::{Case, Floor};
@@ -19,8 +17,6 @@ pub struct Measured {
     pub bench: Option<BenchRecord>,
     /// Counters of its kernels, of the last time each was profiled.
     pub counters: Vec<CountersRecord>,
-    /// Where they come from.
-    pub origin: PathBuf,
 }
 
 /// How a measured time stands to the floor.
@@ -72,7 +68,6 @@ impl Measured {
         Measured {
             bench: bench.cloned(),
             counters,
-            origin: run.path.clone(),
         }
     }
 

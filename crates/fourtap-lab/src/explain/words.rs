@@ -7,9 +7,7 @@ use super::machine::{KernelUse, Machine};
 use super::verdict::{bytes, time};
 use super::{Achieved, Explanation, Floor};
 use crate::record::ProblemSizes;
-use crate::table::{align_right, or_dash, with_header};
-
-const COLUMNS: usize = 100;
+use crate::table::{align_right, or_dash, with_header, wrapped};
 
 impl Explanation {
     /// All of it.
@@ -323,38 +321,9 @@ fn count(number: f64) -> String {
     }
 }
 
-/// Lines of at most [`COLUMNS`], all but the first indented.
-fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines = String::new();
-    let mut width = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > COLUMNS {
-            lines.push('\n');
-            lines.push_str(&" ".repeat(indent));
-            width = indent;
-        } else if width > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += length;
-    }
-    lines + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_break_between_words() {
-        let text = wrapped(&"word ".repeat(60), 2);
-        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS));
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
-        assert_eq!(text.split_whitespace().count(), 60);
-        assert_eq!(wrapped("one", 4), "one\n");
-    }
 
     #[test]
     fn counts_are_short() {

@@ -23,6 +23,9 @@ const VERIFIED: &str = "Every result was verified against the f64 oracle.";
 const NAME_WIDTH: usize = 28;
 const KERNEL_NAME_WIDTH: usize = 44;
 
+/// Columns a terminal has at least.
+const COLUMNS: usize = 100;
+
 /// Every result a row.
 pub fn results(records: &[BenchRecord]) -> String {
     let mut table = with_header(&[
@@ -158,13 +161,33 @@ pub fn milliseconds(milliseconds: f64) -> String {
 }
 
 /// The end of a long name tells more than its beginning.
-fn shortened(name: &str, width: usize) -> String {
+pub fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {
         return name.to_string();
     }
     let end: String = name.chars().skip(count - width + 1).collect();
     format!("…{end}")
+}
+
+/// Lines of at most [`COLUMNS`], all but the first indented.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > COLUMNS {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent));
+            width = indent;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines + "\n"
 }
 
 #[cfg(test)]
@@ -178,6 +201,15 @@ mod tests {
         let short = shortened(long, NAME_WIDTH);
         assert_eq!(short.chars().count(), NAME_WIDTH);
         assert!(short.ends_with("inputs.safetensors"));
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        let text = wrapped(&"word ".repeat(60), 2);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
+        assert_eq!(text.split_whitespace().count(), 60);
+        assert_eq!(wrapped("one", 4), "one\n");
     }
 
     #[test]
