@@ -107,6 +107,32 @@ pub enum Error {
         expected: String,
         found: String,
     },
+    /// There is no profiler.
+    #[error("profile: expected Nsight Compute's ncu, found none at {looked}")]
+    NoProfiler { looked: String },
+    /// There is no device to profile.
+    #[error("profile: expected a CUDA device, found none to use: {source}")]
+    NothingToProfile {
+        source: Box<fourtap::cuda::CudaError>,
+    },
+    /// The profiler may not read counters.
+    #[error(
+        "profile: expected to read hardware counters, found no permission to (ERR_NVGPUCTRPERM)"
+    )]
+    CounterPermission,
+    /// The profiler ended without counters.
+    #[error("{}: expected counters of the kernels, found {found}", .ncu.display())]
+    Profiler { ncu: PathBuf, found: String },
+    /// A counter has a name that no profiler knows.
+    #[error("--metrics {name}: expected the name of a counter, found {found}")]
+    Metric { name: String, found: String },
+    /// A file of counters does not hold what it must.
+    #[error("{}{}: expected what `ncu --csv` prints, found {found}", .file.display(), .line.map_or(String::new(), |line| format!(", line {line}")))]
+    CounterFile {
+        file: PathBuf,
+        line: Option<usize>,
+        found: String,
+    },
     /// There is no kernel cache.
     #[error("cache: expected a directory for compiled kernels, found that there is to be none")]
     NoCache,
@@ -198,7 +224,7 @@ impl Error {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
             }
             Error::TornRecords { .. } => {
-                "an interruption left it; --resume removes it and goes on, or choose another file"
+                "an interruption left it; `fourtap bench --resume` removes it and goes on, or choose another file"
             }
             Error::NothingInCommon { .. } => {
                 "benchmarks are matched by name and sizes: measure the same workloads with the same options"
@@ -213,8 +239,30 @@ impl Error {
             Error::Misplaced {
                 option: "--simd", ..
             } => "leave --simd out, or use --device cpu",
+            Error::Misplaced {
+                option: "profile", ..
+            } => "leave --device out, or use --device cuda:N",
             Error::Misplaced { .. } => "leave --kernel out, or use --device cuda",
             Error::Probe { .. } => "the device or its driver computes wrongly: please report it",
+            Error::NoProfiler { .. } => {
+                "Nsight Compute comes with the CUDA toolkit; name it with --ncu PATH, or read what it wrote elsewhere \
+                 with --import FILE"
+            }
+            Error::NothingToProfile { .. } => {
+                "--import FILE reads counters taken on another machine; `fourtap doctor` says what is missing"
+            }
+            Error::CounterPermission => {
+                "run as root, or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module \
+                 and load it anew; in a container also --cap-add=SYS_ADMIN"
+            }
+            Error::Profiler { .. } => {
+                "`fourtap bench` must work first; a virtual machine or another profiler that runs may keep counters from \
+                 being read"
+            }
+            Error::Metric { .. } => "`ncu --query-metrics` lists them",
+            Error::CounterFile { .. } => {
+                "write it with `ncu --csv --page raw --print-units base`, or --page details"
+            }
             Error::NoCache => {
                 "FOURTAP_CACHE_DIR is empty or off, or there is no home directory; set it to a directory"
             }
@@ -238,7 +286,8 @@ impl Error {
             Error::Seeds { .. }
             | Error::Misplaced { .. }
             | Error::Incomplete { .. }
-            | Error::Architecture { .. } => ExitCode::from(2),
+            | Error::Architecture { .. }
+            | Error::Metric { .. } => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

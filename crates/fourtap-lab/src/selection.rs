@@ -65,6 +65,18 @@ pub fn subjects(arguments: &BenchArgs) -> Result<Vec<Subject>> {
     chosen.iter().map(|name| subject(name, images)).collect()
 }
 
+/// The workload of this name or file, which needs sizes of its own, not tensors.
+pub fn workload(name: &Path, images: Option<u32>) -> Result<Workload> {
+    match subject(name, images)? {
+        Subject::Synthetic(workload) => Ok(workload),
+        Subject::File(file) => Err(Error::Workload {
+            origin: file.path().display().to_string(),
+            found: "expected a built-in workload or a .toml file, found a file of tensors"
+                .to_string(),
+        }),
+    }
+}
+
 fn subject(name: &Path, images: Option<u32>) -> Result<Subject> {
     let resized = |workload: Workload| match images {
         Some(images) => workload.with_images(images),

@@ -65,6 +65,12 @@ pub fn dotted((major, minor): (u32, u32)) -> String {
     format!("{major}.{minor}")
 }
 
+/// Its reverse.
+pub fn parse_dotted(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// What `arguments` ask for, before it is known what there is to compute.
 #[derive(Clone, Debug)]
 pub enum Chosen {

@@ -1,13 +1,81 @@
-//! `fourtap explain`.
+//! `fourtap explain`, and the case it shares with `fourtap profile`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// `fourtap explain`.
+use super::{CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution};
+
+/// One case of a workload.
 #[derive(Clone, Debug, Args)]
-pub struct ExplainArgs {
-    /// What to explain: a built-in workload or a .toml file
+pub struct CaseArgs {
+    /// A built-in workload (see `fourtap bench --list`) or a .toml file of the same form
     #[arg(value_name = "WORKLOAD")]
     pub workload: PathBuf,
+    /// Element type of value: f32, f16, bf16, f64
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f16",
+        hide_possible_values = true
+    )]
+    pub dtype: DTypeChoice,
+    /// Element type of locations and weights: f32, or value for that of value
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f32",
+        hide_possible_values = true
+    )]
+    pub coordinates: CoordinatesChoice,
+    /// Where the sampling points lie: uniform, local, window
+    #[arg(
+        long,
+        value_name = "KIND",
+        default_value = "local",
+        hide_possible_values = true
+    )]
+    pub distribution: Distribution,
+    /// Pass: forward, backward
+    #[arg(
+        long,
+        value_name = "PASS",
+        default_value = "forward",
+        hide_possible_values = true
+    )]
+    pub direction: Direction,
+    /// Images, instead of the workload's own number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub images: Option<u32>,
+}
+
+/// `fourtap explain`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Amounts are counted from the sizes and, for the first image, from the points themselves. A predicted
+time is an amount over a measured ceiling: what the hardware needs at least if nothing else got in
+its way. The largest of them is the floor, and what binds.
+
+No GPU is needed: ceilings are read from results of `fourtap probe`, and the kernel is chosen for
+the device they were measured on. With --device cuda:N it is chosen for that device of this machine.")]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub case: CaseArgs,
+    /// Measured ceilings: a file of records, or a folder of such files [default: those of an H200]
+    #[arg(long, value_name = "RUN")]
+    pub probes: Option<PathBuf>,
+    /// Results and counters to set the prediction against [default: those beside --probes, if any]
+    #[arg(long, value_name = "RUN")]
+    pub results: Option<PathBuf>,
+    /// What to explain it for: auto (the device of --probes), cpu, cuda or cuda:N
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "auto",
+        help_heading = "Device"
+    )]
+    pub device: DeviceChoice,
+    /// Print one JSON object with all numbers instead of words
+    #[arg(long)]
+    pub json: bool,
 }

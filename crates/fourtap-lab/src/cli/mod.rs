@@ -17,7 +17,7 @@ pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
 };
 pub use compare::{CompareArgs, FailOn};
-pub use explain::ExplainArgs;
+pub use explain::{CaseArgs, ExplainArgs};
 pub use kernels::{BakeArgs, CacheAction, CacheArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;

@@ -26,6 +26,9 @@ const VERIFIED: &str = "Every result was verified against the f64 oracle.";
 const NAME_WIDTH: usize = 28;
 const KERNEL_NAME_WIDTH: usize = 44;
 
+/// Columns a terminal has at least.
+const COLUMNS: usize = 100;
+
 /// Every result a row.
 pub fn results(records: &[BenchRecord]) -> String {
     let mut table = with_header(&[
@@ -116,11 +119,13 @@ pub fn threads(count: usize) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
-fn or_dash(text: Option<String>) -> String {
+/// The text, or a dash where there is none.
+pub fn or_dash(text: Option<String>) -> String {
     text.unwrap_or("-".to_string())
 }
 
-fn with_header(header: &[&str]) -> Table {
+/// A table with these columns, lines around the header and at the end.
+pub fn with_header(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
     // Lines around the header and at the end, none between the rows.
@@ -136,7 +141,8 @@ fn with_header(header: &[&str]) -> Table {
     table
 }
 
-fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
+/// Numbers are read from the right.
+pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     for index in columns {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -145,7 +151,7 @@ fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// Three digits that matter, or more, whatever the scale.
-fn milliseconds(milliseconds: f64) -> String {
+pub fn milliseconds(milliseconds: f64) -> String {
     let decimals = match milliseconds {
         time if time >= 1000.0 => 0,
         time if time >= 100.0 => 1,
@@ -157,13 +163,33 @@ fn milliseconds(milliseconds: f64) -> String {
 }
 
 /// The end of a long name tells more than its beginning.
-fn shortened(name: &str, width: usize) -> String {
+pub fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {
         return name.to_string();
     }
     let end: String = name.chars().skip(count - width + 1).collect();
     format!("…{end}")
+}
+
+/// Lines of at most [`COLUMNS`], all but the first indented.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > COLUMNS {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent));
+            width = indent;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines + "\n"
 }
 
 #[cfg(test)]
@@ -177,6 +203,15 @@ mod tests {
         let short = shortened(long, NAME_WIDTH);
         assert_eq!(short.chars().count(), NAME_WIDTH);
         assert!(short.ends_with("inputs.safetensors"));
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        let text = wrapped(&"word ".repeat(60), 2);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
+        assert_eq!(text.split_whitespace().count(), 60);
+        assert_eq!(wrapped("one", 4), "one\n");
     }
 
     #[test]

@@ -1,9 +1,173 @@
-//! `fourtap explain`.
+//! `fourtap explain`: gather what is known, then say it.
 
-use crate::cli::ExplainArgs;
-use crate::error::Result;
+use fourtap::cuda::driver::{DeviceFacts, Driver};
+use fourtap::cuda::msda::DeviceSize;
+
+use super::{note, print, print_json};
+use crate::cli::{DeviceChoice, ExplainArgs};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
+use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Machine, Measured, explain};
+use crate::record::Run;
+use crate::target::{CudaDevice, Device};
+use crate::{machine, target};
 
-pub fn execute(_arguments: &ExplainArgs) -> Result<ExitCode> {
-    Ok(ExitCode::FAILURE)
+pub fn execute(arguments: &ExplainArgs) -> Result<ExitCode> {
+    let explanation = explained(arguments)?;
+    match arguments.json {
+        true => print_json(&explanation)?,
+        false => {
+            print(explanation.in_words())?;
+            for text in &explanation.notes {
+                note(&format!("note: {text}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explained(arguments: &ExplainArgs) -> Result<Explanation> {
+    let case = Case::new(&arguments.case)?;
+    let probes = arguments.probes.as_deref().map(Run::read).transpose()?;
+    let results = arguments.results.as_deref().map(Run::read).transpose()?;
+    let mut notes = Vec::new();
+    let kind = kind(arguments.device, probes.as_ref());
+    let ceilings = ceilings(kind, probes.as_ref(), arguments, &mut notes)?;
+    let machine = match (kind, arguments.device) {
+        ("cpu", _) => Machine::Cpu,
+        (_, DeviceChoice::Cuda(ordinal)) => {
+            let facts = facts(ordinal)?;
+            if ceilings.device.model.as_deref() != Some(facts.name.as_str()) {
+                notes.push(format!(
+                    "the kernel is chosen for {}, the ceilings are of another device: `fourtap probe --json FILE` \
+                     measures this one's, for --probes FILE",
+                    facts.name
+                ));
+            }
+            Machine::cuda(&case, &like(facts))?
+        }
+        _ => Machine::cuda(&case, &stored(&ceilings)?)?,
+    };
+    // Results named, else those that lie beside the probes.
+    let run = results.as_ref().or(probes.as_ref());
+    let measured = run
+        .map(|run| Measured::of(&case, run, kind))
+        .unwrap_or_default();
+    if let (Some(results), true) = (&results, measured.is_empty()) {
+        notes.push(format!(
+            "{} holds no result of {} with these sizes and types",
+            results.path.display(),
+            case.name()
+        ));
+    }
+    for run in [&probes, &results].into_iter().flatten() {
+        if run.cut_short {
+            notes.push(format!(
+                "{}: the last line is cut short and was left out",
+                run.path.display()
+            ));
+        }
+    }
+    explain(&case, &ceilings, machine, &measured, notes)
+}
+
+/// "cpu" or "cuda": what was asked for, else what the probes are of.
+fn kind(device: DeviceChoice, probes: Option<&Run>) -> &'static str {
+    let only_cpu = |run: &Run| {
+        let mut kinds = run.probes.iter().map(|probe| probe.device.kind.as_str());
+        kinds.clone().count() > 0 && kinds.all(|kind| kind == "cpu")
+    };
+    match device {
+        DeviceChoice::Cpu => "cpu",
+        DeviceChoice::Auto if probes.is_some_and(only_cpu) => "cpu",
+        _ => "cuda",
+    }
+}
+
+fn ceilings(
+    kind: &str,
+    probes: Option<&Run>,
+    arguments: &ExplainArgs,
+    notes: &mut Vec<String>,
+) -> Result<Ceilings> {
+    if let Some(run) = probes {
+        return Ceilings::of(run, kind).ok_or_else(|| Error::Records {
+            file: run.path.clone(),
+            line: None,
+            found: format!("no measured probe of a {kind} device"),
+        });
+    }
+    if kind == "cpu" {
+        notes.push(
+            "no ceilings of this processor: `fourtap probe --device cpu --json FILE` measures them, for --probes FILE"
+                .to_string(),
+        );
+        return Ok(Ceilings::none(this_processor()));
+    }
+    let ceilings = Ceilings::built_in()?.ok_or_else(|| Error::Records {
+        file: arguments.case.workload.clone(),
+        line: None,
+        found: "no built-in ceilings".to_string(),
+    })?;
+    if let Some(here) = first_device() {
+        let model = ceilings.device.model.as_deref().unwrap_or("another device");
+        notes.push(format!(
+            "the ceilings are stored ones of {model}; this machine has {here}, and `fourtap probe --json FILE` measures \
+             its own, for --probes FILE"
+        ));
+    }
+    Ok(ceilings)
+}
+
+fn this_processor() -> Device {
+    Device {
+        kind: "cpu".to_string(),
+        model: machine::cpu_model(),
+        simd: None,
+        threads: None,
+        cuda: None,
+    }
+}
+
+/// The name of this machine's first CUDA device; asking makes no context.
+fn first_device() -> Option<String> {
+    Some(facts(0).ok()?.name.clone())
+}
+
+fn facts(ordinal: u32) -> Result<&'static DeviceFacts> {
+    let found = Driver::get().and_then(|driver| driver.device(ordinal as usize));
+    let device = found.map_err(|source| Error::NoCuda {
+        requested: format!("cuda:{ordinal}"),
+        source: Box::new(source.into()),
+    })?;
+    Ok(device.facts())
+}
+
+fn like(facts: &DeviceFacts) -> DeviceLike {
+    DeviceLike {
+        name: facts.name.clone(),
+        size: DeviceSize::from(facts),
+        capability: facts.compute_capability,
+    }
+}
+
+/// The device the ceilings were measured on.
+fn stored(ceilings: &Ceilings) -> Result<DeviceLike> {
+    let device = &ceilings.device;
+    let capability = |cuda: &CudaDevice| target::parse_dotted(&cuda.compute_capability);
+    let described = device.cuda.as_ref().and_then(|cuda| {
+        Some(DeviceLike {
+            name: device.model.clone().unwrap_or("unknown device".to_string()),
+            size: DeviceSize {
+                multiprocessors: cuda.multiprocessors,
+                l2_bytes: cuda.l2_bytes,
+            },
+            capability: capability(cuda)?,
+        })
+    });
+    described.ok_or_else(|| Error::Records {
+        file: ceilings.origin.clone().into(),
+        line: None,
+        found: "probes of a device without its compute capability".to_string(),
+    })
 }

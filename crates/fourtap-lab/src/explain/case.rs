@@ -1,0 +1,125 @@
+//! One case of a workload: sizes, types, points and pass.
+
+use fourtap::DType;
+use fourtap::cuda::msda::{Described, Types};
+use fourtap::msda::{Levels, Problem, Sizes, Traffic};
+
+use crate::cli::{CaseArgs, Direction, Distribution};
+use crate::error::{Error, Result};
+use crate::record::{DTypes, ProblemSizes};
+use crate::selection;
+use crate::workload::Workload;
+
+/// More than any pass counts a channel and sample, of operations and of bytes.
+const MOST_OPERATIONS: u64 = 128;
+
+/// What is explained or profiled.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Sizes, and where queries look.
+    pub workload: Workload,
+    /// Its levels.
+    pub levels: Levels,
+    /// All sizes.
+    pub sizes: Sizes,
+    /// Element types.
+    pub types: Types,
+    /// Where the sampling points lie.
+    pub distribution: Distribution,
+    /// Which pass.
+    pub direction: Direction,
+    problem: Problem,
+}
+
+impl Case {
+    /// The one `arguments` name.
+    pub fn new(arguments: &CaseArgs) -> Result<Self> {
+        let workload = selection::workload(&arguments.workload, arguments.images)?;
+        let levels = workload.levels()?;
+        let sizes = workload.sizes(&levels);
+        let value = DType::from(arguments.dtype);
+        let coordinates = arguments.coordinates.dtype(value);
+        let types = Types {
+            value,
+            locations: coordinates,
+            weights: coordinates,
+        };
+        let problem = described(&sizes, &levels, types).problem()?;
+        let operations = (sizes.samples() as u64)
+            .checked_mul(sizes.channels as u64)
+            .and_then(|elements| elements.checked_mul(MOST_OPERATIONS));
+        if operations.is_none() {
+            return Err(Error::Workload {
+                origin: workload.name,
+                found: "expected sizes whose operations can be counted, found more than 2^64"
+                    .to_string(),
+            });
+        }
+        Ok(Case {
+            workload,
+            sizes,
+            types,
+            distribution: arguments.distribution,
+            direction: arguments.direction,
+            problem,
+            levels,
+        })
+    }
+
+    /// The call, to be planned for any device.
+    pub fn described(&self) -> Described<'_> {
+        described(&self.sizes, &self.levels, self.types)
+    }
+
+    /// Bytes and operations of the pass.
+    pub fn traffic(&self) -> Traffic {
+        match self.direction {
+            Direction::Forward => Traffic::of_forward(&self.problem),
+            Direction::Backward => Traffic::of_backward(&self.problem),
+        }
+    }
+
+    /// Bytes of `value`.
+    pub fn value_bytes(&self) -> u64 {
+        let elements: u64 = self.sizes.value().iter().map(|&size| size as u64).product();
+        elements * self.types.value.size() as u64
+    }
+
+    /// Bytes that lie side by side for one pixel of one head: what one neighbour of a sample asks for.
+    pub fn segment_bytes(&self) -> u64 {
+        self.sizes.channels as u64 * self.types.value.size() as u64
+    }
+
+    /// Its sizes, for a record.
+    pub fn problem_sizes(&self) -> ProblemSizes {
+        ProblemSizes::from(&self.problem)
+    }
+
+    /// Its types, for a record.
+    pub fn dtypes(&self) -> DTypes {
+        DTypes::from(&self.problem)
+    }
+
+    /// As benchmarks are called: "detr-encoder/local/f16/forward".
+    pub fn name(&self) -> String {
+        format!(
+            "{}/{}/{}/{}",
+            self.workload.name,
+            self.distribution.name(),
+            self.types.value,
+            self.direction.name()
+        )
+    }
+}
+
+fn described<'a>(sizes: &Sizes, levels: &'a Levels, types: Types) -> Described<'a> {
+    Described {
+        images: sizes.images,
+        queries: sizes.queries,
+        heads: sizes.heads,
+        channels: sizes.channels,
+        points: sizes.points,
+        levels,
+        types,
+    }
+}

@@ -1,0 +1,128 @@
+//! What a case of a workload costs, what limits it and why: amounts over measured ceilings.
+
+mod amounts;
+mod case;
+mod ceilings;
+mod limits;
+mod machine;
+mod measured;
+mod occupancy;
+mod points;
+mod resources;
+mod verdict;
+mod words;
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::record::{DTypes, ProblemSizes, VERSION};
+use crate::target::Device;
+
+pub use amounts::Amounts;
+pub use case::Case;
+pub use ceilings::Ceilings;
+pub use limits::Floor;
+pub use machine::{DeviceLike, Machine};
+pub use measured::{Achieved, Measured};
+pub use points::Touched;
+
+use limits::Limit;
+use verdict::{Evidence, Verdict};
+
+/// Everything there is to say about a case.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// Version of fourtap.
+    pub version: &'static str,
+    /// What it is called, as in "seed-full/local/f16/forward".
+    pub name: String,
+    /// Its sizes.
+    pub problem: ProblemSizes,
+    /// Its element types.
+    pub dtypes: DTypes,
+    /// What would compute it.
+    pub machine: Machine,
+    /// What the ceilings were measured on.
+    pub ceilings_of: Device,
+    /// Where they come from.
+    pub ceilings_from: String,
+    /// What its points touch.
+    pub touched: Touched,
+    /// What it needs.
+    pub amounts: Amounts,
+    /// Bytes at each level of memory.
+    pub memory: [amounts::Level; 3],
+    /// The least time each part of the machine allows.
+    pub limits: Vec<Limit>,
+    /// The largest of them, for inputs used just before.
+    pub floor_hot: Option<Floor>,
+    /// The same for inputs that no cache holds.
+    pub floor_cold: Option<Floor>,
+    /// What was measured, against that.
+    pub achieved: Option<Achieved>,
+    /// Bytes the counters are of, and what they say binds.
+    pub counted: Vec<Counted>,
+    /// Ideas, judged.
+    pub verdicts: Vec<Verdict>,
+    /// What a reader should know of the sources.
+    pub notes: Vec<String>,
+}
+
+/// What counters say of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Counted {
+    /// The kernel.
+    pub kernel: String,
+    /// What binds it, in a sentence.
+    pub binding: String,
+}
+
+/// Explains a case by these ceilings, for this machine, against what was measured.
+pub fn explain(
+    case: &Case,
+    ceilings: &Ceilings,
+    machine: Machine,
+    measured: &Measured,
+    notes: Vec<String>,
+) -> Result<Explanation> {
+    let touched = Touched::by(case)?;
+    let amounts = Amounts::of(case, &touched);
+    let counted = measured.counted();
+    let limits = limits::limits(case, &amounts, ceilings, &machine, counted[1]);
+    let floor_hot = Floor::of(&limits, false);
+    let floor_cold = Floor::of(&limits, true);
+    let achieved = measured.achieved(floor_hot.as_ref(), floor_cold.as_ref());
+    let evidence = Evidence {
+        case,
+        amounts: &amounts,
+        ceilings,
+        machine: &machine,
+        limits: &limits,
+        floor: floor_hot.as_ref(),
+        measured_ms: achieved.as_ref().and_then(|achieved| achieved.hot_ms),
+    };
+    let verdicts = evidence.verdicts();
+    let binding = measured.counters.iter().map(|record| Counted {
+        kernel: record.kernel.clone(),
+        binding: record.binding.words.clone(),
+    });
+    Ok(Explanation {
+        version: VERSION,
+        name: case.name(),
+        problem: case.problem_sizes(),
+        dtypes: case.dtypes(),
+        ceilings_of: ceilings.device.clone(),
+        ceilings_from: ceilings.origin.clone(),
+        memory: amounts::levels(&amounts, counted),
+        touched,
+        amounts,
+        limits,
+        floor_hot,
+        floor_cold,
+        achieved,
+        counted: binding.collect(),
+        verdicts,
+        machine,
+        notes,
+    })
+}

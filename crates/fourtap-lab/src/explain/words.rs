@@ -1,0 +1,334 @@
+//! An explanation for people, at most 100 columns wide.
+
+use std::fmt::Write;
+
+use super::limits::{Limit, When};
+use super::machine::{KernelUse, Machine};
+use super::verdict::{bytes, time};
+use super::{Achieved, Explanation, Floor};
+use crate::record::ProblemSizes;
+use crate::table::{align_right, or_dash, with_header, wrapped};
+
+impl Explanation {
+    /// All of it.
+    pub fn in_words(&self) -> String {
+        let parts = [
+            self.problem_in_words(),
+            self.memory_in_words(),
+            self.limits_in_words(),
+            self.measured_in_words(),
+            self.kernels_in_words(),
+            self.verdicts_in_words(),
+        ];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join("\n")
+    }
+
+    fn problem_in_words(&self) -> String {
+        let ProblemSizes {
+            images,
+            queries,
+            heads,
+            channels,
+            points,
+            levels,
+            ..
+        } = &self.problem;
+        let levels: Vec<_> = levels
+            .iter()
+            .map(|[height, width]| format!("{height}x{width}"))
+            .collect();
+        let amounts = &self.amounts;
+        let text = format!(
+            "{}: {}, {}, {} of {}, levels {}, {} a level; locations and weights in {}.",
+            self.name,
+            plural(*images, "image", "images"),
+            plural(*queries, "query", "queries"),
+            plural(*heads, "head", "heads"),
+            plural(*channels, "channel", "channels"),
+            levels.join(" "),
+            plural(*points, "point", "points"),
+            self.dtypes.locations
+        );
+        let counts = format!(
+            "{} samples; {} operations at 10 a channel and sample{}, {} with the least arithmetic: {} multiply-adds. \
+             {:.1} % of the neighbours lie inside their level, and {:.1} % of value is read by some sample.",
+            count(amounts.samples as f64),
+            count(amounts.flop as f64),
+            if self.is_backward() { ", twice" } else { "" },
+            count(amounts.least_flop as f64),
+            if self.is_backward() { 8 } else { 4 },
+            100.0 * self.touched.in_bounds,
+            100.0 * self.touched.value
+        );
+        let ceilings = match &self.machine {
+            Machine::Cpu => format!("Ceilings: {}.", self.ceilings_in_words()),
+            Machine::Cuda { name, .. } => {
+                format!("For an {name}; ceilings: {}.", self.ceilings_in_words())
+            }
+        };
+        [text, counts, ceilings]
+            .map(|text| wrapped(&text, 0))
+            .concat()
+    }
+
+    fn is_backward(&self) -> bool {
+        self.name.ends_with("/backward")
+    }
+
+    fn ceilings_in_words(&self) -> String {
+        let model = self.ceilings_of.model.as_deref().unwrap_or("unknown");
+        match self.limits.iter().any(|limit| limit.ceiling.is_some()) {
+            true => format!("measured on {model} ({})", self.ceilings_from),
+            false => "none measured".to_string(),
+        }
+    }
+
+    fn memory_in_words(&self) -> String {
+        let mut table = with_header(&["between", "at least", "at most", "counted", "operations/B"]);
+        for level in &self.memory {
+            table.add_row([
+                level.what.to_string(),
+                bytes(level.least_bytes),
+                bytes(level.most_bytes),
+                or_dash(level.counted_bytes.map(bytes)),
+                format!("{:.2}", level.intensity),
+            ]);
+        }
+        align_right(&mut table, 1..5);
+        let [gathered, _, dram] = &self.memory;
+        let mut note = "Operations a byte are of the bytes counted, else of the least.".to_string();
+        if !self.is_backward() {
+            let _ = write!(
+                note,
+                " Which level is meant matters: others published 0.86, 1.22 and 2 for this operator, near what \
+                 registers see, {:.2} here; at DRAM it is {:.1}.",
+                gathered.intensity, dram.intensity
+            );
+        }
+        format!("Bytes\n{table}\n{}", wrapped(&note, 0))
+    }
+
+    fn limits_in_words(&self) -> String {
+        let mut table = with_header(&[
+            "limit",
+            "amount",
+            "ceiling",
+            "by probe",
+            "least time",
+            "holds",
+        ]);
+        for limit in &self.limits {
+            table.add_row([
+                limit.what.clone(),
+                amount(limit),
+                or_dash(limit.ceiling.as_ref().map(|ceiling| ceiling.in_words())),
+                limit.probe.clone(),
+                or_dash(limit.milliseconds.map(time)),
+                match limit.when {
+                    When::Always => "always".to_string(),
+                    When::Cold => "cold".to_string(),
+                    When::If => "if".to_string(),
+                },
+            ]);
+        }
+        for column in [1, 2, 4] {
+            align_right(&mut table, column..column + 1);
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 1));
+        }
+        let mut text = format!("Least time by each limit: amount over ceiling\n{table}\n");
+        text += &wrapped(
+            "cold: only if no cache holds the inputs before. if: for comparison. A dash: not measured.",
+            0,
+        );
+        text + &wrapped(&self.floor_in_words(), 0)
+    }
+
+    fn floor_in_words(&self) -> String {
+        let floor = |floor: &Floor| format!("{} ({})", time(floor.milliseconds), floor.what);
+        let mut words = match (&self.floor_hot, &self.floor_cold) {
+            (Some(hot), Some(cold)) if hot == cold => {
+                format!("The floor, and what binds: {}, hot and cold.", floor(hot))
+            }
+            (Some(hot), Some(cold)) => format!(
+                "The floor, and what binds: hot {}, cold {}.",
+                floor(hot),
+                floor(cold)
+            ),
+            (None, Some(cold)) => format!("The floor, and what binds: cold {}.", floor(cold)),
+            (_, None) => "No ceiling is known, so no floor.".to_string(),
+        };
+        let unmeasured = |limit: &&Limit| limit.when == When::Always && limit.ceiling.is_none();
+        if self.floor_cold.is_some() && self.limits.iter().any(|limit| unmeasured(&limit)) {
+            words += " A limit that was not measured may be higher.";
+        }
+        words
+    }
+
+    fn measured_in_words(&self) -> String {
+        let mut text = String::new();
+        if let Some(achieved) = &self.achieved {
+            text += &wrapped(&self.achieved_in_words(achieved), 0);
+        }
+        for counted in &self.counted {
+            text += &wrapped(&format!("- {}: {}", counted.kernel, counted.binding), 2);
+        }
+        match text.is_empty() {
+            true => text,
+            false => format!("Measured\n{text}"),
+        }
+    }
+
+    fn achieved_in_words(&self, achieved: &Achieved) -> String {
+        let mut words = String::new();
+        if let Some(hot) = achieved.hot_ms {
+            let _ = write!(words, "Hot {}", time(hot));
+            if let (Some(share), Some(floor)) = (achieved.hot_share, &self.floor_hot) {
+                let left = (hot - floor.milliseconds).max(0.0);
+                let _ = write!(
+                    words,
+                    ", {:.0} % of the speed the floor allows; {} are left",
+                    100.0 * share,
+                    time(left)
+                );
+                if share > 1.0 {
+                    words += ": faster than the floor, so the ceiling, the amount or the result is wrong";
+                }
+            }
+        }
+        if let Some(cold) = achieved.cold_ms {
+            let _ = write!(words, "; cold {}", time(cold));
+            if let Some(share) = achieved.cold_share {
+                let _ = write!(words, ", {:.0} %", 100.0 * share);
+            }
+        }
+        if let Some(rate) = achieved.gathered_gb_s {
+            let _ = write!(words, ". Neighbours at {:.2} TB/s", rate / 1e3);
+        }
+        let device = achieved.device.as_deref().unwrap_or("unknown device");
+        let _ = write!(words, ", on {device}.");
+        words
+    }
+
+    fn kernels_in_words(&self) -> String {
+        let Machine::Cuda {
+            reason,
+            workspace_bytes,
+            ..
+        } = &self.machine
+        else {
+            return String::new();
+        };
+        let mut text = "Kernels\n".to_string();
+        for kernel in self.machine.kernels() {
+            text += &wrapped(&format!("- {}", kernel_in_words(kernel)), 2);
+        }
+        if let Some(reason) = reason {
+            text += &wrapped(&format!("- Not the gather kernel: {reason}."), 2);
+        }
+        if *workspace_bytes > 0 {
+            text += &wrapped(
+                &format!("- Workspace: {}.", bytes(*workspace_bytes as f64)),
+                2,
+            );
+        }
+        text
+    }
+
+    fn verdicts_in_words(&self) -> String {
+        if self.verdicts.is_empty() {
+            return String::new();
+        }
+        let mut text = "Would it help?\n".to_string();
+        for verdict in &self.verdicts {
+            let mut words = format!("- {}: {}. {}", verdict.idea, verdict.answer, verdict.words);
+            if verdict.answer != "unknown" {
+                let _ = write!(words, " Assumed: {}", verdict.assumes);
+            }
+            text += &wrapped(&words, 2);
+        }
+        text
+    }
+}
+
+fn amount(limit: &Limit) -> String {
+    match limit.unit {
+        "bytes" => bytes(limit.amount),
+        _ => match limit.amount {
+            n if n >= 1e9 => format!("{:.2} G", n / 1e9),
+            n if n >= 1e6 => format!("{:.1} M", n / 1e6),
+            n => format!("{n:.0}"),
+        },
+    }
+}
+
+fn kernel_in_words(kernel: &KernelUse) -> String {
+    let KernelUse {
+        name,
+        blocks,
+        threads,
+        taken,
+        occupancy,
+        ..
+    } = kernel;
+    let mut text = format!("{name}: {blocks} blocks of {threads} threads");
+    match taken {
+        None => {
+            text += "; what it takes is unknown: no compiler (NVRTC), and not in kernels/table.txt";
+        }
+        Some(taken) => {
+            let _ = write!(
+                text,
+                "; {} registers, {} bytes of shared memory",
+                taken.registers, taken.shared_bytes
+            );
+            if taken.stack_bytes > 0 {
+                let _ = write!(text, ", {} bytes of stack", taken.stack_bytes);
+            }
+            let _ = write!(text, " ({})", taken.source);
+        }
+    }
+    if let Some(occupancy) = occupancy {
+        let share = 100.0 * f64::from(occupancy.warps) / f64::from(occupancy.most_warps);
+        let _ = write!(
+            text,
+            ": {} a multiprocessor, {} of {} warps ({share:.0} %), limited by {}",
+            match occupancy.blocks {
+                1 => "1 block".to_string(),
+                blocks => format!("{blocks} blocks"),
+            },
+            occupancy.warps,
+            occupancy.most_warps,
+            occupancy.limited_by.join(" and ")
+        );
+    }
+    text + "."
+}
+
+/// "1 head", "2 heads".
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// A count in millions or billions.
+fn count(number: f64) -> String {
+    match number {
+        n if n >= 1e9 => format!("{:.2} billion", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} million", n / 1e6),
+        n => format!("{n:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_short() {
+        assert_eq!(count(23_688_192.0), "23.7 million");
+        assert_eq!(count(7.58e9), "7.58 billion");
+        assert_eq!(count(12.0), "12");
+    }
+}

@@ -1,0 +1,17 @@
+//! Hardware counters through Nsight Compute, and what they say binds.
+
+mod binding;
+mod csv;
+mod launches;
+mod metrics;
+mod ncu;
+mod subject;
+mod table;
+
+pub use binding::binding;
+pub use csv::launches;
+pub use launches::{KernelCounters, by_kernel};
+pub use metrics::wanted;
+pub use ncu::Ncu;
+pub use subject::{Statement, compute};
+pub use table::counters;
