@@ -62,6 +62,18 @@ pub enum Error {
         line: Option<usize>,
         found: String,
     },
+    /// A page of a kind that cannot be written.
+    #[error("{}: expected a name that ends in .html or .md, found another", .file.display())]
+    PageFormat { file: PathBuf },
+    /// A page cannot be made.
+    #[error("{template}: expected to become a page, found {reason}")]
+    Report {
+        template: &'static str,
+        reason: String,
+    },
+    /// A chart cannot be drawn as pixels.
+    #[error("{name}.png: expected a chart that can be drawn, found {reason}")]
+    Picture { name: String, reason: String },
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
@@ -188,6 +200,9 @@ impl Error {
             Error::Records { .. } => {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
+            Error::PageFormat { .. } => "as in -o report.html",
+            Error::Report { .. } => "please report it, with the records if you can share them",
+            Error::Picture { .. } => "leave --plots out; please report it, with the records if you can share them",
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
@@ -217,9 +232,10 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Verification { .. } => ExitCode::from(EXIT_MISMATCH),
-            Error::Seeds { .. } | Error::Misplaced { .. } | Error::Architecture { .. } => {
-                ExitCode::from(2)
-            }
+            Error::Seeds { .. }
+            | Error::Misplaced { .. }
+            | Error::PageFormat { .. }
+            | Error::Architecture { .. } => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

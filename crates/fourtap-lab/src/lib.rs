@@ -3,6 +3,7 @@
 mod array;
 mod cli;
 mod commands;
+mod comparison;
 mod cuda;
 mod error;
 mod exit;
@@ -15,6 +16,7 @@ mod output;
 mod probe;
 mod program;
 mod record;
+mod report;
 mod selection;
 mod statistics;
 mod table;

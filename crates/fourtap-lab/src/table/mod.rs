@@ -143,7 +143,7 @@ fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// Three digits that matter, or more, whatever the scale.
-fn milliseconds(milliseconds: f64) -> String {
+pub fn milliseconds(milliseconds: f64) -> String {
     let decimals = match milliseconds {
         time if time >= 1000.0 => 0,
         time if time >= 100.0 => 1,
