@@ -71,6 +71,18 @@ pub enum Error {
         option: &'static str,
         expected: &'static str,
     },
+    /// A page of a kind that cannot be written.
+    #[error("{}: expected a name that ends in .html or .md, found another", .file.display())]
+    PageFormat { file: PathBuf },
+    /// A page cannot be made.
+    #[error("{template}: expected to become a page, found {reason}")]
+    Report {
+        template: &'static str,
+        reason: String,
+    },
+    /// A chart cannot be drawn as pixels.
+    #[error("{name}.png: expected a chart that can be drawn, found {reason}")]
+    Picture { name: String, reason: String },
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
@@ -232,6 +244,11 @@ impl Error {
             Error::Records { .. } => {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
+            Error::PageFormat { .. } => "as in -o report.html",
+            Error::Report { .. } => "please report it, with the records if you can share them",
+            Error::Picture { .. } => {
+                "leave --plots out; please report it, with the records if you can share them"
+            }
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
@@ -287,7 +304,8 @@ impl Error {
             | Error::Misplaced { .. }
             | Error::Incomplete { .. }
             | Error::Architecture { .. }
-            | Error::Metric { .. } => ExitCode::from(2),
+            | Error::Metric { .. }
+            | Error::PageFormat { .. } => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

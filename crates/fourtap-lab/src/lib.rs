@@ -18,6 +18,7 @@ mod probe;
 mod profile;
 mod program;
 mod record;
+mod report;
 mod roof;
 mod selection;
 mod sink;

@@ -72,21 +72,34 @@ impl Destination {
     /// Writes the tensors. Readers meet the old file or the new one, never a part: it is written under another name
     /// in the same folder, brought to the disk, and renamed, which is atomic.
     pub fn write(self, tensors: &[(&str, &Array)]) -> Result<()> {
-        let file = self.path.clone();
-        self.persist(tensors).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => Error::OutputExists { file },
-            _ => Error::Write { file, source },
+        self.persist(|writer| {
+            writer.write_all(&header(tensors)?)?;
+            for (_, array) in tensors {
+                writer.write_all(array.bytes())?;
+            }
+            Ok(())
         })
     }
 
-    fn persist(self, tensors: &[(&str, &Array)]) -> io::Result<()> {
+    /// Writes `bytes` and nothing else, in the same way.
+    pub fn write_bytes(self, bytes: &[u8]) -> Result<()> {
+        self.persist(|writer| writer.write_all(bytes))
+    }
+
+    fn persist(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let file = self.path.clone();
+        self.replace_with(write)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => Error::OutputExists { file },
+                _ => Error::Write { file, source },
+            })
+    }
+
+    fn replace_with(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let folder = folder(&self.path);
         let mut temporary = temporary_file(folder)?;
         let mut writer = BufWriter::new(&mut temporary);
-        writer.write_all(&header(tensors)?)?;
-        for (_, array) in tensors {
-            writer.write_all(array.bytes())?;
-        }
+        write(&mut writer)?;
         writer.flush()?;
         drop(writer);
         temporary.as_file().sync_all()?;

@@ -6,6 +6,12 @@ use clap::Args;
 
 /// `fourtap report`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+A RUN is a file that `bench`, `probe` or `profile` wrote with --json, or a folder of such files. Of
+several, each is compared with the first.
+
+An .html page is one file that needs nothing else: no network, no scripts or fonts from elsewhere.
+Files appear whole or not at all.")]
 pub struct ReportArgs {
     /// Results to show: files of records, or folders of such files
     #[arg(value_name = "RUN", required = true)]
@@ -13,4 +19,13 @@ pub struct ReportArgs {
     /// The page to write: .html or .md
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Also write each chart to FOLDER, as .svg and .png
+    #[arg(long, value_name = "FOLDER")]
+    pub plots: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print a JSON record of what was done
+    #[arg(long)]
+    pub json: bool,
 }

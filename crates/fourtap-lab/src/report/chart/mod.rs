@@ -1,0 +1,111 @@
+//! Charts as SVG, drawn here: in a page their colours are the page's, alone they bring their own.
+
+mod dots;
+mod drawing;
+mod picture;
+mod roofline;
+mod scale;
+mod strip;
+
+use serde::Serialize;
+
+pub use dots::{DotChart, DotRow, Mark, Shape};
+pub use drawing::{Drawing, Layout};
+pub use picture::png;
+pub use roofline::{Level, Point, Roof, RooflineChart};
+pub use strip::{StripChart, StripRow};
+
+/// Colours of the page in daylight, and of charts that stand alone; templates/style.css has those of the night.
+pub const COLOURS: [(&str, &str); 9] = [
+    ("--paper", "#ffffff"),
+    ("--raised", "#f6f7f6"),
+    ("--ink", "#16201d"),
+    ("--muted", "#55605c"),
+    ("--line", "#d5dad7"),
+    ("--faint", "#e9eceb"),
+    ("--accent", "#0b6b5f"),
+    ("--wash", "#d3ebe6"),
+    ("--peer", "#6f5a1e"),
+];
+
+/// How charts look, in terms of those colours.
+const STYLE: &str = include_str!("../../../templates/chart.css");
+
+/// A chart, drawn for wide and for narrow places.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// As part of a file's name.
+    pub slug: String,
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    pub caption: String,
+    /// Drawn for a page on a desk.
+    pub wide: String,
+    /// Drawn for a telephone.
+    pub narrow: String,
+    /// As a file of its own.
+    #[serde(skip)]
+    pub alone: String,
+}
+
+impl Chart {
+    /// What `draw` draws, in every form.
+    pub fn new(slug: &str, title: &str, caption: &str, draw: impl Fn(Layout) -> Drawing) -> Self {
+        let wide = draw(Layout::Wide);
+        Chart {
+            slug: slug.to_string(),
+            title: title.to_string(),
+            caption: caption.to_string(),
+            alone: wide.alone(title, &style_alone()),
+            wide: wide.inside(title, "wide"),
+            narrow: draw(Layout::Narrow).inside(title, "narrow"),
+        }
+    }
+}
+
+/// The style with colours written out: programs that draw SVG know no variables.
+fn style_alone() -> String {
+    COLOURS
+        .iter()
+        .fold(STYLE.to_string(), |style, (name, colour)| {
+            style.replace(&format!("var({name})"), colour)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_that_stands_alone_needs_no_page() {
+        assert!(!style_alone().contains("var("), "{}", style_alone());
+    }
+
+    #[test]
+    fn words_in_daylight_can_be_read() {
+        let of = |wanted: &str| {
+            let found = COLOURS.iter().find(|(name, _)| *name == wanted).unwrap();
+            luminance(found.1)
+        };
+        for ink in ["--ink", "--muted", "--accent", "--peer"] {
+            for paper in ["--paper", "--raised"] {
+                let contrast = (of(paper) + 0.05) / (of(ink) + 0.05);
+                assert!(contrast >= 4.5, "{ink} on {paper}: {contrast}");
+            }
+        }
+    }
+
+    /// As the guidelines for accessible pages define it.
+    fn luminance(colour: &str) -> f64 {
+        let channel = |place: usize| {
+            let value = u8::from_str_radix(&colour[place..place + 2], 16).unwrap();
+            let value = f64::from(value) / 255.0;
+            match value <= 0.04045 {
+                true => value / 12.92,
+                false => ((value + 0.055) / 1.055).powf(2.4),
+            }
+        };
+        0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
+    }
+}

@@ -1,0 +1,306 @@
+//! Operations a byte against operations a second, under the roofs that were measured.
+
+use super::drawing::{Anchor, Drawing, Layout};
+use super::scale::LogScale;
+use crate::report::number;
+
+/// Points under roofs.
+#[derive(Clone, Debug)]
+pub struct RooflineChart {
+    /// What limits.
+    pub roofs: Vec<Roof>,
+    /// What was measured.
+    pub points: Vec<Point>,
+}
+
+/// A ceiling.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roof {
+    /// The probe that measured it.
+    pub probe: String,
+    /// Of which memory; none limits operations alone.
+    pub level: Option<Level>,
+    /// GB/s or GFLOP/s.
+    pub rate: f64,
+}
+
+/// A level of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The first cache.
+    L1,
+    /// The second.
+    L2,
+    /// Memory.
+    Dram,
+}
+
+/// A benchmark at one level of memory.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Whose bytes are counted.
+    pub level: Level,
+    /// Whether they were counted by the hardware; else by the model.
+    pub counted: bool,
+    /// Operations a byte.
+    pub intensity: f64,
+    /// GFLOP/s.
+    pub speed: f64,
+    /// It lies above a roof without a reason.
+    pub suspicious: bool,
+    /// Everything in words, a line a fact.
+    pub words: String,
+}
+
+impl Level {
+    /// All, the nearest first.
+    pub const ALL: [Level; 3] = [Level::L1, Level::L2, Level::Dram];
+
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::L1 => "L1",
+            Level::L2 => "L2",
+            Level::Dram => "DRAM",
+        }
+    }
+
+    fn class(self) -> &'static str {
+        match self {
+            Level::L1 => "l1",
+            Level::L2 => "l2",
+            Level::Dram => "dram",
+        }
+    }
+
+    /// A square for L1, a triangle for L2, a disc for DRAM; hollow if counted.
+    fn draw(self, drawing: &mut Drawing, (x, y): (f64, f64), counted: bool) {
+        let filled = if counted { "counted" } else { "modelled" };
+        let class = format!("point {} {filled}", self.class());
+        match self {
+            Level::L1 => drawing.rectangle(&class, (x - 3.7, y - 3.7), (7.4, 7.4)),
+            Level::L2 => drawing.polygon(&class, (x, y), &[(0.0, -5.0), (4.8, 3.6), (-4.8, 3.6)]),
+            Level::Dram => drawing.circle(&class, (x, y), 4.2),
+        }
+    }
+}
+
+impl Roof {
+    /// The most GFLOP/s it allows at this many operations a byte.
+    pub fn allows(&self, intensity: f64) -> f64 {
+        match self.level {
+            Some(_) => self.rate * intensity,
+            None => self.rate,
+        }
+    }
+
+    fn words(&self) -> String {
+        match self.level {
+            Some(level) => format!(
+                "{} {} · {}",
+                level.name(),
+                number::bandwidth(self.rate),
+                self.probe
+            ),
+            None => format!("{} · {}", number::operations(self.rate), self.probe),
+        }
+    }
+}
+
+impl RooflineChart {
+    /// Draws it.
+    pub fn draw(&self, layout: Layout) -> Drawing {
+        let width = layout.width();
+        let (left, right) = (layout.choose(64.0, 44.0), width - 8.0);
+        let (top, bottom) = layout.choose((40.0, 500.0), (76.0, 440.0));
+        let mut drawing = Drawing::new(width, bottom + 44.0);
+        let flat = || self.roofs.iter().filter(|roof| roof.level.is_none());
+        let steep = || self.roofs.iter().filter(|roof| roof.level.is_some());
+        let across = self.points.iter().map(|point| point.intensity);
+        // Where the lowest bandwidth meets the lowest flat roof, if one is there: else the plot has no corner.
+        let corner = flat()
+            .map(|roof| roof.rate)
+            .reduce(f64::min)
+            .zip(steep().map(|roof| roof.rate).reduce(f64::min))
+            .map(|(operations, bytes)| operations / bytes);
+        let x_scale = LogScale::around(across.clone().chain(corner), left, right);
+        let up = self.points.iter().map(|point| point.speed);
+        let lowest = across.fold(f64::INFINITY, f64::min);
+        let roofs = flat().map(|roof| roof.rate);
+        let roofs = roofs.chain(steep().map(|roof| roof.allows(lowest)));
+        let y_scale = LogScale::around(up.chain(roofs), bottom, top);
+
+        draw_axes(
+            &mut drawing,
+            layout,
+            &x_scale,
+            &y_scale,
+            (left, right, top, bottom),
+        );
+        self.draw_legend(&mut drawing, layout);
+        for roof in &self.roofs {
+            draw_roof(&mut drawing, roof, &x_scale, &y_scale, (left, right));
+        }
+        // What is suspicious lies on top.
+        let (plain, strange): (Vec<_>, Vec<_>) =
+            self.points.iter().partition(|point| !point.suspicious);
+        for point in plain.into_iter().chain(strange) {
+            let (Some(x), Some(y)) = (x_scale.at(point.intensity), y_scale.at(point.speed)) else {
+                continue;
+            };
+            drawing.described("row mark", &point.words, |drawing| {
+                drawing.circle("touch", (x, y), 9.0);
+                point.level.draw(drawing, (x, y), point.counted);
+                if point.suspicious {
+                    drawing.circle("suspicious", (x, y), 9.0);
+                }
+            });
+        }
+        drawing
+    }
+
+    fn draw_legend(&self, drawing: &mut Drawing, layout: Layout) {
+        let mut x = 0.0;
+        let mut y = 10.0;
+        for level in Level::ALL {
+            for counted in [false, true] {
+                let shown = |point: &Point| point.level == level && point.counted == counted;
+                if !self.points.iter().any(shown) {
+                    continue;
+                }
+                let words = match (level, counted) {
+                    (_, true) => format!("{}, bytes counted", level.name()),
+                    (Level::L1, false) => "L1, gathered bytes".to_string(),
+                    (_, false) => format!("{}, least bytes", level.name()),
+                };
+                let needed = 19.0 + 6.6 * words.chars().count() as f64 + 18.0;
+                if x + needed > layout.width() + 18.0 {
+                    (x, y) = (0.0, y + 20.0);
+                }
+                level.draw(drawing, (x + 7.0, y), counted);
+                drawing.text("legend", (x + 19.0, y + 4.0), Anchor::Start, &words);
+                x += needed;
+            }
+        }
+    }
+}
+
+fn draw_axes(
+    drawing: &mut Drawing,
+    layout: Layout,
+    x_scale: &LogScale,
+    y_scale: &LogScale,
+    (left, right, top, bottom): (f64, f64, f64, f64),
+) {
+    for tick in x_scale.ticks(layout.choose(80.0, 56.0)) {
+        let Some(x) = x_scale.at(tick) else { continue };
+        drawing.line("grid", (x, top), (x, bottom));
+        let words = number::tick(tick);
+        drawing.text("tick", (x, bottom + 16.0), Anchor::Middle, &words);
+    }
+    for tick in y_scale.ticks(48.0) {
+        let Some(y) = y_scale.at(tick) else { continue };
+        drawing.line("grid", (left, y), (right, y));
+        let words = match tick >= 1e3 {
+            true => format!("{} T", number::tick(tick / 1e3)),
+            false => format!("{} G", number::tick(tick)),
+        };
+        drawing.text("tick", (left - 8.0, y + 4.0), Anchor::End, &words);
+    }
+    let below = (right, bottom + 36.0);
+    drawing.text("axis", below, Anchor::End, "operations a byte");
+    drawing.text("axis", (0.0, top - 10.0), Anchor::Start, "FLOP/s");
+}
+
+fn draw_roof(
+    drawing: &mut Drawing,
+    roof: &Roof,
+    x_scale: &LogScale,
+    y_scale: &LogScale,
+    (left, right): (f64, f64),
+) {
+    if !(roof.rate.is_finite() && roof.rate > 0.0) {
+        return;
+    }
+    let words = roof.words();
+    let Some(level) = roof.level else {
+        let Some(y) = y_scale.at(roof.rate) else {
+            return;
+        };
+        drawing.line("roof flat", (left, y), (right, y));
+        drawing.text("roof-name", (right, y - 5.0), Anchor::End, &words);
+        return;
+    };
+    // speed = rate * intensity is a straight line between logarithms; cut to what the axes show.
+    let (x_low, x_high) = x_scale.range();
+    let (y_low, y_high) = y_scale.range();
+    let rate = roof.rate.log10();
+    let (begin, end) = (x_low.max(y_low - rate), x_high.min(y_high - rate));
+    if begin >= end {
+        return;
+    }
+    let place = |log: f64| (x_scale.at_log(log), y_scale.at_log(log + rate));
+    let (from, to) = (place(begin), place(end));
+    let class = format!("roof {}", level.class());
+    drawing.line(&class, from, to);
+    let angle = (from.1 - to.1).atan2(to.0 - from.0);
+    let shift = (
+        -6.0 * angle.sin() + 10.0 * angle.cos(),
+        -6.0 * angle.cos() - 10.0 * angle.sin(),
+    );
+    let start = (from.0 + shift.0, from.1 + shift.1);
+    drawing.slanted_text("roof-name", start, angle.to_degrees(), &words);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(intensity: f64, speed: f64, suspicious: bool) -> Point {
+        Point {
+            level: Level::Dram,
+            counted: false,
+            intensity,
+            speed,
+            suspicious,
+            words: "a point".to_string(),
+        }
+    }
+
+    fn roof(level: Option<Level>, rate: f64) -> Roof {
+        Roof {
+            probe: "copy".to_string(),
+            level,
+            rate,
+        }
+    }
+
+    #[test]
+    fn a_point_above_its_roof_is_shown_where_it_lies() {
+        let chart = |speed| RooflineChart {
+            roofs: vec![roof(Some(Level::Dram), 100.0), roof(None, 1000.0)],
+            points: vec![point(1.0, 10.0, false), point(1.0, speed, true)],
+        };
+        let svg = chart(5e5).draw(Layout::Wide).inside("x", "wide");
+        assert!(svg.contains("suspicious"));
+        assert_ne!(svg, chart(5e6).draw(Layout::Wide).inside("x", "wide"));
+    }
+
+    #[test]
+    fn a_roof_allows_its_bytes_times_the_operations_a_byte() {
+        assert_eq!(roof(Some(Level::L1), 100.0).allows(2.5), 250.0);
+        assert_eq!(roof(None, 100.0).allows(2.5), 100.0);
+    }
+
+    #[test]
+    fn extremes_have_finite_places() {
+        let chart = RooflineChart {
+            roofs: vec![roof(Some(Level::L1), 1e300), roof(None, 0.0)],
+            points: vec![point(1e-300, 1e300, false), point(0.0, 1.0, false)],
+        };
+        for layout in [Layout::Wide, Layout::Narrow] {
+            let svg = chart.draw(layout).inside("x", "wide");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+}

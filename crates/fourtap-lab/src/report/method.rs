@@ -1,0 +1,77 @@
+//! How it was measured, for those who want to know before they believe.
+
+use super::page::{Block, Section};
+use super::part::Part;
+use super::peers::peers;
+
+/// The section; it says only what concerns the records at hand.
+pub fn section(parts: &[Part<'_>]) -> Section {
+    let any_bench = |test: &dyn Fn(&crate::record::BenchRecord) -> bool| {
+        let mut benches = parts.iter().flat_map(|part| part.benches.iter());
+        benches.any(|record| test(record))
+    };
+    let has_probes = parts.iter().any(|part| !part.probes.is_empty());
+    let has_peers = any_bench(&|record| !peers().of(record).is_empty());
+    let mut paragraphs: Vec<String> = vec![];
+    if any_bench(&|_| true) {
+        paragraphs.push(
+            "Right first. Before anything was timed, rows of its result drawn at random were compared, every \
+             element, with an oracle that computes in f64 and shares no code with the kernels. A result that is not \
+             near enough has no time. The error shown is the distance to the oracle over the oracle's length, in the \
+             2-norm, of the worst tensor."
+                .to_string(),
+        );
+        paragraphs.push(
+            "Times are medians. ± is half the 95 % confidence interval of the median, made of order statistics, so \
+             it assumes nothing about how timings are distributed. Hot means the same inputs again and again, so \
+             that what caches can hold stays there."
+                .to_string(),
+        );
+        if any_bench(&|record| record.cold.is_some()) {
+            paragraphs.push(
+                "Cold means copies of the inputs in turn, more of them than the largest cache holds."
+                    .to_string(),
+            );
+        }
+        paragraphs.push(
+            "Bytes and operations are counted by a model, not by the hardware, unless it is said otherwise. GB/s \
+             counts the bytes of value that the samples ask for, wherever they come from; GFLOP/s 10 operations a \
+             channel and sample. Backward, which computes all three gradients, counts both twice."
+                .to_string(),
+        );
+    }
+    if any_bench(&|record| record.beside("ruler").is_some()) {
+        paragraphs.push(
+            "The ruler is a kernel of this project, as plain as can be: one thread a channel. It was timed beside \
+             each result, so that ratios to it hold even where clocks differ between runs."
+                .to_string(),
+        );
+    }
+    if has_peers {
+        paragraphs.push(format!(
+            "Peers were measured separately, not in this run: {}. Their figures are shown only beside results of \
+             such a device, for the same problem and element type; they say how fast, not how right they are.",
+            peers().measured
+        ));
+    }
+    if has_probes {
+        paragraphs.push(
+            "Ceilings were measured on the same device by programs that do nothing else. A result above a ceiling \
+             is not hidden: it means that the ceiling, the model or the result is wrong."
+                .to_string(),
+        );
+    }
+    paragraphs.push(format!(
+        "{} was taken from records of the measurements, or computed from them by the program that made this page.",
+        if has_peers {
+            "Every other figure"
+        } else {
+            "Every figure"
+        }
+    ));
+    Section {
+        id: "method",
+        title: "How it was measured",
+        blocks: paragraphs.into_iter().map(Block::words).collect(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Results as a page: HTML that needs nothing else, Markdown, and pictures.
+
+mod chart;
+mod counters;
+mod date;
+mod differences;
+mod ladder;
+mod markdown;
+mod method;
+mod number;
+mod overview;
+mod page;
+mod part;
+mod peers;
+mod probes;
+mod roofline;
+mod speed;
+
+use std::path::Path;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, context, escape_formatter};
+
+use crate::error::{Error, Result};
+use crate::record::{Run, VERSION};
+use page::{Block, Page};
+
+pub use overview::warnings;
+
+/// What pages are made from: names, of which the ending says how words are escaped, and texts.
+const TEMPLATES: [(&str, &str); 6] = [
+    ("report.html", include_str!("../../templates/report.html")),
+    ("blocks.html", include_str!("../../templates/blocks.html")),
+    ("report.md", include_str!("../../templates/report.md")),
+    ("style.css", include_str!("../../templates/style.css")),
+    ("chart.css", include_str!("../../templates/chart.css")),
+    ("report.js", include_str!("../../templates/report.js")),
+];
+
+/// A chart as a file.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// What to call the file, without an ending.
+    pub name: String,
+    /// The chart as SVG that stands alone.
+    pub svg: String,
+}
+
+impl Plot {
+    /// The same as PNG.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        chart::png(&self.name, &self.svg)
+    }
+}
+
+/// A report of some runs, in every form it can take.
+#[derive(Debug)]
+pub struct Report {
+    page: Page,
+}
+
+/// A report as one HTML file that needs no other.
+pub fn html(runs: &[Run]) -> Result<String> {
+    Report::new(runs).html()
+}
+
+impl Report {
+    /// Of at least one run.
+    pub fn new(runs: &[Run]) -> Self {
+        let parts = part::parts(runs);
+        let (title, subtitle) = overview::title(runs);
+        let sections = [
+            Some(overview::section(runs)),
+            differences::section(runs),
+            speed::section(&parts),
+            roofline::section(&parts),
+            probes::section(&parts),
+            ladder::section(&parts),
+            counters::section(&parts),
+            Some(method::section(&parts)),
+        ];
+        Report {
+            page: Page {
+                title,
+                subtitle,
+                sections: sections.into_iter().flatten().collect(),
+                version: VERSION,
+            },
+        }
+    }
+
+    /// As HTML.
+    pub fn html(&self) -> Result<String> {
+        let colours: Vec<_> = chart::COLOURS.to_vec();
+        render(
+            "report.html",
+            context! { page => Serde(&self.page), colours },
+        )
+    }
+
+    /// As Markdown; `plots` is where the pictures are, as seen from the page.
+    pub fn markdown(&self, plots: Option<&str>) -> Result<String> {
+        let text = render("report.md", context! { page => Serde(&self.page), plots })?;
+        Ok(markdown::tidied(&text))
+    }
+
+    /// Every chart.
+    pub fn plots(&self) -> Vec<Plot> {
+        let mut plots = vec![];
+        let sections = self.page.sections.iter();
+        let mut blocks: Vec<&Block> = sections.flat_map(|section| &section.blocks).collect();
+        blocks.reverse();
+        while let Some(block) = blocks.pop() {
+            match block {
+                Block::Chart { chart } => plots.push(Plot {
+                    name: chart.slug.clone(),
+                    svg: chart.alone.clone(),
+                }),
+                Block::Folded { blocks: inner, .. } => blocks.extend(inner.iter().rev()),
+                _ => {}
+            }
+        }
+        plots
+    }
+}
+
+/// From the file `page` to the folder `plots`, as a link.
+pub fn link_between(page: &Path, plots: &Path) -> String {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or(path.to_path_buf());
+    let (page, plots) = (absolute(page), absolute(plots));
+    let from: Vec<_> = page.parent().unwrap_or(&page).components().collect();
+    let to: Vec<_> = plots.components().collect();
+    let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+    let up = from[shared..].iter().map(|_| "..".to_string());
+    let down = to[shared..].iter();
+    let down = down.map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let steps: Vec<String> = up.chain(down).collect();
+    match steps.is_empty() {
+        true => ".".to_string(),
+        false => markdown::link(&steps.join("/")),
+    }
+}
+
+fn render(name: &'static str, context: minijinja::Value) -> Result<String> {
+    let failed = |error: minijinja::Error| Error::Report {
+        template: name,
+        reason: format!("{error:#}"),
+    };
+    let mut environment = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    environment.set_syntax(syntax.build().map_err(failed)?);
+    environment.set_auto_escape_callback(|name| match name.rsplit('.').next() {
+        Some("html") => AutoEscape::Html,
+        Some("md") => AutoEscape::Custom("markdown".into()),
+        _ => AutoEscape::None,
+    });
+    environment.set_formatter(|output, state, value| match state.auto_escape() {
+        AutoEscape::Custom(_) if !value.is_safe() => {
+            Ok(output.write_str(&markdown::escaped(&value.to_string()))?)
+        }
+        AutoEscape::Custom(_) => Ok(output.write_str(&value.to_string())?),
+        _ => escape_formatter(output, state, value),
+    });
+    for (name, text) in TEMPLATES {
+        environment.add_template(name, text).map_err(failed)?;
+    }
+    let template = environment.get_template(name).map_err(failed)?;
+    template.render(context).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! What was measured, on what, by what; and what a reader must know before believing it.
+
+use std::collections::BTreeSet;
+
+use super::number::{self, counted, times};
+use super::page::{Block, Figure, Section};
+use super::part::{Part, devices};
+use super::peers::peers;
+use super::{date, part};
+use crate::cli::Direction;
+use crate::record::{BenchRecord, Origin, Run};
+use crate::target::Device;
+
+/// A median less certain than this is worth a warning; half its confidence interval, as a share.
+const UNCERTAIN: f64 = 0.02;
+
+/// Names in a warning before the rest is counted.
+const MOST_NAMES: usize = 3;
+
+/// The section.
+pub fn section(runs: &[Run]) -> Section {
+    let mut blocks = vec![];
+    for run in runs {
+        if runs.len() > 1 {
+            blocks.push(Block::heading(run.name()));
+        }
+        let figures = figures(run);
+        if !figures.is_empty() {
+            blocks.push(Block::Figures { figures });
+        }
+        let warnings = warnings(run);
+        if !warnings.is_empty() {
+            blocks.push(Block::Warnings { warnings });
+        }
+        blocks.push(Block::Facts { facts: facts(run) });
+    }
+    Section {
+        id: "overview",
+        title: "Overview",
+        blocks,
+    }
+}
+
+fn figures(run: &Run) -> Vec<Figure> {
+    let mut figures = vec![];
+    if !run.benches.is_empty() {
+        let total = run.benches.len();
+        let verified = run.benches.iter().filter(|it| it.verification.passed);
+        let verified = verified.count();
+        figures.push(Figure {
+            number: number::grouped(total as f64),
+            what: if total == 1 {
+                "benchmark"
+            } else {
+                "benchmarks"
+            }
+            .to_string(),
+            detail: match total - verified {
+                0 => "all verified against the f64 oracle".to_string(),
+                failed => format!("{failed} failed verification and have no time"),
+            },
+        });
+    }
+    for direction in Direction::ALL {
+        let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
+        let ruler = of_pass().filter_map(BenchRecord::times_ruler).collect();
+        let pass = direction.name();
+        figures.extend(spread(
+            ruler,
+            &format!("{pass} against the ruler"),
+            "results",
+        ));
+    }
+    for direction in Direction::ALL {
+        let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
+        let peers = of_pass().filter_map(times_best_peer).collect();
+        let pass = direction.name();
+        figures.extend(spread(
+            peers,
+            &format!("{pass} against the fastest peer"),
+            "results that have peers",
+        ));
+    }
+    if run.benches.is_empty() && !run.probes.is_empty() {
+        figures.push(Figure {
+            number: number::grouped(run.probes.len() as f64),
+            what: "probes of the hardware".to_string(),
+            detail: String::new(),
+        });
+    }
+    figures
+}
+
+/// How many times faster than the fastest peer, hot.
+pub fn times_best_peer(record: &BenchRecord) -> Option<f64> {
+    let best = peers().of(record).first().copied()?;
+    Some(best.ms / record.median_ms()?)
+}
+
+fn spread(ratios: Vec<f64>, what: &str, of: &str) -> Option<Figure> {
+    let middle = number::median(ratios.clone())?;
+    let finite = || ratios.iter().copied().filter(|ratio| ratio.is_finite());
+    let (low, high) = (
+        finite().fold(f64::INFINITY, f64::min),
+        finite().fold(0.0, f64::max),
+    );
+    Some(Figure {
+        number: format!("{}×", times(middle)),
+        what: what.to_string(),
+        detail: format!(
+            "median of {} {of}; {} to {}",
+            ratios.len(),
+            times(low),
+            times(high)
+        ),
+    })
+}
+
+fn facts(run: &Run) -> Vec<(String, String)> {
+    let origins: Vec<&Origin> = origins(run).collect();
+    let joined = |words: BTreeSet<String>| words.into_iter().collect::<Vec<_>>().join(", ");
+    let mut facts = vec![];
+    let mut add = |name: &str, words: String| {
+        if !words.is_empty() {
+            facts.push((name.to_string(), words));
+        }
+    };
+    let first = origins.iter().map(|origin| origin.unix_time).min();
+    let last = origins.iter().map(|origin| origin.unix_time).max();
+    if let (Some(first), Some(last)) = (first, last) {
+        add("Measured", date::period(first, last));
+    }
+    let devices = devices(run);
+    for device in &devices {
+        add("Device", device.in_words());
+        add("", details(device));
+    }
+    let versions = origins.iter().map(|origin| origin.version.clone());
+    add("fourtap", joined(versions.collect()));
+    let commits = origins.iter().filter_map(|origin| origin.commit.clone());
+    let commits = joined(commits.collect());
+    add(
+        "Commit",
+        if commits.is_empty() {
+            "not recorded".to_string()
+        } else {
+            commits
+        },
+    );
+    let hashes = origins.iter().filter_map(|origin| {
+        let hash = origin.source_hash.as_ref()?;
+        Some(hash.chars().take(16).collect())
+    });
+    add("Sources", joined(hashes.collect()));
+    let workloads: BTreeSet<String> = run.benches.iter().map(|it| it.workload.clone()).collect();
+    add("Workloads", joined(workloads));
+    let mut counts = vec![];
+    for (count, noun) in [
+        (run.benches.len(), "benchmark"),
+        (run.probes.len(), "probe"),
+        (run.counters.len(), "kernel with counters"),
+    ] {
+        if count > 0 {
+            counts.push(match noun {
+                "kernel with counters" if count > 1 => format!("{count} kernels with counters"),
+                noun => counted(count, noun),
+            });
+        }
+    }
+    add("Records", counts.join(", "));
+    facts
+}
+
+fn details(device: &Device) -> String {
+    let Some(cuda) = &device.cuda else {
+        return String::new();
+    };
+    format!(
+        "compute capability {}, {} multiprocessors, {} of L2, {} of memory",
+        cuda.compute_capability,
+        cuda.multiprocessors,
+        crate::units::bytes(u64::from(cuda.l2_bytes)),
+        crate::units::bytes(cuda.memory_bytes as u64),
+    )
+}
+
+fn origins(run: &Run) -> impl Iterator<Item = &Origin> {
+    let benches = run.benches.iter().map(|it| &it.origin);
+    let probes = run.probes.iter().map(|it| &it.origin);
+    benches
+        .chain(probes)
+        .chain(run.counters.iter().map(|it| &it.origin))
+}
+
+/// What is doubtful in a run, in sentences.
+pub fn warnings(run: &Run) -> Vec<String> {
+    let mut warnings = vec![];
+    let named = |test: &dyn Fn(&BenchRecord) -> bool| -> Vec<String> {
+        let found = run.benches.iter().filter(|record| test(record));
+        found.map(BenchRecord::name).collect()
+    };
+    for record in &run.benches {
+        let found = record.verification.found.as_deref();
+        if !record.verification.passed {
+            warnings.push(format!(
+                "{} failed its verification, so it has no time: {}.",
+                record.name(),
+                found.unwrap_or("no reason was recorded")
+            ));
+        }
+        for beside in record.beside.iter().filter(|it| !it.verification.passed) {
+            warnings.push(format!(
+                "{}: the way called {} failed its verification, so it has no time: {}.",
+                record.name(),
+                beside.role,
+                beside
+                    .verification
+                    .found
+                    .as_deref()
+                    .unwrap_or("no reason was recorded")
+            ));
+        }
+    }
+    let uncertainty = |record: &BenchRecord| record.hot.as_ref().map(|hot| hot.uncertainty());
+    let uncertain = named(&|record| uncertainty(record).is_some_and(|share| share > UNCERTAIN));
+    let widest = run
+        .benches
+        .iter()
+        .filter_map(uncertainty)
+        .fold(0.0, f64::max);
+    if !uncertain.is_empty() {
+        warnings.push(format!(
+            "{} uncertain by more than {}, the worst by {}: {}.",
+            is_or_are(uncertain.len(), "median"),
+            number::percent(UNCERTAIN),
+            number::percent(widest),
+            listed(&uncertain)
+        ));
+    }
+    let throttled = |record: &BenchRecord| {
+        let conditions = record.conditions.as_ref();
+        conditions.is_some_and(|it| !it.throttled_by().is_empty())
+    };
+    let slowed = named(&throttled);
+    if !slowed.is_empty() {
+        let reasons = run.benches.iter().filter_map(|it| it.conditions.as_ref());
+        let reasons: BTreeSet<_> = reasons.flat_map(|it| it.throttled_by()).collect();
+        let reasons: Vec<_> = reasons.into_iter().collect();
+        warnings.push(format!(
+            "Clocks were lowered ({}) around {}: {}.",
+            reasons.join(", "),
+            counted(slowed.len(), "benchmark"),
+            listed(&slowed)
+        ));
+    }
+    let suspicious = named(&|record| record.roof.as_ref().is_some_and(|roof| roof.suspicious));
+    if !suspicious.is_empty() {
+        warnings.push(format!(
+            "{} suspicious: faster than the measured ceilings allow, so a ceiling, the count of bytes or the result \
+             is wrong: {}.",
+            is_or_are(suspicious.len(), "result"),
+            listed(&suspicious)
+        ));
+    }
+    if run.cut_short {
+        warnings
+            .push("The file ends in the middle of a line: the run was interrupted.".to_string());
+    }
+    let dirty = origins(run).filter_map(|origin| origin.commit.as_ref());
+    let dirty: BTreeSet<_> = dirty.filter(|commit| commit.ends_with('+')).collect();
+    for commit in dirty {
+        warnings.push(format!(
+            "The code was built from {} with changes that are not committed.",
+            commit.trim_end_matches('+')
+        ));
+    }
+    let hashes: BTreeSet<_> = origins(run)
+        .filter_map(|it| it.source_hash.as_ref())
+        .collect();
+    if hashes.len() > 1 {
+        warnings.push(format!(
+            "The results come from {} versions of the code.",
+            hashes.len()
+        ));
+    }
+    warnings
+}
+
+fn is_or_are(count: usize, noun: &str) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} {verb}", counted(count, noun))
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST_NAMES)].join(", ");
+    match names.len() - names.len().min(MOST_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What a page about these runs is called, and in a sentence about what it is.
+pub fn title(runs: &[Run]) -> (String, String) {
+    let names: Vec<String> = runs.iter().map(Run::name).collect();
+    let mut models: Vec<String> = vec![];
+    for part in part::parts(runs) {
+        let Part { device, .. } = part;
+        let model = device.model.clone();
+        let model = model.unwrap_or_else(|| "an unknown processor".to_string());
+        if !models.contains(&model) {
+            models.push(model);
+        }
+    }
+    (
+        names.join(" and "),
+        format!(
+            "Multi-scale deformable attention on {}",
+            models.join(" and ")
+        ),
+    )
+}

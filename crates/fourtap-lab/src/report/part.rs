@@ -1,0 +1,78 @@
+//! Results of one run that were measured on one device.
+
+use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Run};
+use crate::target::Device;
+
+/// Records of one run that belong together.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// What to call it among others; none if there are no others.
+    pub title: Option<String>,
+    /// What to put before names of files.
+    pub prefix: String,
+    /// On what.
+    pub device: &'a Device,
+    /// Benchmarks, in the order measured.
+    pub benches: Vec<&'a BenchRecord>,
+    /// Probes, likewise.
+    pub probes: Vec<&'a ProbeRecord>,
+    /// Counters, likewise.
+    pub counters: Vec<&'a CountersRecord>,
+}
+
+/// What belongs together, run by run.
+pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
+    let mut parts = vec![];
+    for run in runs {
+        for device in devices(run) {
+            let same = |other: &Device| is_same(other, device);
+            parts.push(Part {
+                title: None,
+                prefix: String::new(),
+                device,
+                benches: run.benches.iter().filter(|it| same(&it.device)).collect(),
+                probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
+                counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
+            });
+        }
+    }
+    if parts.len() < 2 {
+        return parts;
+    }
+    let names = runs
+        .iter()
+        .flat_map(|run| devices(run).into_iter().map(|_| run.name()));
+    for (index, (part, name)) in parts.iter_mut().zip(names).enumerate() {
+        let model = part.device.model.as_deref().unwrap_or("unknown processor");
+        part.title = Some(format!("{name}, {model}"));
+        part.prefix = format!("{}-", index + 1);
+    }
+    parts
+}
+
+/// The devices of a run, in the order met.
+pub fn devices(run: &Run) -> Vec<&Device> {
+    let mut devices: Vec<&Device> = vec![];
+    let all = run.benches.iter().map(|it| &it.device);
+    let all = all.chain(run.probes.iter().map(|it| &it.device));
+    for device in all.chain(run.counters.iter().map(|it| &it.device)) {
+        if !devices.iter().any(|known| is_same(known, device)) {
+            devices.push(device);
+        }
+    }
+    devices
+}
+
+/// Versions of drivers and compilers may differ between the files of a run; what computes does not.
+fn is_same(a: &Device, b: &Device) -> bool {
+    let key = |device: &Device| {
+        (
+            device.kind.clone(),
+            device.model.clone(),
+            device.simd.clone(),
+            device.threads,
+            device.cuda.as_ref().map(|cuda| cuda.ordinal),
+        )
+    };
+    key(a) == key(b)
+}

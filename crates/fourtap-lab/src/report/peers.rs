@@ -1,0 +1,132 @@
+//! How fast others are, as measured on their own.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::cli::Direction;
+use crate::cuda::Mode;
+use crate::record::{BenchRecord, ProblemSizes};
+use crate::target::Device;
+
+static PEERS: LazyLock<Peers> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../peers.toml")).expect("peers.toml is tested to be sound")
+});
+
+/// Everything known of others.
+#[derive(Debug, Deserialize)]
+pub struct Peers {
+    /// How and when, in words.
+    pub measured: String,
+    device: String,
+    sizes: BTreeMap<String, Sizes>,
+    figures: Vec<Figures>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Sizes {
+    images: usize,
+    queries: usize,
+    heads: usize,
+    channels: usize,
+    points: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Figures {
+    workload: String,
+    points: String,
+    dtype: String,
+    forward: BTreeMap<String, f64>,
+    backward: BTreeMap<String, f64>,
+}
+
+/// Somebody else's time for the same problem.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peer<'a> {
+    /// Who.
+    pub name: &'a str,
+    /// Milliseconds.
+    pub ms: f64,
+}
+
+/// What is known.
+pub fn peers() -> &'static Peers {
+    &PEERS
+}
+
+impl Peers {
+    /// Whether they were measured on such a device: elsewhere their times say nothing.
+    pub fn apply_to(&self, device: &Device) -> bool {
+        let model = device.model.as_deref().unwrap_or("");
+        device.kind == "cuda" && model.contains(&self.device)
+    }
+
+    /// Those who did the very same, the fastest first.
+    pub fn of(&self, record: &BenchRecord) -> Vec<Peer<'_>> {
+        let usual = record.dtypes.locations == "f32"
+            && record.kernel.asked.is_none()
+            && record.kernel.mode != Some(Mode::Deterministic);
+        let same_sizes = self.sizes.get(&record.workload) == Some(&Sizes::of(&record.problem));
+        if !usual || !same_sizes || !self.apply_to(&record.device) {
+            return vec![];
+        }
+        let figures = self.figures.iter().find(|figures| {
+            figures.workload == record.workload
+                && figures.points == record.distribution
+                && figures.dtype == record.dtypes.value
+        });
+        let mut peers: Vec<_> = figures
+            .into_iter()
+            .flat_map(|figures| match record.direction {
+                Direction::Forward => &figures.forward,
+                Direction::Backward => &figures.backward,
+            })
+            .map(|(name, ms)| Peer { name, ms: *ms })
+            .collect();
+        peers.sort_by(|a, b| a.ms.total_cmp(&b.ms));
+        peers
+    }
+}
+
+impl Sizes {
+    fn of(problem: &ProblemSizes) -> Self {
+        Sizes {
+            images: problem.images,
+            queries: problem.queries,
+            heads: problem.heads,
+            channels: problem.channels,
+            points: problem.points,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Workload;
+
+    #[test]
+    fn peers_did_the_built_in_workloads() {
+        let peers = peers();
+        assert_eq!(peers.figures.len(), 12);
+        for (name, sizes) in &peers.sizes {
+            let workload = Workload::built_in(name).expect(name).unwrap();
+            let levels = workload.levels().unwrap();
+            let ours = workload.sizes(&levels);
+            let ours = Sizes {
+                images: ours.images,
+                queries: ours.queries,
+                heads: ours.heads,
+                channels: ours.channels,
+                points: ours.points,
+            };
+            assert_eq!(*sizes, ours, "{name}");
+        }
+        for figures in &peers.figures {
+            assert!(peers.sizes.contains_key(&figures.workload), "{figures:?}");
+            assert!(figures.forward.keys().eq(figures.backward.keys()));
+        }
+    }
+}

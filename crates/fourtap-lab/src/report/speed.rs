@@ -1,0 +1,361 @@
+//! How fast, against the ruler and against others.
+
+use super::chart::{Chart, DotChart, DotRow, Layout, Mark, Shape, StripChart, StripRow};
+use super::number::{self, counted, milliseconds, or_dash, percent, times};
+use super::overview::times_best_peer;
+use super::page::{Block, Cell, Section, Table};
+use super::part::Part;
+use super::peers::peers;
+use crate::cli::Direction;
+use crate::record::{BenchRecord, Timing};
+
+/// Benchmarks whose samples are shown one by one: those that are least certain.
+const MOST_STRIPS: usize = 12;
+
+/// Fewer samples than this show nothing.
+const FEWEST_SAMPLES: usize = 3;
+
+/// The section; none without benchmarks.
+pub fn section(parts: &[Part<'_>]) -> Option<Section> {
+    let mut blocks = vec![];
+    for part in parts.iter().filter(|part| !part.benches.is_empty()) {
+        blocks.extend(part.title.as_ref().map(Block::heading));
+        for direction in Direction::ALL {
+            let of_pass = part.benches.iter().copied();
+            let records: Vec<_> = of_pass.filter(|it| it.direction == direction).collect();
+            if !records.is_empty() {
+                add_pass(&mut blocks, part, direction, &records);
+            }
+        }
+        if let Some(chart) = strips(part) {
+            blocks.push(Block::heading("How steady the timings were"));
+            blocks.push(Block::Chart { chart });
+        }
+    }
+    (!blocks.is_empty()).then_some(Section {
+        id: "speed",
+        title: "Speed",
+        blocks,
+    })
+}
+
+fn add_pass(
+    blocks: &mut Vec<Block>,
+    part: &Part<'_>,
+    direction: Direction,
+    records: &[&BenchRecord],
+) {
+    let pass = match direction {
+        Direction::Forward => "Forward",
+        Direction::Backward => "Backward",
+    };
+    blocks.push(Block::heading(pass));
+    let timed: Vec<_> = records
+        .iter()
+        .copied()
+        .filter_map(|record| Some((record, record.hot.as_ref()?)))
+        .collect();
+    let has_ruler = timed.iter().any(|(it, _)| it.times_ruler().is_some());
+    let has_peers = timed.iter().any(|(it, _)| times_best_peer(it).is_some());
+    if !timed.is_empty() {
+        let chart = match has_ruler {
+            true => against_ruler(&timed),
+            false => in_milliseconds(&timed),
+        };
+        let title = match has_ruler {
+            true => format!("{pass}: how many times as fast as the ruler"),
+            false => format!("{pass}: time"),
+        };
+        let mut caption = match has_ruler {
+            true => "Hot medians on a logarithmic axis; to the right is faster. The ruler is the plainest kernel, \
+                     one thread a channel, timed in the same run."
+                .to_string(),
+            false => "Hot medians on a logarithmic axis, with their 95 % confidence intervals; to the left is faster."
+                .to_string(),
+        };
+        if has_peers {
+            caption += &format!(
+                " Peers: measured separately, not in this run, {}.",
+                peers().measured
+            );
+        }
+        let slug = format!("{}speed-{}", part.prefix, direction.name());
+        let draw = |layout: Layout| chart.draw(layout);
+        blocks.push(Block::Chart {
+            chart: Chart::new(&slug, &title, &caption, draw),
+        });
+    }
+    blocks.push(Block::Table {
+        table: table(pass, records),
+    });
+}
+
+/// What tells benchmarks of a workload and a pass apart: "uniform f16", and whatever is unusual.
+pub fn variant(record: &BenchRecord) -> String {
+    let name = record.name();
+    let prefix = format!(
+        "{}/{}/{}/{}",
+        record.workload,
+        record.distribution,
+        record.dtypes.value,
+        record.direction.name()
+    );
+    let unusual = name.strip_prefix(&prefix).unwrap_or("");
+    let unusual = unusual.replace("/coordinates-", ", coordinates ");
+    let unusual = unusual.replace("/kernel-", ", kernel ");
+    format!(
+        "{} {}{}",
+        record.distribution,
+        record.dtypes.value,
+        unusual.replace('/', ", ")
+    )
+}
+
+/// Benchmarks with those of one workload together, in the order their workloads were met.
+fn by_workload<'a>(timed: &[(&'a BenchRecord, &'a Timing)]) -> Vec<(&'a BenchRecord, &'a Timing)> {
+    let mut workloads: Vec<&str> = vec![];
+    for (record, _) in timed {
+        if !workloads.contains(&record.workload.as_str()) {
+            workloads.push(&record.workload);
+        }
+    }
+    let mut sorted = timed.to_vec();
+    let place = |record: &BenchRecord| workloads.iter().position(|it| **it == record.workload);
+    sorted.sort_by_key(|(record, _)| place(record));
+    sorted
+}
+
+fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
+    let mut rows = vec![];
+    let (mut has_peers, mut has_second) = (false, false);
+    for (record, hot) in by_workload(timed) {
+        let ruler = record.beside("ruler").and_then(|it| it.hot.as_ref());
+        let Some(ruler) = ruler.map(|ruler| ruler.median_ms) else {
+            continue;
+        };
+        let mut words = vec![
+            record.name(),
+            hot_in_words(hot),
+            format!("ruler: {} ms", milliseconds(ruler)),
+            format!("against the ruler: {} ×", times(ruler / hot.median_ms)),
+        ];
+        let mut marks = vec![];
+        let found = peers().of(record);
+        has_peers |= !found.is_empty();
+        for (place, peer) in found.iter().enumerate().rev() {
+            let said = format!("{}: {} ms", peer.name, milliseconds(peer.ms));
+            marks.push(Mark {
+                shape: if place == 0 {
+                    Shape::BestPeer
+                } else {
+                    Shape::Peer
+                },
+                at: ruler / peer.ms,
+                interval: None,
+                words: said,
+            });
+        }
+        for peer in &found {
+            let against = times(peer.ms / hot.median_ms);
+            words.push(format!(
+                "{}: {} ms, {against} × as long",
+                peer.name,
+                milliseconds(peer.ms)
+            ));
+        }
+        for beside in record.beside.iter().filter(|it| it.role != "ruler") {
+            let Some(other) = &beside.hot else { continue };
+            has_second = true;
+            let said = format!("{}: {} ms", beside.role, milliseconds(other.median_ms));
+            words.push(said.clone());
+            marks.push(Mark {
+                shape: Shape::Second,
+                at: ruler / other.median_ms,
+                interval: None,
+                words: said,
+            });
+        }
+        marks.push(Mark {
+            shape: Shape::Ours,
+            at: ruler / hot.median_ms,
+            interval: None,
+            words: hot_in_words(hot),
+        });
+        rows.push(DotRow {
+            group: record.workload.clone(),
+            label: variant(record),
+            values: [
+                format!("{} ms", milliseconds(hot.median_ms)),
+                format!("{} ×", times(ruler / hot.median_ms)),
+            ],
+            marks,
+            words: words.join("\n"),
+        });
+    }
+    let mut legend = vec![(Shape::Ours, "fourtap, hot".to_string())];
+    if has_second {
+        legend.push((Shape::Second, "fourtap, another way".to_string()));
+    }
+    if has_peers {
+        legend.push((Shape::BestPeer, "fastest peer".to_string()));
+        legend.push((Shape::Peer, "other peers".to_string()));
+    }
+    DotChart {
+        axis: "times as fast as the ruler".to_string(),
+        reference: Some((1.0, "the ruler".to_string())),
+        heads: ["hot".to_string(), "× ruler".to_string()],
+        rows,
+        legend,
+    }
+}
+
+fn in_milliseconds(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
+    let row = |(record, hot): (&BenchRecord, &Timing)| DotRow {
+        group: record.workload.clone(),
+        label: variant(record),
+        values: [
+            format!("{} ms", milliseconds(hot.median_ms)),
+            format!("± {}", percent(hot.uncertainty())),
+        ],
+        marks: vec![Mark {
+            shape: Shape::Ours,
+            at: hot.median_ms,
+            interval: Some((hot.ci_low_ms, hot.ci_high_ms)),
+            words: hot_in_words(hot),
+        }],
+        words: format!("{}\n{}", record.name(), hot_in_words(hot)),
+    };
+    DotChart {
+        axis: "milliseconds".to_string(),
+        reference: None,
+        heads: ["hot".to_string(), "±".to_string()],
+        rows: by_workload(timed).into_iter().map(row).collect(),
+        legend: vec![(Shape::Ours, "fourtap, hot".to_string())],
+    }
+}
+
+fn hot_in_words(hot: &Timing) -> String {
+    format!(
+        "hot: {} ms ± {} ({})",
+        milliseconds(hot.median_ms),
+        percent(hot.uncertainty()),
+        counted(hot.samples_ms.len(), "sample")
+    )
+}
+
+fn table(pass: &str, records: &[&BenchRecord]) -> Table {
+    let mut table = Table::new(
+        &format!("{pass}, every result"),
+        &[
+            "workload",
+            "points, types",
+            "#hot ms",
+            "#±",
+            "#cold ms",
+            "#GB/s",
+            "#GFLOP/s",
+            "#of the roof",
+            "#× ruler",
+            "#× best peer",
+            "#error",
+        ],
+    );
+    table.searchable = true;
+    for record in records {
+        let hot = record.hot.as_ref();
+        let median = record.median_ms();
+        let cold = record.cold.as_ref().map(|cold| cold.median_ms);
+        let roof = record.roof.as_ref();
+        let share = roof.zip(median).map(|(roof, median)| roof.hot_ms / median);
+        let peer = peers().of(record).first().copied();
+        let against = times_best_peer(record);
+        let mut against_peer = Cell::number(or_dash(against, times), against);
+        if let (Some(peer), true) = (peer, against.is_some()) {
+            against_peer = against_peer.with_detail(peer.name);
+        }
+        let mut of_roof = Cell::number(or_dash(share, percent), share);
+        if let Some(roof) = roof {
+            let doubt = if roof.suspicious { ", suspicious" } else { "" };
+            of_roof = of_roof.with_detail(format!("{}{doubt}", roof.hot_limit));
+        }
+        let time = match record.verification.passed {
+            true => Cell::number(or_dash(median, milliseconds), median).strong(),
+            false => Cell::words("wrong")
+                .with_detail("failed verification")
+                .strong(),
+        };
+        let error = Some(record.verification.relative_error()).filter(|_| hot.is_some());
+        table.rows.push(vec![
+            Cell::words(&record.workload),
+            Cell::words(variant(record)),
+            time,
+            Cell::number(
+                or_dash(hot, |hot| percent(hot.uncertainty())),
+                hot.map(Timing::uncertainty),
+            ),
+            Cell::number(or_dash(cold, milliseconds), cold),
+            Cell::number(
+                or_dash(record.gathered_gb_s(), number::rate),
+                record.gathered_gb_s(),
+            ),
+            Cell::number(or_dash(record.gflop_s(), number::rate), record.gflop_s()),
+            of_roof,
+            Cell::number(or_dash(record.times_ruler(), times), record.times_ruler()),
+            against_peer,
+            Cell::number(or_dash(error, number::error), error),
+        ]);
+    }
+    table.without_empty_columns()
+}
+
+/// The samples of the benchmarks that are least certain.
+fn strips(part: &Part<'_>) -> Option<Chart> {
+    let timed = part.benches.iter();
+    let mut timed: Vec<_> = timed
+        .filter_map(|record| Some((record, record.hot.as_ref()?)))
+        .filter(|(_, hot)| hot.samples_ms.len() >= FEWEST_SAMPLES && hot.median_ms > 0.0)
+        .collect();
+    timed.sort_by(|(_, a), (_, b)| b.uncertainty().total_cmp(&a.uncertainty()));
+    let total = timed.len();
+    timed.truncate(MOST_STRIPS);
+    let rows: Vec<_> = timed
+        .into_iter()
+        .map(|(record, hot)| strip(record, hot))
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let beyond: usize = rows.iter().map(StripRow::beyond).sum();
+    let mut caption = match total > rows.len() {
+        true => format!(
+            "The {} benchmarks of {total} whose medians are least certain, every hot sample a stroke.",
+            rows.len()
+        ),
+        false => "Every hot sample a stroke, the least certain median first.".to_string(),
+    };
+    if beyond > 0 {
+        caption += &format!(
+            " {} far outside, at the edge as a triangle.",
+            match beyond {
+                1 => "1 sample lies".to_string(),
+                beyond => format!("{beyond} samples lie"),
+            }
+        );
+    }
+    let chart = StripChart { rows };
+    let slug = format!("{}samples", part.prefix);
+    let title = "Samples of the least certain medians";
+    Some(Chart::new(&slug, title, &caption, |layout| {
+        chart.draw(layout)
+    }))
+}
+
+fn strip(record: &BenchRecord, hot: &Timing) -> StripRow {
+    let share = |sample: f64| sample / hot.median_ms - 1.0;
+    StripRow {
+        label: record.name(),
+        samples: hot.samples_ms.iter().copied().map(share).collect(),
+        interval: (share(hot.ci_low_ms), share(hot.ci_high_ms)),
+        words: format!("{}\n{}", record.name(), hot_in_words(hot)),
+    }
+}
