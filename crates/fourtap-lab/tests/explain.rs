@@ -47,7 +47,7 @@ fn ceilings() -> Vec<(&'static str, f64, &'static str)> {
         ("gather-64-10mb", 9000.0, "GB/s"),
         ("gather-64-40mb", 7000.0, "GB/s"),
         ("dsmem-read-8", 1800.0, "GB/s"),
-        ("atomic-v4f32-spread", 1000.0, "GB/s"),
+        ("atomic-v4f32-spread", 250.0, "G/s"),
         ("fma-f32", 60_000.0, "GFLOP/s"),
         ("tensor-wgmma-f16", 700_000.0, "GFLOP/s"),
         ("launch-latency-graph", 1.5, "us"),
@@ -147,6 +147,21 @@ fn wide_pixels_are_held_to_the_wide_gather() {
     let arguments = ["small.toml", "--probes", "probe.jsonl", "--dtype", "f32"];
     let explanation = explained(folder.path(), &arguments);
     assert_eq!(limit(&explanation, "l1")["probe"], "gather-128-l1");
+}
+
+#[test]
+fn atomic_additions_are_counted_by_number() {
+    let folder = folder(&[]);
+    let arguments = ["small.toml", "--probes", "probe.jsonl"];
+    let backward = ["--direction", "backward", "--dtype", "f32"];
+    let arguments: Vec<_> = arguments.iter().chain(&backward).copied().collect();
+    let explanation = explained(folder.path(), &arguments);
+    let atomic = limit(&explanation, "atomic");
+    assert_eq!(atomic["amount"], 4.0 * 32.0 * 1600.0);
+    let milliseconds = atomic["milliseconds"].as_f64().unwrap();
+    assert!((milliseconds - 204_800.0 / 250e9 * 1e3).abs() < 1e-12);
+    // Few samples in f32 are added that way.
+    assert_eq!(atomic["when"], "always");
 }
 
 #[test]
@@ -320,6 +335,31 @@ fn a_ceiling_that_was_not_measured_is_a_dash_not_a_guess() {
         outcome.stdout.contains("was not measured may be"),
         "{outcome:?}"
     );
+}
+
+#[test]
+fn boxes_are_judged_by_the_rate_of_their_size() {
+    let folder = folder(&[]);
+    let of_size = |bytes: u64, rate: f64| {
+        let line = probe(&device(), "tile-tma-l2", rate, "GB/s");
+        line.replace(
+            "\"kind\":\"probe\"",
+            &format!("\"kind\":\"probe\",\"parameters\":{{\"tile_bytes\":{bytes}}}"),
+        )
+    };
+    let lines = fs::read_to_string(folder.path().join("probe.jsonl")).unwrap();
+    let lines = lines + &of_size(256, 1000.0) + &of_size(512, 4000.0);
+    fs::write(folder.path().join("probe.jsonl"), lines).unwrap();
+    for (dtype, milliseconds) in [("f16", 409_600.0 / 1e9), ("f32", 819_200.0 / 4e9)] {
+        let arguments = ["small.toml", "--probes", "probe.jsonl", "--dtype", dtype];
+        let explanation = explained(folder.path(), &arguments);
+        let verdicts = explanation["verdicts"].as_array().unwrap();
+        let tma = verdicts
+            .iter()
+            .find(|verdict| verdict["idea"].as_str().unwrap().starts_with("TMA"));
+        let found = tma.unwrap()["numbers"]["this_way"].as_f64().unwrap();
+        assert!((found - milliseconds).abs() < 1e-12, "{dtype}: {found}");
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What a device can do at most, as measured.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::Result;
 use crate::record::{Run, Unit};
@@ -20,7 +20,8 @@ pub struct Ceilings {
     pub device: Device,
     /// Where they come from.
     pub origin: String,
-    rates: BTreeMap<String, Ceiling>,
+    /// In the order measured, with the bytes of the tiles where those were of a size.
+    rates: Vec<(Ceiling, Option<u64>)>,
 }
 
 /// A measured rate.
@@ -79,7 +80,8 @@ impl Ceilings {
                 rate: probe.rate?,
                 unit: probe.unit?,
             };
-            Some((probe.name.clone(), ceiling))
+            let tile = probe.parameters.get("tile_bytes");
+            Some((ceiling, tile.and_then(Value::as_u64)))
         });
         Some(Ceilings {
             rates: rates.collect(),
@@ -93,13 +95,21 @@ impl Ceilings {
         Ceilings {
             device,
             origin: "nowhere".to_string(),
-            rates: BTreeMap::new(),
+            rates: Vec::new(),
         }
     }
 
     /// The ceiling of this name, if it was measured.
     pub fn get(&self, name: &str) -> Option<&Ceiling> {
-        self.rates.get(name)
+        let mut latest = self.rates.iter().rev().map(|(ceiling, _)| ceiling);
+        latest.find(|ceiling| ceiling.name == name)
+    }
+
+    /// The same for tiles of so many bytes, or if none were, of others.
+    pub fn of_tiles(&self, name: &str, bytes: u64) -> Option<&Ceiling> {
+        let fits = |(ceiling, tile): &&(Ceiling, _)| ceiling.name == name && *tile == Some(bytes);
+        let found = self.rates.iter().rev().find(fits);
+        found.map(|(ceiling, _)| ceiling).or_else(|| self.get(name))
     }
 
     /// The first of these that was measured.

@@ -281,16 +281,10 @@ impl Of<'_> {
             true => (When::Always, "atomic additions, 16 B each"),
             false => (When::If, "if by atomics, f32, 16 B each"),
         };
-        let elements = 4 * self.amounts.samples * self.case.sizes.channels as u64;
-        let bytes = elements as f64 * 4.0;
-        Some(self.limit(
-            "atomic",
-            what,
-            "bytes",
-            bytes,
-            &["atomic-v4f32-spread"],
-            when,
-        ))
+        // The probe counts numbers added.
+        let additions = 4.0 * self.amounts.samples as f64 * self.case.sizes.channels as f64;
+        let probe = &["atomic-v4f32-spread"];
+        Some(self.limit("atomic", what, "operations", additions, probe, when))
     }
 
     fn on_cpu(&self) -> Vec<Limit> {
@@ -340,13 +334,6 @@ impl Of<'_> {
         when: When,
     ) -> Limit {
         let ceiling = self.ceilings.fastest(probes).cloned();
-        let operations = match &ceiling {
-            // A probe that counts vectors of 16 bytes.
-            Some(ceiling) if ceiling.unit == Unit::GigaASecond && unit == "bytes" => {
-                amount / VECTOR_BYTES as f64
-            }
-            _ => amount,
-        };
         Limit {
             name,
             what: what.to_string(),
@@ -357,7 +344,7 @@ impl Of<'_> {
                 .map_or(probes.join(" or "), |ceiling| ceiling.name.clone()),
             milliseconds: ceiling
                 .as_ref()
-                .map(|ceiling| ceiling.milliseconds(amount, operations)),
+                .map(|ceiling| ceiling.milliseconds(amount, amount)),
             ceiling,
             when,
         }

@@ -7,7 +7,8 @@ use crate::table::{align_right, milliseconds, or_dash, shortened, with_header};
 
 const CAPTION: &str = "\
 L1 pipe, L2, DRAM, FMA, tensor, issue: how busy, in % of what is possible. hits: % of the sectors
-asked for. warps: % of those a multiprocessor can hold. Caches were empty before each launch.";
+asked for. warps: % of those a multiprocessor can hold. Unless ncu was told otherwise, caches
+were empty before each launch.";
 
 /// Letters of a kernel's name that fit a table of 100 columns.
 const NAME_WIDTH: usize = 29;
