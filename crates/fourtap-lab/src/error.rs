@@ -91,7 +91,7 @@ pub enum Error {
     /// A probe, which has one right answer, computed another.
     #[error("probe {probe}: expected {expected}, found {found}")]
     Probe {
-        probe: &'static str,
+        probe: String,
         expected: String,
         found: String,
     },

@@ -4,6 +4,7 @@
 //! `fourtap probe`.
 
 pub mod cpu;
+pub mod cuda;
 
 use std::fmt;
 use std::time::Duration;
