@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod rehearsal;
 
 use std::fmt;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Records for people.
 
 mod cuda;
+mod probe;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
@@ -11,6 +12,7 @@ use crate::units;
 use crate::workload::{Queries, Workload};
 
 pub use self::cuda::cuda_results;
+pub use self::probe::{probe_results, probes};
 
 /// What the columns of [`results`] mean.
 const CAPTION: &str = "\

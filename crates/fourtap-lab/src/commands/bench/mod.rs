@@ -1,7 +1,7 @@
 //! `fourtap bench`: verify, then time.
 
 mod cuda;
-mod sink;
+pub mod sink;
 
 use crate::exit::ExitCode;
 use std::collections::BTreeMap;

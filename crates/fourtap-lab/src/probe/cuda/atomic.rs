@@ -161,7 +161,10 @@ impl Kind {
         let compared = "every sum of a small case";
         let amount = instructions * u64::from(self.shape().0);
         let record = subject.measured(stand, Unit::GigaASecond, amount, timed, compared);
-        Ok(record.with("buffer_bytes", bytes))
+        Ok(record
+            .with("buffer_bytes", bytes)
+            .with("segment_bytes", self.segment_bytes())
+            .with("counted", "numbers added"))
     }
 }
 
@@ -171,20 +174,16 @@ pub fn probes() -> Vec<Probe> {
     for kind in Kind::ALL {
         for contended in [false, true] {
             let place = if contended { "contended" } else { "spread" };
-            let what = format!(
-                "add {} an instruction to random segments of {} bytes {}; numbers added count",
-                match kind {
-                    Kind::F32 => "one f32",
-                    Kind::FourF32 => "four f32",
-                    Kind::EightF16 => "eight f16",
-                },
-                kind.segment_bytes(),
-                if contended {
-                    "in 4 KiB"
-                } else {
-                    "in a quarter of L2"
-                },
-            );
+            let numbers = match kind {
+                Kind::F32 => "one f32",
+                Kind::FourF32 => "four f32",
+                Kind::EightF16 => "eight f16",
+            };
+            let where_to = match contended {
+                true => "all in the same 4 KiB",
+                false => "all over a quarter of L2",
+            };
+            let what = format!("add {numbers} an instruction, {where_to}");
             let subject = Subject::ceiling(format!("atomic-{}-{place}", kind.name()), what);
             probes
                 .push(subject.probe(move |stand, subject| kind.measure(stand, subject, contended)));

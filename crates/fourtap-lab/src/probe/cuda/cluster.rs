@@ -9,7 +9,6 @@ use super::pattern::mixed;
 use super::stand::{Stand, Subject};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
-use crate::units;
 
 /// Blocks a cluster that are tried. More than 8 must be allowed to a kernel, and more than 16 no device has.
 pub const SIZES: [u32; 4] = [2, 4, 8, 16];
@@ -42,9 +41,9 @@ pub fn probes() -> Vec<Probe> {
                     bytes,
                 };
                 let what = format!(
-                    "{clusters} {} of {blocks}, {} a block: barriers, and every word read by another block",
+                    "{clusters} {} of {blocks} blocks that read each other's {} KiB",
                     if clusters == 1 { "cluster" } else { "clusters" },
-                    units::bytes(bytes.into())
+                    bytes >> 10,
                 );
                 let subject =
                     Subject::new(format!("cluster-{blocks}-{number}-{size}"), "cluster", what);
@@ -71,9 +70,9 @@ pub fn missing(stand: &Stand<'_>) -> Option<String> {
 /// That not one cluster of a launch fits the device.
 pub fn none_fits(grid: Grid) -> String {
     format!(
-        "the device has no room for a cluster of {} blocks with {} of shared memory each",
+        "the device has no room for a cluster of {} blocks with {} bytes of shared memory each",
         grid.cluster.unwrap_or(1),
-        units::bytes(grid.shared_bytes.into())
+        grid.shared_bytes
     )
 }
 

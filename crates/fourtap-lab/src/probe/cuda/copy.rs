@@ -20,7 +20,7 @@ const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
 pub fn subject() -> Subject {
     Subject::ceiling(
         "copy",
-        "copy device memory; bytes read and bytes written both count",
+        "copy device memory; bytes read and written both count",
     )
 }
 

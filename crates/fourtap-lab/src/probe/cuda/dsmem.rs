@@ -27,10 +27,7 @@ pub fn source() -> Source {
 pub fn subject(blocks: u32) -> Subject {
     Subject::ceiling(
         format!("dsmem-read-{blocks}"),
-        format!(
-            "read random 64-byte segments of the shared memory of a cluster of {blocks}, 1 in {blocks} of them the \
-             block's own"
-        ),
+        format!("read random 64-byte segments all over a cluster of {blocks}"),
     )
 }
 
@@ -91,6 +88,7 @@ pub fn measure(stand: &Stand<'_>, subject: &Subject, blocks: u32) -> Result<Prob
     let record = subject.measured(stand, Unit::GigabytesASecond, moved, timed, compared);
     Ok(record
         .with("clusters", clusters)
+        .with("reads_of_own_block", 1.0 / f64::from(blocks))
         .with("bytes_a_block", PART_BYTES))
 }
 

@@ -31,10 +31,10 @@ impl Kind {
 
     pub fn subject(self) -> Subject {
         match self {
-            Kind::F32 => Subject::ceiling("fma-f32", "fused multiply-adds of f32 out of registers"),
+            Kind::F32 => Subject::ceiling("fma-f32", "fused multiply-adds of f32 from registers"),
             Kind::TwoF16 => Subject::ceiling(
                 "fma-f16x2",
-                "fused multiply-adds of two f16 at a time out of registers",
+                "fused multiply-adds of two f16 at a time from registers",
             ),
         }
     }

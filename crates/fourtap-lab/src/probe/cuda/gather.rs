@@ -28,7 +28,7 @@ pub struct Gather {
 /// What the first-level cache holds: nothing can gather from a cache faster.
 pub const L1_64: Gather = Gather {
     name: "gather-64-l1",
-    what: "read random 64-byte segments of a buffer that the first-level cache holds",
+    what: "read random 64-byte segments that the L1 cache holds",
     bytes: 64 << 10,
     lanes: 4,
     shared: false,
@@ -38,7 +38,7 @@ pub const L1_64: Gather = Gather {
 /// The same with segments as long as a line of that cache.
 pub const L1_128: Gather = Gather {
     name: "gather-128-l1",
-    what: "read random 128-byte segments of a buffer that the first-level cache holds",
+    what: "read random 128-byte segments that the L1 cache holds",
     lanes: 8,
     ..L1_64
 };

@@ -39,11 +39,11 @@ impl Kind {
         match self {
             Kind::Mma => Subject::ceiling(
                 "tensor-mma-f16",
-                "tensor cores by mma.sync m16n8k16: f16 out of registers, summed in f32",
+                "mma.sync m16n8k16: f16 from registers, summed in f32",
             ),
             Kind::Wgmma => Subject::ceiling(
                 "tensor-wgmma-f16",
-                "tensor cores by wgmma m64n256k16: f16 out of shared memory, summed in f32",
+                "wgmma m64n256k16: f16 from shared memory, summed in f32",
             ),
         }
     }

@@ -25,14 +25,14 @@ pub fn source() -> Source {
 pub fn dram_subject() -> Subject {
     Subject::ceiling(
         "dram-read",
-        "read device memory once, in order, more than any cache holds",
+        "read device memory in order, more than any cache holds",
     )
 }
 
 pub fn l2_subject() -> Subject {
     Subject::ceiling(
         "l2-read",
-        "read a buffer that the second-level cache holds, past the first-level one",
+        "read what the second-level cache holds, past the first",
     )
 }
 

@@ -96,7 +96,7 @@ pub fn probe() -> Probe {
     let subject = Subject::new(
         "tma-refused",
         "tma",
-        "encode tensor maps that break one rule each, which the driver must refuse",
+        "encode tensor maps that the driver must refuse",
     );
     subject.probe_of_several(run)
 }

@@ -45,9 +45,9 @@ impl Method {
 
     fn in_words(self) -> &'static str {
         match self {
-            Method::Cooperative => "by loads and stores of a whole block",
+            Method::Cooperative => "by loads and stores",
             Method::CpAsync => "by cp.async",
-            Method::Bulk => "as boxes by tensor maps, in and out",
+            Method::Bulk => "as boxes by tensor maps",
         }
     }
 
@@ -116,16 +116,16 @@ impl Method {
         let compared = "every word of the copy";
         let mut record = subject.measured(stand, Unit::GigabytesASecond, BYTES, timed, compared);
         record.claim = self.claim();
-        Ok(record.with("blocks", BLOCKS).with("buffer_bytes", BYTES))
+        Ok(record
+            .with("blocks", BLOCKS)
+            .with("shape", vec![HEADS, PIXELS, CHANNELS])
+            .with("counted", "bytes copied, once"))
     }
 }
 
 pub fn probes() -> Vec<Probe> {
     let one = |method: Method| {
-        let what = format!(
-            "copy [48, 20522, 32] f16 in slices of 8 channels through shared memory {}; bytes copied count once",
-            method.in_words()
-        );
+        let what = format!("slices of 8 of 32 channels, {}", method.in_words());
         let subject = Subject::new(format!("slice-{}", method.name()), "slice-copy", what);
         subject.probe(move |stand, subject| method.measure(stand, subject))
     };

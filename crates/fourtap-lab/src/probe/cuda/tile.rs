@@ -95,13 +95,10 @@ pub fn probes() -> Vec<Probe> {
     for method in Method::ALL {
         for home in [Home::L2, Home::Dram] {
             let (name, place) = match home {
-                Home::L2 => ("l2", "an image that L2 holds"),
-                Home::Dram => ("dram", "an image larger than caches"),
+                Home::L2 => ("l2", "L2"),
+                Home::Dram => ("dram", "DRAM"),
             };
-            let what = format!(
-                "copy tiles of 2x2x32 of {place} into shared memory {}; bytes of tiles count",
-                method.in_words()
-            );
+            let what = format!("2x2x32 tiles from {place}, {}", method.in_words());
             let subject = Subject::new(format!("tile-{}-{name}", method.name()), "tile-copy", what);
             probes.push(subject.probe_of_several(move |stand, subject| {
                 let one = |channel| {

@@ -29,9 +29,7 @@ pub fn source(rank: u32) -> Source {
 
 pub fn probes() -> Vec<Probe> {
     let one = |rank: u32| {
-        let what = format!(
-            "encode a tensor map of {rank} dimensions and load boxes by it, some of them partly outside"
-        );
+        let what = format!("load boxes of a {rank}-D tensor, some partly outside");
         let subject = Subject::new(format!("tma-{rank}d"), "tma", what);
         subject.probe(move |stand, subject| run(stand, subject, rank as usize))
     };
