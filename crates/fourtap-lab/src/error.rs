@@ -115,7 +115,7 @@ pub enum Error {
     /// A probe, which has one right answer, computed another.
     #[error("probe {probe}: expected {expected}, found {found}")]
     Probe {
-        probe: &'static str,
+        probe: String,
         expected: String,
         found: String,
     },
@@ -145,6 +145,17 @@ pub enum Error {
         line: Option<usize>,
         found: String,
     },
+    /// No probe has this name.
+    #[error("{name}: expected the name of a probe, found none of that name")]
+    UnknownProbe { name: String, near: Option<String> },
+    /// Nothing is left to probe.
+    #[error(
+        "--filter {filter}: expected part of a probe's name or group, found it in none of {count}"
+    )]
+    NothingProbed { filter: String, count: usize },
+    /// This program cannot be started a second time.
+    #[error("a process of its own for each probe: cannot be started: {0}")]
+    Start(io::Error),
     /// There is no kernel cache.
     #[error("cache: expected a directory for compiled kernels, found that there is to be none")]
     NoCache,
@@ -240,6 +251,12 @@ impl Error {
             }
             Error::NothingInCommon { .. } => {
                 "benchmarks are matched by name and sizes: measure the same workloads with the same options"
+            }
+            Error::UnknownProbe {
+                near: Some(near), ..
+            } => return Some(format!("did you mean {near}?")),
+            Error::UnknownProbe { .. } | Error::NothingProbed { .. } => {
+                "`fourtap probe --list` shows the probes of the device; --device cuda those of a GPU"
             }
             Error::Records { .. } => {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"

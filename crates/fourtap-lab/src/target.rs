@@ -2,7 +2,7 @@
 
 use fourtap::Backend;
 use fourtap::cpu::{Cpu, Simd};
-use fourtap::cuda::driver::Driver;
+use fourtap::cuda::driver::{self, Driver};
 use fourtap::cuda::jit::Nvrtc;
 use fourtap::cuda::{Cuda, CudaError};
 use serde::{Deserialize, Serialize};
@@ -127,20 +127,14 @@ impl Target {
     pub fn new(arguments: &TargetArgs) -> Result<Self> {
         match Chosen::new(arguments)? {
             Chosen::Cuda(cuda) => Ok(Target {
-                device: Device::of_cuda(&cuda),
+                device: Device::of_cuda(&cuda.device()),
                 backend: Backend::Cuda(cuda),
             }),
             Chosen::Cpu(paths) => {
                 let simd = paths.first().copied().unwrap_or(Simd::Portable);
                 Ok(Target {
                     backend: Backend::Cpu(Cpu::with_simd(simd)?),
-                    device: Device {
-                        kind: "cpu".to_string(),
-                        model: machine::cpu_model(),
-                        simd: Some(simd.name().to_string()),
-                        threads: Some(rayon::current_num_threads()),
-                        cuda: None,
-                    },
+                    device: Device::of_cpu(simd),
                 })
             }
         }
@@ -156,8 +150,20 @@ impl Target {
 }
 
 impl Device {
-    fn of_cuda(cuda: &Cuda) -> Self {
-        let facts = cuda.device().facts();
+    /// This processor, with these vector instructions.
+    pub fn of_cpu(simd: Simd) -> Self {
+        Device {
+            kind: "cpu".to_string(),
+            model: machine::cpu_model(),
+            simd: Some(simd.name().to_string()),
+            threads: Some(rayon::current_num_threads()),
+            cuda: None,
+        }
+    }
+
+    /// A CUDA device.
+    pub fn of_cuda(device: &driver::Device) -> Self {
+        let facts = device.facts();
         Device {
             kind: "cuda".to_string(),
             model: Some(facts.name.clone()),

@@ -3,12 +3,6 @@
 // One thread: four vectors of 16 bytes in flight, a whole grid apart. Limited by DRAM, if the buffers are larger than the
 // caches. The driver's own copy is slower: it leaves part of the work to the copy engine.
 
-typedef unsigned long long u64;
-
-struct __align__(16) Words {
-    unsigned int x, y, z, w;
-};
-
 extern "C" __global__ void __launch_bounds__(512) probe_copy(const Words *source, Words *target, u64 count) {
     const u64 threads = static_cast<u64>(gridDim.x) * blockDim.x;
     u64 at = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;

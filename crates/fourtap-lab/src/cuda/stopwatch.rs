@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{CaptureMode, Event, OwnedStream, Stream};
+use fourtap::cuda::driver::{CaptureMode, Event, GraphExec, OwnedStream, Stream};
 
 use super::nvml::Sensors;
 use crate::error::Result;
 use crate::measure::repeat;
-use crate::record::{Conditions, Timing};
+use crate::record::{Conditions, Reading, Timing};
 
 /// Milliseconds that one replay of a graph shall take: long beside the microsecond its launch is uncertain by.
 const REPLAY_MS: f64 = 3.0;
@@ -66,6 +66,11 @@ impl Stopwatch {
         &self.cuda
     }
 
+    /// What the device's sensors say now.
+    pub fn reading(&self) -> Reading {
+        self.sensors.read()
+    }
+
     /// Does the work once and waits for it.
     pub fn once(&self, work: impl FnOnce(&Cuda) -> Result<()>) -> Result<()> {
         work(&self.cuda)?;
@@ -92,7 +97,6 @@ impl Stopwatch {
         mut work: impl FnMut(&Cuda, u32) -> Result<()>,
     ) -> Result<Timed> {
         let _entered = self.cuda.context().enter()?;
-        let stream = self.stream.stream();
         let mut several =
             |count: u32| (0..count).try_for_each(|turn| work(&self.cuda, turn % sets));
         several(WARM_UP_LAUNCHES.max(sets))?;
@@ -102,21 +106,59 @@ impl Stopwatch {
         // Each set as often as any other.
         let launches = launches.next_multiple_of(sets);
 
-        stream.begin_capture(CaptureMode::ThreadLocal)?;
-        let recorded = several(launches);
-        // Ended in any case: a stream left in capture takes no more work.
-        let graph = stream.end_capture();
-        recorded?;
-        let graph = graph?.instantiate()?;
+        let graph = self.recorded(|| several(launches))?;
         // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
         // that touches it is on this stream.
         let replay = || self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
+        self.sampled(budget, launches, sets, replay)
+    }
+
+    /// Times so many launches a sample, each given to the stream by itself: what a program without a graph sees.
+    pub fn queued(
+        &self,
+        budget: Duration,
+        launches: u32,
+        mut work: impl FnMut(&Cuda) -> Result<()>,
+    ) -> Result<Timed> {
+        let _entered = self.cuda.context().enter()?;
+        let launch_all = || self.elapsed(|_| (0..launches).try_for_each(|_| work(&self.cuda)));
+        self.sampled(budget, launches, 1, launch_all)
+    }
+
+    /// Does the work so many times as one graph, and waits for it.
+    pub fn replayed(&self, launches: u32, mut work: impl FnMut(&Cuda) -> Result<()>) -> Result<()> {
+        let _entered = self.cuda.context().enter()?;
+        let graph = self.recorded(|| (0..launches).try_for_each(|_| work(&self.cuda)))?;
+        // SAFETY: all memory the recorded work touches is kept by `work` until the stream has done it, below.
+        unsafe { graph.launch(self.stream.stream()) }?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// What `work` queues, as a graph.
+    fn recorded(&self, work: impl FnOnce() -> Result<()>) -> Result<GraphExec> {
+        let stream = self.stream.stream();
+        stream.begin_capture(CaptureMode::ThreadLocal)?;
+        let recorded = work();
+        // Ended in any case: a stream left in capture takes no more work.
+        let graph = stream.end_capture();
+        recorded?;
+        Ok(graph?.instantiate()?)
+    }
+
+    /// Warms up, then repeats `sample`, which says how many milliseconds so many launches took.
+    fn sampled(
+        &self,
+        budget: Duration,
+        launches: u32,
+        sets: u32,
+        mut sample: impl FnMut() -> Result<f64>,
+    ) -> Result<Timed> {
         let started = Instant::now();
         while started.elapsed() < WARM_UP {
-            replay()?;
+            sample()?;
         }
         let before = self.sensors.read();
-        let samples_ms = repeat(budget, || Ok(replay()? / f64::from(launches)))?;
+        let samples_ms = repeat(budget, || Ok(sample()? / f64::from(launches)))?;
         let after = self.sensors.read();
         Ok(Timed {
             timing: Timing {

@@ -4,6 +4,8 @@
 //! `fourtap probe`.
 
 pub mod cpu;
+pub mod cuda;
+pub mod rehearsal;
 
 use std::fmt;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 mod comparison;
 mod cuda;
+mod probe;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
@@ -13,6 +14,7 @@ use crate::workload::{Queries, Workload};
 
 pub use self::comparison::comparison;
 pub use self::cuda::cuda_results;
+pub use self::probe::{probe_results, probes};
 
 /// What the columns of [`results`] mean.
 const CAPTION: &str = "\

@@ -8,8 +8,9 @@ use fourtap::cuda::msda::Wanted;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
-use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed, copy, gather};
+use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
 use crate::error::{Error, Result};
+use crate::probe::cuda::{copy, gather_64_l1};
 use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
@@ -56,7 +57,7 @@ impl CudaBench {
         let stopwatch = Stopwatch::new(cuda)?;
         let ceilings = vec![
             copy(&stopwatch, device, budget)?,
-            gather(&stopwatch, device, budget)?,
+            gather_64_l1(&stopwatch, device, budget)?,
         ];
         Ok(CudaBench {
             stopwatch,

@@ -1,0 +1,76 @@
+//! How fast device memory is copied.
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::Buffer;
+
+use super::kernel::{Argument, Grid, Source};
+use super::pattern::{PIECE_BYTES, Pattern};
+use super::stand::{Stand, Subject};
+use crate::error::Result;
+use crate::record::{ProbeRecord, Unit};
+
+/// A buffer of this size leaves no part of it to the second-level cache.
+pub const LARGE_BYTES: u64 = 1 << 30;
+
+const THREADS: u32 = 512;
+/// Blocks a multiprocessor.
+const BLOCKS: u32 = 4;
+const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
+
+pub fn subject() -> Subject {
+    Subject::ceiling(
+        "copy",
+        "copy device memory; bytes read and written both count",
+    )
+}
+
+pub fn source() -> Source {
+    let text = include_str!("../../../kernels/probe/copy.cu");
+    Source::new("probe_copy", text, &[])
+}
+
+pub fn measure(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let context = stand.cuda().context();
+    let bytes = large_bytes(stand)? / PIECE_BYTES * PIECE_BYTES;
+    let kernel = source().load(stand.cuda())?;
+    let original = PATTERN.buffer(stand.stopwatch, bytes)?;
+    let copied = Buffer::zeroed(context, bytes as usize)?;
+    let grid = Grid {
+        blocks: stand.facts().multiprocessors * BLOCKS,
+        threads: THREADS,
+        ..Grid::default()
+    };
+    let queue = |cuda: &Cuda| {
+        let arguments = [
+            Argument::Address(original.as_ptr()),
+            Argument::Address(copied.as_ptr()),
+            Argument::Count(bytes / PIECE_BYTES),
+        ];
+        // SAFETY: the kernel takes two addresses and a count of vectors, as many as each buffer holds; both live until
+        // the work has been waited for.
+        unsafe { kernel.queue(cuda, grid, &arguments) }
+    };
+    let timed = stand.stopwatch.hot(stand.budget, queue)?;
+    compare(subject, &copied, PATTERN)?;
+    let compared = "every word of the copy";
+    let record = subject.measured(stand, Unit::GigabytesASecond, 2 * bytes, timed, compared);
+    Ok(record.with("buffer_bytes", bytes))
+}
+
+/// Bytes of a buffer that no cache holds, and the device's memory several times.
+pub fn large_bytes(stand: &Stand<'_>) -> Result<u64> {
+    let free = stand.cuda().context().memory_info()?.free as u64;
+    Ok(LARGE_BYTES.min(free / 4))
+}
+
+/// Compares every word of a buffer.
+pub fn compare(subject: &Subject, buffer: &Buffer, pattern: Pattern) -> Result<()> {
+    let found = buffer.to_vec::<u32>()?;
+    for (at, &found) in found.iter().enumerate() {
+        let expected = pattern.word(at as u64);
+        if expected != found {
+            return Err(subject.wrong(format!("{expected:#x} as word {at}"), format!("{found:#x}")));
+        }
+    }
+    Ok(())
+}

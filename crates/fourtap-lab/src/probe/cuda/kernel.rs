@@ -1,0 +1,183 @@
+//! The probes' kernels: compiled when needed, and launched.
+
+use std::ffi::c_void;
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::{
+    DriverError, Kernel, Launch, Library, TensorMap, active_clusters, launch,
+};
+use fourtap::cuda::jit::{self, Architecture, Program};
+
+use crate::error::Result;
+
+const MEMORY: &str = include_str!("../../../kernels/probe/memory.cuh");
+const HOPPER: &str = include_str!("../../../kernels/probe/hopper.cuh");
+
+/// The driver's number for a cluster that the device cannot have.
+const INVALID_CLUSTER_SIZE: i32 = 912;
+
+/// A kernel of the lab's own, before it is compiled.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub entry: &'static str,
+    text: &'static str,
+    defines: Vec<(&'static str, u32)>,
+    /// Uses what only Hopper and later have.
+    hopper: bool,
+}
+
+impl Source {
+    /// One that every supported device can run.
+    pub fn new(entry: &'static str, text: &'static str, defines: &[(&'static str, u32)]) -> Self {
+        Source {
+            entry,
+            text,
+            defines: defines.to_vec(),
+            hopper: false,
+        }
+    }
+
+    /// The same with clusters and copies of boxes at hand.
+    pub fn for_hopper(self) -> Self {
+        Source {
+            hopper: true,
+            ..self
+        }
+    }
+
+    /// What to compile.
+    pub fn program(&self, architecture: Architecture) -> Program {
+        let hopper = if self.hopper { HOPPER } else { "" };
+        Program {
+            name: format!("lab-{}", self.entry.replace('_', "-")),
+            source: [MEMORY, hopper, self.text].concat(),
+            options: self
+                .defines
+                .iter()
+                .map(|(name, value)| format!("-D{name}={value}"))
+                .collect(),
+            architecture,
+        }
+    }
+
+    /// Compiles it for a device, if that was not done before, and takes it there.
+    pub fn load(&self, cuda: &Cuda) -> Result<Loaded> {
+        let (major, minor) = cuda.device().compute_capability();
+        let program = self.program(jit::architecture_for(major, minor)?);
+        let (code, _) = jit::machine_code(&program)?;
+        let kernel = Library::load(&code)?.kernel(self.entry)?;
+        kernel.prepare(cuda.context())?;
+        Ok(Loaded { kernel })
+    }
+}
+
+/// A kernel ready to launch.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    kernel: Kernel,
+}
+
+/// How many of what a launch has.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    pub blocks: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Dynamic shared memory a block.
+    pub shared_bytes: u32,
+    /// Blocks a cluster; none for a launch without.
+    pub cluster: Option<u32>,
+}
+
+impl Default for Grid {
+    fn default() -> Self {
+        Grid {
+            blocks: 1,
+            threads: 1,
+            shared_bytes: 0,
+            cluster: None,
+        }
+    }
+}
+
+/// What a kernel is given.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// Of device memory.
+    Address(u64),
+    /// A 64-bit number.
+    Count(u64),
+    /// A 32-bit number, or the bits of a float.
+    Word(u32),
+    /// By value.
+    Map(&'a TensorMap),
+}
+
+impl Argument<'_> {
+    fn pointer(&self) -> *mut c_void {
+        let pointer: *const c_void = match self {
+            Argument::Address(number) | Argument::Count(number) => (&raw const *number).cast(),
+            Argument::Word(number) => (&raw const *number).cast(),
+            Argument::Map(map) => (&raw const **map).cast(),
+        };
+        pointer.cast_mut()
+    }
+}
+
+impl Loaded {
+    /// Lets it have more than the usual 48 KiB of shared memory, and clusters of any size.
+    pub fn allow(&self, cuda: &Cuda, grid: Grid) -> Result<()> {
+        let device = cuda.device();
+        if grid.shared_bytes > 0 {
+            self.kernel
+                .set_max_dynamic_shared(device, grid.shared_bytes)?;
+        }
+        if grid.cluster.is_some_and(|blocks| blocks > 8) {
+            self.kernel.allow_large_clusters(device)?;
+        }
+        Ok(())
+    }
+
+    /// As many blocks as the device runs at once.
+    pub fn filling(&self, cuda: &Cuda, grid: Grid) -> Result<Grid> {
+        self.allow(cuda, grid)?;
+        let each = self
+            .kernel
+            .occupancy(cuda.context(), grid.threads, grid.shared_bytes)?;
+        let blocks = cuda.device().facts().multiprocessors * each.max(1);
+        Ok(Grid { blocks, ..grid })
+    }
+
+    /// How many clusters of such a launch the device runs at once.
+    pub fn clusters(&self, cuda: &Cuda, grid: Grid) -> Result<u32> {
+        self.allow(cuda, grid)?;
+        match active_clusters(&self.kernel, cuda.context(), &shape(cuda, grid)) {
+            // No cluster of that size is none that fits.
+            Err(DriverError::Call { code, .. }) if code == INVALID_CLUSTER_SIZE => Ok(0),
+            result => Ok(result?),
+        }
+    }
+
+    /// Queues a launch.
+    ///
+    /// # Safety
+    /// The arguments are of the kernel's parameters' types, in order, and memory they lead to is of the size the kernel
+    /// expects until the stream has done the work.
+    pub unsafe fn queue(&self, cuda: &Cuda, grid: Grid, arguments: &[Argument<'_>]) -> Result<()> {
+        let mut pointers: Vec<_> = arguments.iter().map(Argument::pointer).collect();
+        let _entered = cuda.context().enter()?;
+        // SAFETY: as the caller promises; the values the pointers lead to outlive the call, which copies them.
+        Ok(unsafe { launch(&self.kernel, &shape(cuda, grid), &mut pointers) }?)
+    }
+}
+
+fn shape(cuda: &Cuda, grid: Grid) -> Launch<'_> {
+    Launch {
+        grid: [grid.blocks, 1, 1],
+        block: [grid.threads, 1, 1],
+        shared_bytes: grid.shared_bytes,
+        stream: cuda.stream(),
+        cluster: grid.cluster.map(|blocks| [blocks, 1, 1]),
+        ..Launch::default()
+    }
+}
