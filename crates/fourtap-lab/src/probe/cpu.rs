@@ -1,1 +1,0 @@
-//! What this processor can do at most.
