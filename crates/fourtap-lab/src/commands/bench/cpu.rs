@@ -43,7 +43,7 @@ struct Copied {
 impl CpuBench {
     /// Measures the ceilings, which everything after is held against.
     pub fn new(device: &Device, budget: Duration) -> Result<Self> {
-        let wanted = [cpu::copy, cpu::read_dram, cpu::gather_128_l1, cpu::fma_f32];
+        let wanted = [cpu::copy, cpu::dram_read, cpu::gather_128_l1, cpu::fma_f32];
         let ceilings = wanted.iter().map(|probe| probe(device, budget));
         Ok(CpuBench {
             ceilings: ceilings.collect::<Result<_>>()?,

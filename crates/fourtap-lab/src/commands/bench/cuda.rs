@@ -10,7 +10,7 @@ use super::task::{Measured, Task};
 use crate::array::Array;
 use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
 use crate::error::{Error, Result};
-use crate::probe::cuda::{copy, gather_64_l1};
+use crate::probe::cuda;
 use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
@@ -53,12 +53,18 @@ struct Tried {
 
 impl CudaBench {
     /// Measures the ceilings of the device, which everything after is a share of.
-    pub fn new(cuda: Cuda, mode: Mode, device: &Device, budget: Duration) -> Result<Self> {
-        let stopwatch = Stopwatch::new(cuda)?;
-        let ceilings = vec![
-            copy(&stopwatch, device, budget)?,
-            gather_64_l1(&stopwatch, device, budget)?,
+    pub fn new(on: Cuda, mode: Mode, device: &Device, budget: Duration) -> Result<Self> {
+        let stopwatch = Stopwatch::new(on)?;
+        let wanted = [
+            cuda::copy,
+            cuda::dram_read,
+            cuda::l2_read,
+            cuda::gather_64_l1,
+            cuda::gather_128_l1,
+            cuda::fma_f32,
         ];
+        let ceilings = wanted.iter().map(|probe| probe(&stopwatch, device, budget));
+        let ceilings = ceilings.collect::<Result<_>>()?;
         Ok(CudaBench {
             stopwatch,
             mode,

@@ -12,9 +12,9 @@ use crate::record::{ProbeRecord, Unit};
 /// A buffer of this size leaves no part of it to the second-level cache.
 pub const LARGE_BYTES: u64 = 1 << 30;
 
-const THREADS: u32 = 512;
-/// Blocks a multiprocessor.
-const BLOCKS: u32 = 4;
+const THREADS: u32 = 256;
+/// Vectors a thread.
+const VECTORS: u32 = 2;
 const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
 
 pub fn subject() -> Subject {
@@ -35,8 +35,10 @@ pub fn measure(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
     let kernel = source().load(stand.cuda())?;
     let original = PATTERN.buffer(stand.stopwatch, bytes)?;
     let copied = Buffer::zeroed(context, bytes as usize)?;
+    let blocks = (bytes / PIECE_BYTES).div_ceil(u64::from(THREADS * VECTORS));
     let grid = Grid {
-        blocks: stand.facts().multiprocessors * BLOCKS,
+        // A buffer is at most 1 GiB.
+        blocks: blocks as u32,
         threads: THREADS,
         ..Grid::default()
     };

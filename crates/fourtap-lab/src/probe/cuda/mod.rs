@@ -70,6 +70,12 @@ pub fn copy(stopwatch: &Stopwatch, device: &Device, budget: Duration) -> Result<
     ceiling(stopwatch, device, budget, copy::subject(), copy::measure)
 }
 
+/// How fast device memory is read.
+pub fn dram_read(stopwatch: &Stopwatch, device: &Device, budget: Duration) -> Result<ProbeRecord> {
+    let subject = read::dram_subject();
+    ceiling(stopwatch, device, budget, subject, read::measure_dram)
+}
+
 /// How fast the second-level cache is read.
 pub fn l2_read(stopwatch: &Stopwatch, device: &Device, budget: Duration) -> Result<ProbeRecord> {
     let subject = read::l2_subject();
