@@ -72,7 +72,10 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
         let (Some(old), Some(new)) = (&first.hot, &second.hot) else {
             continue;
         };
-        let (low, high) = (new.ci_low_ms / old.ci_high_ms, new.ci_high_ms / old.ci_low_ms);
+        let (low, high) = (
+            new.ci_low_ms / old.ci_high_ms,
+            new.ci_high_ms / old.ci_low_ms,
+        );
         comparison.rows.push(Row {
             name: first.name(),
             verdict: match (low, high) {
@@ -91,7 +94,11 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
         });
     }
     for second in &after.benches {
-        if !before.benches.iter().any(|first| first.name() == second.name()) {
+        if !before
+            .benches
+            .iter()
+            .any(|first| first.name() == second.name())
+        {
             comparison.only_after.push(second.name());
         }
     }

@@ -202,7 +202,9 @@ impl Error {
             }
             Error::PageFormat { .. } => "as in -o report.html",
             Error::Report { .. } => "please report it, with the records if you can share them",
-            Error::Picture { .. } => "leave --plots out; please report it, with the records if you can share them",
+            Error::Picture { .. } => {
+                "leave --plots out; please report it, with the records if you can share them"
+            }
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"

@@ -68,9 +68,12 @@ fn add(blocks: &mut Vec<Block>, comparison: &Comparison, first: &Run, run: &Run,
     );
     let title = format!("{} against {}", run.name(), first.name());
     blocks.push(Block::Chart {
-        chart: Chart::new(&format!("differences-{number}"), &title, &caption, |layout| {
-            chart.draw(layout)
-        }),
+        chart: Chart::new(
+            &format!("differences-{number}"),
+            &title,
+            &caption,
+            |layout| chart.draw(layout),
+        ),
     });
     blocks.push(Block::Table {
         table: table(&comparison.rows),

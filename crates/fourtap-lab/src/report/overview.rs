@@ -49,7 +49,12 @@ fn figures(run: &Run) -> Vec<Figure> {
         let verified = verified.count();
         figures.push(Figure {
             number: number::grouped(total as f64),
-            what: if total == 1 { "benchmark" } else { "benchmarks" }.to_string(),
+            what: if total == 1 {
+                "benchmark"
+            } else {
+                "benchmarks"
+            }
+            .to_string(),
             detail: match total - verified {
                 0 => "all verified against the f64 oracle".to_string(),
                 failed => format!("{failed} failed verification and have no time"),
@@ -60,7 +65,11 @@ fn figures(run: &Run) -> Vec<Figure> {
         let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
         let ruler = of_pass().filter_map(BenchRecord::times_ruler).collect();
         let pass = direction.name();
-        figures.extend(spread(ruler, &format!("{pass} against the ruler"), "results"));
+        figures.extend(spread(
+            ruler,
+            &format!("{pass} against the ruler"),
+            "results",
+        ));
     }
     for direction in Direction::ALL {
         let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
@@ -123,8 +132,10 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     }
     let devices = devices(run);
     for device in &devices {
-        add("Device", device.in_words());
-        add("", details(device));
+        add(
+            "Device",
+            format!("{}{}", device.in_words(), details(device)),
+        );
     }
     let versions = origins.iter().map(|origin| origin.version.clone());
     add("fourtap", joined(versions.collect()));
@@ -167,7 +178,7 @@ fn details(device: &Device) -> String {
         return String::new();
     };
     format!(
-        "compute capability {}, {} multiprocessors, {} of L2, {} of memory",
+        "; compute capability {}, {} multiprocessors, {} of L2, {} of memory",
         cuda.compute_capability,
         cuda.multiprocessors,
         crate::units::bytes(u64::from(cuda.l2_bytes)),
@@ -204,13 +215,21 @@ pub fn warnings(run: &Run) -> Vec<String> {
                 "{}: the way called {} failed its verification, so it has no time: {}.",
                 record.name(),
                 beside.role,
-                beside.verification.found.as_deref().unwrap_or("no reason was recorded")
+                beside
+                    .verification
+                    .found
+                    .as_deref()
+                    .unwrap_or("no reason was recorded")
             ));
         }
     }
     let uncertainty = |record: &BenchRecord| record.hot.as_ref().map(|hot| hot.uncertainty());
     let uncertain = named(&|record| uncertainty(record).is_some_and(|share| share > UNCERTAIN));
-    let widest = run.benches.iter().filter_map(uncertainty).fold(0.0, f64::max);
+    let widest = run
+        .benches
+        .iter()
+        .filter_map(uncertainty)
+        .fold(0.0, f64::max);
     if !uncertain.is_empty() {
         warnings.push(format!(
             "{} uncertain by more than {}, the worst by {}: {}.",
@@ -246,7 +265,8 @@ pub fn warnings(run: &Run) -> Vec<String> {
         ));
     }
     if run.cut_short {
-        warnings.push("The file ends in the middle of a line: the run was interrupted.".to_string());
+        warnings
+            .push("The file ends in the middle of a line: the run was interrupted.".to_string());
     }
     let dirty = origins(run).filter_map(|origin| origin.commit.as_ref());
     let dirty: BTreeSet<_> = dirty.filter(|commit| commit.ends_with('+')).collect();
@@ -256,7 +276,9 @@ pub fn warnings(run: &Run) -> Vec<String> {
             commit.trim_end_matches('+')
         ));
     }
-    let hashes: BTreeSet<_> = origins(run).filter_map(|it| it.source_hash.as_ref()).collect();
+    let hashes: BTreeSet<_> = origins(run)
+        .filter_map(|it| it.source_hash.as_ref())
+        .collect();
     if hashes.len() > 1 {
         warnings.push(format!(
             "The results come from {} versions of the code.",
@@ -293,6 +315,9 @@ pub fn title(runs: &[Run]) -> (String, String) {
     }
     (
         names.join(" and "),
-        format!("Multi-scale deformable attention on {}", models.join(" and ")),
+        format!(
+            "Multi-scale deformable attention on {}",
+            models.join(" and ")
+        ),
     )
 }

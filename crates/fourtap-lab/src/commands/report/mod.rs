@@ -85,7 +85,11 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
             schema: SCHEMA,
             version: VERSION,
             command: "report",
-            runs: arguments.runs.iter().map(|run| run.display().to_string()).collect(),
+            runs: arguments
+                .runs
+                .iter()
+                .map(|run| run.display().to_string())
+                .collect(),
             output: output.display().to_string(),
             output_bytes: text.len(),
             plots,

@@ -28,7 +28,8 @@ pub fn png(name: &str, svg: &str) -> Result<Vec<u8>> {
     };
     let tree = Tree::from_str(svg, &options).map_err(|error| failed(error.to_string()))?;
     let size = tree.size();
-    let [width, height] = [size.width(), size.height()].map(|length| (length * SCALE).ceil() as u32);
+    let [width, height] =
+        [size.width(), size.height()].map(|length| (length * SCALE).ceil() as u32);
     let mut pixels =
         Pixmap::new(width, height).ok_or_else(|| failed(format!("{width} x {height} pixels")))?;
     let transform = Transform::from_scale(SCALE, SCALE);
