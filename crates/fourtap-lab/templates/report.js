@@ -26,6 +26,10 @@
     card.style.top = `${Math.max(8, top)}px`;
   };
   const hide = () => { card.hidden = true; };
+  const showFocused = (row) => {
+    const box = row.getBoundingClientRect();
+    show(row, box.left + Math.min(box.width / 2, 240), box.bottom - 8);
+  };
 
   for (const chart of document.querySelectorAll("svg.chart")) {
     const marks = [...chart.querySelectorAll(".row")];
@@ -44,9 +48,7 @@
     chart.addEventListener("pointerleave", hide);
     chart.addEventListener("focusin", (event) => {
       const row = event.target.closest(".row");
-      if (!row || !row.matches(":focus-visible")) return;
-      const box = row.getBoundingClientRect();
-      show(row, box.left + Math.min(box.width / 2, 240), box.bottom - 8);
+      if (row && row.matches(":focus-visible")) showFocused(row);
     });
     chart.addEventListener("focusout", hide);
     chart.addEventListener("keydown", (event) => {
@@ -63,7 +65,10 @@
       move(row, marks[next]);
     });
   }
-  addEventListener("scroll", hide, { passive: true });
+  addEventListener("scroll", () => {
+    const row = document.querySelector("svg.chart .row:focus-visible");
+    if (row) showFocused(row); else hide();
+  }, { passive: true });
 
   for (const box of document.querySelectorAll(".searchable")) {
     const body = box.querySelector("tbody");

@@ -3,6 +3,7 @@
 use super::number::{counted, milliseconds, or_dash, times};
 use super::page::{Block, Cell, Section, Table};
 use super::part::Part;
+use super::speed::variant;
 use crate::cuda::Mode;
 use crate::record::{BenchRecord, KernelUsed, Timing};
 use crate::verification::Verification;
@@ -66,7 +67,7 @@ fn workloads<'a>(part: &Part<'a>) -> Vec<&'a str> {
 }
 
 /// What was computed in several ways, and the ways, the fastest first.
-fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(String, Vec<Way<'a>>)> {
+fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Way<'a>>)> {
     let mut problems: Vec<(&BenchRecord, Vec<Way<'a>>)> = vec![];
     for record in part.benches.iter().copied() {
         if record.workload != workload {
@@ -87,16 +88,7 @@ fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(String, Vec<Way<'a>>)> 
         ways.sort_by(|a, b| time(a).total_cmp(&time(b)));
     }
     let named = problems.into_iter().map(|(record, ways)| {
-        let coordinates = match record.dtypes.locations.as_str() {
-            "f32" | "f64" => String::new(),
-            locations => format!(", coordinates {locations}"),
-        };
-        let what = format!(
-            "{}, {} {}{coordinates}",
-            record.direction.name(),
-            record.distribution,
-            record.dtypes.value,
-        );
+        let what = Cell::words(variant(record)).with_detail(record.direction.name());
         (what, ways)
     });
     named.collect()
@@ -133,7 +125,7 @@ fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
     std::iter::once(shipped).chain(beside).collect()
 }
 
-fn table(workload: &str, problems: &[(String, Vec<Way<'_>>)]) -> Table {
+fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
     let heads = ["what", "#", "way", "#hot ms", "#× ruler", "~kernels"];
     let mut table = Table::new(&format!("{workload}, every way"), &heads);
     for (what, ways) in problems {
@@ -156,14 +148,18 @@ fn table(workload: &str, problems: &[(String, Vec<Way<'_>>)]) -> Table {
                 Some(found) if !way.verification.passed => format!("{found}; {}", way.kernel.words),
                 _ => way.kernel.words.clone(),
             };
-            let first = if place == 0 { what.as_str() } else { "" };
+            let first = if place == 0 {
+                what.clone().strong()
+            } else {
+                Cell::default()
+            };
             table.rows.push(vec![
-                Cell::words(first).strong(),
+                first,
                 Cell::words((place + 1).to_string()),
                 Cell::words(&way.name),
                 hot,
                 against_ruler,
-                Cell::words(words),
+                Cell::default().with_detail(words),
             ]);
         }
     }

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, context, escape_formatter};
+use minijinja::{AutoEscape, Environment, context};
 
 use crate::error::{Error, Result};
 use crate::record::{Run, VERSION};
@@ -160,8 +160,11 @@ fn render(name: &'static str, context: minijinja::Value) -> Result<String> {
         AutoEscape::Custom(_) if !value.is_safe() => {
             Ok(output.write_str(&markdown::escaped(&value.to_string()))?)
         }
-        AutoEscape::Custom(_) => Ok(output.write_str(&value.to_string())?),
-        _ => escape_formatter(output, state, value),
+        // Its own escaping writes a slash, of which names are full, as seven characters.
+        AutoEscape::Html if !value.is_safe() => {
+            Ok(output.write_str(&chart::escaped(&value.to_string()))?)
+        }
+        _ => Ok(output.write_str(&value.to_string())?),
     });
     for (name, text) in TEMPLATES {
         environment.add_template(name, text).map_err(failed)?;

@@ -132,8 +132,10 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     }
     let devices = devices(run);
     for device in &devices {
-        add("Device", device.in_words());
-        add("", details(device));
+        add(
+            "Device",
+            format!("{}{}", device.in_words(), details(device)),
+        );
     }
     let versions = origins.iter().map(|origin| origin.version.clone());
     add("fourtap", joined(versions.collect()));
@@ -176,7 +178,7 @@ fn details(device: &Device) -> String {
         return String::new();
     };
     format!(
-        "compute capability {}, {} multiprocessors, {} of L2, {} of memory",
+        "; compute capability {}, {} multiprocessors, {} of L2, {} of memory",
         cuda.compute_capability,
         cuda.multiprocessors,
         crate::units::bytes(u64::from(cuda.l2_bytes)),

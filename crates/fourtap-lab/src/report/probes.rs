@@ -6,6 +6,7 @@ use super::number::{self, or_dash, percent};
 use super::page::{Block, Cell, Section, Table};
 use super::part::Part;
 use crate::record::{Outcome, ProbeRecord};
+use crate::units;
 
 /// Groups in the order shown, and what they are called.
 const GROUPS: [(&str, &str); 6] = [
@@ -120,6 +121,10 @@ fn parameters(probe: &ProbeRecord) -> String {
             let name = name.replace('_', " ");
             match (value, value.as_f64()) {
                 (Value::String(words), _) => format!("{name}: {words}"),
+                (Value::Number(count), _) if name.ends_with("bytes") && count.is_u64() => {
+                    let bytes = units::bytes(count.as_u64().unwrap_or(0));
+                    format!("{}: {bytes}", name.trim_end_matches("bytes").trim_end())
+                }
                 (_, Some(number)) if number.fract() == 0.0 => {
                     format!("{name}: {}", number::grouped(number))
                 }

@@ -23,12 +23,18 @@ const MEMORY: [(Level, &[&str]); 3] = [
 /// Which measure operations.
 const OPERATIONS: [&str; 4] = ["fma-f32", "fma-f16x2", "tensor-mma-f16", "tensor-wgmma-f16"];
 
+/// Why a point may lie above the roof of DRAM.
+const CACHED: &str = "hot, what caches hold need not come from DRAM";
+
+/// Why a point may lie above the roof of L1.
+const LONGER: &str = "its rows are longer than the segments that the probe of this roof reads";
+
 /// A point, whether it lies above the roof, and why that may be.
 struct Placed {
     point: Point,
     name: String,
     /// Above its roof for a known reason.
-    explained: bool,
+    explained: Option<&'static str>,
 }
 
 /// The section; none without both ceilings and benchmarks.
@@ -98,7 +104,6 @@ fn add_pass(
         Direction::Forward => "Forward",
         Direction::Backward => "Backward",
     };
-    let explained = placed.iter().filter(|it| it.explained).count();
     let suspicious: Vec<_> = placed
         .iter()
         .filter(|it| it.point.suspicious)
@@ -115,15 +120,14 @@ fn add_pass(
             names.join(", ")
         ),
     };
-    if explained > 0 {
-        caption += &format!(
-            " {} above the DRAM roof as {} may: hot, what the caches hold need not come from DRAM.",
-            match explained {
-                1 => "1 point lies".to_string(),
-                count => format!("{} lie", counted(count, "point")),
-            },
-            if explained == 1 { "it" } else { "they" },
-        );
+    for reason in [CACHED, LONGER] {
+        let explained = |it: &&Placed| it.explained == Some(reason);
+        let lie = match placed.iter().filter(explained).count() {
+            0 => continue,
+            1 => "1 point lies".to_string(),
+            count => format!("{count} points lie"),
+        };
+        caption += &format!(" {lie} above the roof with reason: {reason}.");
     }
     let table = table(pass, &placed, roofs);
     let points = placed.into_iter().map(|it| it.point).collect();
@@ -243,12 +247,16 @@ fn place(
     let roof = roof_of(roofs, level);
     let share = roof.map(|roof| speed / roof.allows(intensity));
     let above = share.is_some_and(|share| share > TOLERANCE);
-    let from_caches = level == Level::Dram && !counted && cold.is_none();
-    let explained = above && from_caches && roof.is_some_and(|roof| caches_explain(record, roof));
+    let explained = roof.filter(|_| above && !counted);
+    let explained = explained.and_then(|roof| match level {
+        Level::Dram if cold.is_none() && caches_explain(record, roof) => Some(CACHED),
+        Level::L1 if row_is_longer(record, roof) => Some(LONGER),
+        _ => None,
+    });
     let flat = roofs.iter().filter(|roof| roof.level.is_none());
     let most = flat.map(|roof| roof.rate).reduce(f64::max);
     let above_flat = most.is_some_and(|most| speed > TOLERANCE * most);
-    let suspicious = (above && !explained) || above_flat;
+    let suspicious = (above && explained.is_none()) || above_flat;
     let mut words = vec![
         record.name(),
         format!(
@@ -268,10 +276,10 @@ fn place(
     if let (Some(roof), Some(share)) = (roof, share) {
         words.push(format!("of the roof {}: {}", roof.probe, percent(share)));
     }
-    if explained {
-        words.push("above the roof: hot, caches hold what DRAM need not bring".to_string());
-    } else if suspicious {
-        words.push("suspicious: above the roof".to_string());
+    match explained {
+        _ if suspicious => words.push("suspicious: above a roof".to_string()),
+        Some(reason) => words.push(format!("above the roof: {reason}")),
+        None => {}
     }
     Some(Placed {
         name: record.name(),
@@ -296,4 +304,16 @@ fn caches_explain(record: &BenchRecord, roof: &Roof) -> bool {
     let kept = u64::from(cuda.l2_bytes);
     let moved = record.traffic.compulsory_bytes.saturating_sub(kept);
     billions_a_second(moved, median) <= TOLERANCE * roof.rate
+}
+
+/// Whether a benchmark reads more bytes in one piece than the probe of a roof does: in longer pieces L1 is faster.
+fn row_is_longer(record: &BenchRecord, roof: &Roof) -> bool {
+    let element = match record.dtypes.value.as_str() {
+        "f64" => 8,
+        "f32" => 4,
+        _ => 2,
+    };
+    let segment = roof.probe.split('-').nth(1);
+    let segment = segment.and_then(|bytes| bytes.parse().ok());
+    segment.is_some_and(|segment: usize| record.problem.channels.saturating_mul(element) > segment)
 }

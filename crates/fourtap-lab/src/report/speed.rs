@@ -28,7 +28,6 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
             }
         }
         if let Some(chart) = strips(part) {
-            blocks.push(Block::heading("How steady the timings were"));
             blocks.push(Block::Chart { chart });
         }
     }
@@ -49,7 +48,6 @@ fn add_pass(
         Direction::Forward => "Forward",
         Direction::Backward => "Backward",
     };
-    blocks.push(Block::heading(pass));
     let timed: Vec<_> = records
         .iter()
         .copied()
@@ -57,7 +55,9 @@ fn add_pass(
         .collect();
     let has_ruler = timed.iter().any(|(it, _)| it.times_ruler().is_some());
     let has_peers = timed.iter().any(|(it, _)| times_best_peer(it).is_some());
-    if !timed.is_empty() {
+    if timed.is_empty() {
+        blocks.push(Block::heading(pass));
+    } else {
         let chart = match has_ruler {
             true => against_ruler(&timed),
             false => in_milliseconds(&timed),
@@ -127,7 +127,8 @@ fn by_workload<'a>(timed: &[(&'a BenchRecord, &'a Timing)]) -> Vec<(&'a BenchRec
 
 fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     let mut rows = vec![];
-    let (mut has_peers, mut has_second) = (false, false);
+    let mut has_peers = false;
+    let mut seconds: Vec<&str> = vec![];
     for (record, hot) in by_workload(timed) {
         let ruler = record.beside("ruler").and_then(|it| it.hot.as_ref());
         let Some(ruler) = ruler.map(|ruler| ruler.median_ms) else {
@@ -165,7 +166,9 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         }
         for beside in record.beside.iter().filter(|it| it.role != "ruler") {
             let Some(other) = &beside.hot else { continue };
-            has_second = true;
+            if !seconds.contains(&beside.role.as_str()) {
+                seconds.push(&beside.role);
+            }
             let said = format!("{}: {} ms", beside.role, milliseconds(other.median_ms));
             words.push(said.clone());
             marks.push(Mark {
@@ -193,8 +196,10 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         });
     }
     let mut legend = vec![(Shape::Ours, "fourtap, hot".to_string())];
-    if has_second {
-        legend.push((Shape::Second, "fourtap, another way".to_string()));
+    match seconds.as_slice() {
+        [] => {}
+        [role] => legend.push((Shape::Second, format!("fourtap, {role}"))),
+        _ => legend.push((Shape::Second, "fourtap, other ways".to_string())),
     }
     if has_peers {
         legend.push((Shape::BestPeer, "fastest peer".to_string()));
@@ -253,11 +258,12 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
             "#±",
             "#cold ms",
             "#GB/s",
-            "#GFLOP/s",
             "#of the roof",
+            "roof",
             "#× ruler",
-            "#× best peer",
             "#error",
+            "#× best peer",
+            "best peer",
         ],
     );
     table.searchable = true;
@@ -269,15 +275,10 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
         let share = roof.zip(median).map(|(roof, median)| roof.hot_ms / median);
         let peer = peers().of(record).first().copied();
         let against = times_best_peer(record);
-        let mut against_peer = Cell::number(or_dash(against, times), against);
-        if let (Some(peer), true) = (peer, against.is_some()) {
-            against_peer = against_peer.with_detail(peer.name);
-        }
-        let mut of_roof = Cell::number(or_dash(share, percent), share);
-        if let Some(roof) = roof {
+        let limit = roof.map_or(String::new(), |roof| {
             let doubt = if roof.suspicious { ", suspicious" } else { "" };
-            of_roof = of_roof.with_detail(format!("{}{doubt}", roof.hot_limit));
-        }
+            format!("{}{doubt}", roof.hot_limit)
+        });
         let time = match record.verification.passed {
             true => Cell::number(or_dash(median, milliseconds), median).strong(),
             false => Cell::words("wrong")
@@ -298,11 +299,12 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
                 or_dash(record.gathered_gb_s(), number::rate),
                 record.gathered_gb_s(),
             ),
-            Cell::number(or_dash(record.gflop_s(), number::rate), record.gflop_s()),
-            of_roof,
+            Cell::number(or_dash(share, percent), share),
+            Cell::words(limit),
             Cell::number(or_dash(record.times_ruler(), times), record.times_ruler()),
-            against_peer,
             Cell::number(or_dash(error, number::error), error),
+            Cell::number(or_dash(against, times), against),
+            Cell::words(peer.map_or("", |peer| peer.name)),
         ]);
     }
     table.without_empty_columns()
@@ -344,7 +346,7 @@ fn strips(part: &Part<'_>) -> Option<Chart> {
     }
     let chart = StripChart { rows };
     let slug = format!("{}samples", part.prefix);
-    let title = "Samples of the least certain medians";
+    let title = "How steady the timings were";
     Some(Chart::new(&slug, title, &caption, |layout| {
         chart.draw(layout)
     }))

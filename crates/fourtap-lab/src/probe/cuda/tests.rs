@@ -37,7 +37,7 @@ fn on_hopper(source: Source, registers: u32, instructions: &[(&'static str, usiz
 fn all() -> Vec<Expected> {
     let mut all = vec![
         everywhere(pattern::fill_source(), 0, &[("STG.E", 1)]),
-        everywhere(copy::source(), 4 * 4, &[("LDG.E.128", 4), ("STG.E.128", 4)]),
+        everywhere(copy::source(), 2 * 4, &[("LDG.E.128", 3), ("STG.E.128", 3)]),
         everywhere(read::source(), 8 * 4, &[("LDG.E.NA.128", 8)]),
         everywhere(latency::source(), 0, &[]),
         everywhere(atomic::Kind::F32.source(), 0, &[(".ADD.F32", 8)]),

@@ -1,6 +1,6 @@
 //! A row a benchmark, marks along a logarithmic axis: what is fast, and against what.
 
-use super::drawing::{Anchor, Drawing, Layout, fitting};
+use super::drawing::{Anchor, Drawing, Layout, fitting, legend_places};
 use super::scale::LogScale;
 use crate::report::number;
 
@@ -106,7 +106,7 @@ impl Places {
         match layout {
             Layout::Wide => Places {
                 layout,
-                plot: (338.0, 796.0),
+                plot: (360.0, 800.0),
                 columns: [886.0, 958.0],
                 row: 23.0,
                 group: 12.0,
@@ -136,13 +136,17 @@ impl DotChart {
         let reference = self.reference.iter().map(|(number, _)| *number);
         let scale = LogScale::around(numbers.chain(reference), from, to);
 
-        let legend_rows = legend_rows(&self.legend, layout.width());
-        let top = 22.0 * legend_rows.len() as f64 + 58.0;
+        let words = self.legend.iter().map(|(_, words)| words.as_str());
+        let (legend, legend_height) = legend_places(words, layout.width());
+        let top = legend_height + 58.0;
         let groups = self.group_starts().filter(|starts| *starts).count() as f64;
         let bottom = top + groups * places.group + self.rows.len() as f64 * places.row + 6.0;
         let mut drawing = Drawing::new(layout.width(), bottom + 30.0);
 
-        draw_legend(&mut drawing, &legend_rows);
+        for ((shape, words), (x, y)) in self.legend.iter().zip(legend) {
+            shape.draw(&mut drawing, (x, y));
+            drawing.text("legend", (x + 12.0, y + 4.0), Anchor::Start, words);
+        }
         self.draw_axis(&mut drawing, &scale, &places, (top, bottom));
         let mut y = top;
         for (row, starts) in self.rows.iter().zip(self.group_starts()) {
@@ -203,7 +207,7 @@ impl DotChart {
             Layout::Wide => {
                 let line = y - places.group / 2.0;
                 drawing.line("rule", (0.0, line), (width, line));
-                let name = fitting(&row.group, 150.0, 13.0);
+                let name = fitting(&row.group, 134.0, 13.0);
                 let middle = y + places.row / 2.0 + 4.0;
                 drawing.text("group", (0.0, middle), Anchor::Start, &name);
             }
@@ -231,7 +235,7 @@ impl DotChart {
             let (label_x, label_room, text_y, mark_y) = match places.layout {
                 Layout::Wide => {
                     let middle = y + places.row / 2.0;
-                    (160.0, from - 172.0, middle + 4.0, middle)
+                    (140.0, from - 148.0, middle + 4.0, middle)
                 }
                 Layout::Narrow => (0.0, 200.0, y + 14.0, y + 27.0),
             };
@@ -268,34 +272,6 @@ impl DotChart {
             }
         }
         mark.shape.draw(drawing, (x, y));
-    }
-}
-
-/// Entries of a legend, those that fit a line together.
-fn legend_rows(legend: &[(Shape, String)], width: f64) -> Vec<Vec<(f64, Shape, &str)>> {
-    let mut rows = vec![];
-    let mut x = f64::INFINITY;
-    for (shape, words) in legend {
-        let needed = 18.0 + 6.6 * words.chars().count() as f64 + 18.0;
-        if x + needed > width + 18.0 {
-            rows.push(vec![]);
-            x = 0.0;
-        }
-        if let Some(row) = rows.last_mut() {
-            row.push((x, *shape, words.as_str()));
-        }
-        x += needed;
-    }
-    rows
-}
-
-fn draw_legend(drawing: &mut Drawing, rows: &[Vec<(f64, Shape, &str)>]) {
-    for (index, row) in rows.iter().enumerate() {
-        let y = 22.0 * index as f64 + 10.0;
-        for (x, shape, words) in row {
-            shape.draw(drawing, (x + 7.0, y));
-            drawing.text("legend", (x + 19.0, y + 4.0), Anchor::Start, words);
-        }
     }
 }
 
@@ -344,12 +320,5 @@ mod tests {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(!svg.contains(r#"class="mark""#), "{svg}");
         }
-    }
-
-    #[test]
-    fn a_legend_that_is_too_long_for_a_line_takes_two() {
-        let legend = vec![(Shape::Peer, "some words of some length".to_string()); 3];
-        assert_eq!(legend_rows(&legend, 960.0).len(), 1);
-        assert_eq!(legend_rows(&legend, 340.0).len(), 3);
     }
 }

@@ -107,11 +107,11 @@ impl Drawing {
         ));
     }
 
-    /// Words along a line that rises by this angle, in degrees.
+    /// Words that end here, along a line that rises by this angle, in degrees.
     pub fn slanted_text(&mut self, class: &str, (x, y): (f64, f64), angle: f64, text: &str) {
         let text = escaped(text);
         self.push(format_args!(
-            r#"<text class="{class}" transform="translate({x:.1} {y:.1}) rotate({:.1})">{text}</text>"#,
+            r#"<text class="{class}" text-anchor="end" transform="translate({x:.1} {y:.1}) rotate({:.1})">{text}</text>"#,
             -angle
         ));
     }
@@ -196,6 +196,24 @@ pub fn fitting(text: &str, width: f64, size: f64) -> String {
     }
 }
 
+/// Where the signs of a legend go, as many in a line as fit, and how high the whole is.
+pub fn legend_places<'a>(
+    words: impl Iterator<Item = &'a str>,
+    width: f64,
+) -> (Vec<(f64, f64)>, f64) {
+    let (mut x, mut y) = (0.0, 10.0);
+    let mut places = vec![];
+    for words in words {
+        let needed = 19.0 + 6.7 * words.chars().count() as f64;
+        if x > 0.0 && x + needed > width {
+            (x, y) = (0.0, y + 22.0);
+        }
+        places.push((x + 7.0, y));
+        x += needed + 20.0;
+    }
+    (places, y + 12.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +231,16 @@ mod tests {
         assert_eq!(fitting("detr-encoder", 100.0, 12.0), "detr-encoder");
         assert_eq!(fitting("detr-encoder", 40.0, 12.0), "…oder");
         assert_eq!(fitting("abc", 0.0, 12.0), "…");
+    }
+
+    #[test]
+    fn a_legend_that_is_too_long_for_a_line_takes_several() {
+        let lines = |width| {
+            let (places, _) = legend_places(["some words of some length"; 3].into_iter(), width);
+            let mut heights: Vec<_> = places.iter().map(|(_, y)| *y as i32).collect();
+            heights.dedup();
+            heights.len()
+        };
+        assert_eq!((lines(960.0), lines(340.0)), (1, 3));
     }
 }

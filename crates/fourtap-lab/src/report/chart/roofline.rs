@@ -1,6 +1,6 @@
 //! Operations a byte against operations a second, under the roofs that were measured.
 
-use super::drawing::{Anchor, Drawing, Layout};
+use super::drawing::{Anchor, Drawing, Layout, legend_places};
 use super::scale::LogScale;
 use crate::report::number;
 
@@ -112,7 +112,11 @@ impl RooflineChart {
     pub fn draw(&self, layout: Layout) -> Drawing {
         let width = layout.width();
         let (left, right) = (layout.choose(64.0, 44.0), width - 8.0);
-        let (top, bottom) = layout.choose((40.0, 500.0), (76.0, 440.0));
+        let legend = self.legend();
+        let words = legend.iter().map(|(_, _, words)| words.as_str());
+        let (places, legend_height) = legend_places(words, width);
+        let top = legend_height + 32.0;
+        let bottom = top + layout.choose(460.0, 380.0);
         let mut drawing = Drawing::new(width, bottom + 44.0);
         let flat = || self.roofs.iter().filter(|roof| roof.level.is_none());
         let steep = || self.roofs.iter().filter(|roof| roof.level.is_some());
@@ -127,7 +131,8 @@ impl RooflineChart {
         let up = self.points.iter().map(|point| point.speed);
         let lowest = across.fold(f64::INFINITY, f64::min);
         let roofs = flat().map(|roof| roof.rate);
-        let roofs = roofs.chain(steep().map(|roof| roof.allows(lowest)));
+        // With room for its name where no flat roof makes room above it.
+        let roofs = roofs.chain(steep().map(|roof| 4.0 * roof.allows(lowest)));
         let y_scale = LogScale::around(up.chain(roofs), bottom, top);
 
         draw_axes(
@@ -137,9 +142,16 @@ impl RooflineChart {
             &y_scale,
             (left, right, top, bottom),
         );
-        self.draw_legend(&mut drawing, layout);
+        for ((level, counted, words), (x, y)) in legend.iter().zip(places) {
+            level.draw(&mut drawing, (x, y), *counted);
+            drawing.text("legend", (x + 12.0, y + 4.0), Anchor::Start, words);
+        }
+        let ends = Ends {
+            bytes: steep().map(|roof| roof.rate.log10()).reduce(f64::max),
+            operations: flat().map(|roof| roof.rate.log10()).reduce(f64::max),
+        };
         for roof in &self.roofs {
-            draw_roof(&mut drawing, roof, &x_scale, &y_scale, (left, right));
+            draw_roof(&mut drawing, roof, &x_scale, &y_scale, &ends);
         }
         // What is suspicious lies on top.
         let (plain, strange): (Vec<_>, Vec<_>) =
@@ -159,9 +171,9 @@ impl RooflineChart {
         drawing
     }
 
-    fn draw_legend(&self, drawing: &mut Drawing, layout: Layout) {
-        let mut x = 0.0;
-        let mut y = 10.0;
+    /// The signs in use and what they mean.
+    fn legend(&self) -> Vec<(Level, bool, String)> {
+        let mut legend = vec![];
         for level in Level::ALL {
             for counted in [false, true] {
                 let shown = |point: &Point| point.level == level && point.counted == counted;
@@ -173,15 +185,10 @@ impl RooflineChart {
                     (Level::L1, false) => "L1, gathered bytes".to_string(),
                     (_, false) => format!("{}, least bytes", level.name()),
                 };
-                let needed = 19.0 + 6.6 * words.chars().count() as f64 + 18.0;
-                if x + needed > layout.width() + 18.0 {
-                    (x, y) = (0.0, y + 20.0);
-                }
-                level.draw(drawing, (x + 7.0, y), counted);
-                drawing.text("legend", (x + 19.0, y + 4.0), Anchor::Start, &words);
-                x += needed;
+                legend.push((level, counted, words));
             }
         }
+        legend
     }
 }
 
@@ -212,30 +219,40 @@ fn draw_axes(
     drawing.text("axis", (0.0, top - 10.0), Anchor::Start, "FLOP/s");
 }
 
+/// Logarithms of the highest roofs of either kind, at which those of the other kind end.
+struct Ends {
+    bytes: Option<f64>,
+    operations: Option<f64>,
+}
+
 fn draw_roof(
     drawing: &mut Drawing,
     roof: &Roof,
     x_scale: &LogScale,
     y_scale: &LogScale,
-    (left, right): (f64, f64),
+    ends: &Ends,
 ) {
-    if !(roof.rate.is_finite() && roof.rate > 0.0) {
+    let rate = roof.rate.log10();
+    if !rate.is_finite() {
         return;
     }
     let words = roof.words();
+    let (x_low, x_high) = x_scale.range();
+    let (y_low, y_high) = y_scale.range();
     let Some(level) = roof.level else {
-        let Some(y) = y_scale.at(roof.rate) else {
-            return;
-        };
+        let begin = ends.bytes.map_or(x_low, |bytes| x_low.max(rate - bytes));
+        let (left, right, y) = (
+            x_scale.at_log(begin.min(x_high)),
+            x_scale.at_log(x_high),
+            y_scale.at_log(rate),
+        );
         drawing.line("roof flat", (left, y), (right, y));
-        drawing.text("roof-name", (right, y - 5.0), Anchor::End, &words);
+        drawing.text("roof-name", (right, y - 6.0), Anchor::End, &words);
         return;
     };
     // speed = rate * intensity is a straight line between logarithms; cut to what the axes show.
-    let (x_low, x_high) = x_scale.range();
-    let (y_low, y_high) = y_scale.range();
-    let rate = roof.rate.log10();
-    let (begin, end) = (x_low.max(y_low - rate), x_high.min(y_high - rate));
+    let highest = ends.operations.map_or(y_high, |most| y_high.min(most));
+    let (begin, end) = (x_low.max(y_low - rate), x_high.min(highest - rate));
     if begin >= end {
         return;
     }
@@ -244,12 +261,12 @@ fn draw_roof(
     let class = format!("roof {}", level.class());
     drawing.line(&class, from, to);
     let angle = (from.1 - to.1).atan2(to.0 - from.0);
-    let shift = (
-        -6.0 * angle.sin() + 10.0 * angle.cos(),
-        -6.0 * angle.cos() - 10.0 * angle.sin(),
+    let (back, above) = (8.0, 6.0);
+    let end = (
+        to.0 - back * angle.cos() - above * angle.sin(),
+        to.1 + back * angle.sin() - above * angle.cos(),
     );
-    let start = (from.0 + shift.0, from.1 + shift.1);
-    drawing.slanted_text("roof-name", start, angle.to_degrees(), &words);
+    drawing.slanted_text("roof-name", end, angle.to_degrees(), &words);
 }
 
 #[cfg(test)]

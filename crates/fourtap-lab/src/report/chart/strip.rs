@@ -40,7 +40,7 @@ impl StripChart {
     /// Draws it.
     pub fn draw(&self, layout: Layout) -> Drawing {
         let width = layout.width();
-        let (from, to) = layout.choose((338.0, 900.0), (8.0, 350.0));
+        let (from, to) = layout.choose((300.0, 952.0), (8.0, 350.0));
         let height = layout.choose(26.0, 42.0);
         let top = 44.0;
         let bottom = top + height * self.rows.len() as f64;

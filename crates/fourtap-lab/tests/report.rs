@@ -1,0 +1,628 @@
+//! Reports: what is in them, what is never in them, and how browsers take them.
+
+mod browser;
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::records::{bench, ceiling, counters, lines, probes, timing};
+use common::{fails, fourtap, names};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Names, words and models that try to be something else.
+const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'`|*_&amp;\u{0}\u{202e}{{ 7*7 }}";
+
+fn committed(run: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../runs")
+        .join(run)
+}
+
+/// A folder with these records in files of these names.
+fn folder_of(files: &[(&str, &[Value])]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, records) in files {
+        fs::write(folder.path().join(name), lines(records)).expect("a new file");
+    }
+    folder
+}
+
+/// The page that `report` makes of some runs, and what it said.
+fn page(folder: &Path, runs: &[&str], output: &str) -> (String, String) {
+    let words = ["report", "--force", "-o", output];
+    let outcome = fourtap(folder, words.iter().chain(runs));
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(outcome.stdout, "");
+    let text = fs::read_to_string(folder.join(output)).expect("the page");
+    (text, outcome.stderr)
+}
+
+fn page_of(records: &[Value], output: &str) -> String {
+    let folder = folder_of(&[("bench.jsonl", records)]);
+    page(folder.path(), &["bench.jsonl"], output).0
+}
+
+fn has(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(page.contains(part), "{part:?} is not in the page");
+    }
+}
+
+fn lacks(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(!page.contains(part), "{part:?} is in the page");
+    }
+}
+
+/// A page that needs nothing but itself.
+fn stands_alone(page: &str) {
+    lacks(
+        page,
+        &[
+            "http://", "https://", "@import", "url(", "<img", "<iframe", "<object",
+        ],
+    );
+    assert_eq!(page.matches("<script").count(), 1);
+    assert_eq!(page.matches("</script").count(), 1);
+    assert!(page.ends_with("</html>\n") || page.ends_with("</html>"));
+}
+
+#[test]
+fn a_report_of_a_gpu_run_shows_every_result_in_less_than_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = committed("2026-11-15-h200");
+    let (html, _) = page(folder.path(), &[run.to_str().unwrap()], "report.html");
+    stands_alone(&html);
+    assert!(html.len() < 1_000_000, "{} bytes", html.len());
+    for id in [
+        "overview", "speed", "roofline", "probes", "ladder", "method",
+    ] {
+        has(&html, &[&format!("<section id=\"{id}\"")]);
+    }
+    lacks(
+        &html,
+        &["<section id=\"counters\"", "<section id=\"differences\""],
+    );
+    let text = fs::read_to_string(run.join("bench.jsonl")).unwrap();
+    for line in text.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let Some(workload) = record["workload"].as_str() else {
+            continue;
+        };
+        let name = format!(
+            "{workload}/{}/{}/{}",
+            record["distribution"].as_str().unwrap(),
+            record["dtypes"]["value"].as_str().unwrap(),
+            record["direction"].as_str().unwrap()
+        );
+        has(&html, &[&name]);
+    }
+    has(
+        &html,
+        &[
+            "measured separately, not in this run",
+            "DCNv4 Flash",
+            "all verified",
+        ],
+    );
+}
+
+#[test]
+fn a_report_of_a_cpu_run_has_no_ruler_and_no_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = committed("2026-11-15-cpu-avx512-2cores");
+    let (html, said) = page(folder.path(), &[run.to_str().unwrap()], "report.html");
+    stands_alone(&html);
+    has(
+        &html,
+        &[
+            "avx512, 2 threads",
+            "Forward: time",
+            "How steady the timings were",
+        ],
+    );
+    lacks(
+        &html,
+        &[
+            "times as fast as the ruler",
+            "DCNv4",
+            "<section id=\"roofline\"",
+        ],
+    );
+    assert!(said.contains("medians are uncertain"), "{said}");
+}
+
+#[test]
+fn peers_are_shown_only_beside_the_device_and_the_sizes_they_had() {
+    let same = bench("forward");
+    let mut elsewhere = bench("forward");
+    elsewhere["device"]["model"] = json!("NVIDIA A100");
+    let mut smaller = bench("forward");
+    smaller["problem"]["images"] = json!(1);
+    let mut other_types = bench("forward");
+    other_types["dtypes"]["locations"] = json!("f16");
+    has(
+        &page_of(&[same], "a.html"),
+        &["DCNv4 Flash", "fastest peer"],
+    );
+    for record in [elsewhere, smaller, other_types] {
+        lacks(
+            &page_of(&[record], "a.html"),
+            &["DCNv4 Flash", "fastest peer", "not in this run"],
+        );
+    }
+}
+
+#[test]
+fn probes_counters_and_cold_figures_have_their_places() {
+    let mut records = vec![
+        bench("forward"),
+        bench("backward"),
+        counters("forward"),
+        counters("backward"),
+    ];
+    records.extend(probes());
+    let html = page_of(&records, "report.html");
+    stands_alone(&html);
+    for id in [
+        "overview", "speed", "roofline", "probes", "ladder", "counters", "method",
+    ] {
+        has(&html, &[&format!("<section id=\"{id}\"")]);
+    }
+    has(
+        &html,
+        &[
+            "cold ms",
+            "0.231",
+            "tensor-wgmma-f16",
+            "Clusters of blocks",
+            "hung",
+            "no multiple of 16 bytes",
+            "others claim",
+            "on another device, of values in L2, without a check",
+            "L1, busy 92 %",
+            "The data pipe of L1 is busy 91.5 % of the time.",
+            "L2, bytes counted",
+            "DRAM, bytes counted",
+            "No point lies above its roof without a reason.",
+        ],
+    );
+}
+
+#[test]
+fn what_is_doubtful_is_said_in_words() {
+    let mut wrong = bench("forward");
+    wrong["verification"] = json!({"passed": false, "found": "out: 3 where the oracle says 4", "rows": 0, "tensors": []});
+    for time in ["hot", "cold"] {
+        wrong.as_object_mut().unwrap().remove(time);
+    }
+    let mut hot = bench("backward");
+    hot["hot"]["ci_high_ms"] = json!(2.0);
+    hot["conditions"]["after"]["throttled_by"] = json!(["power cap"]);
+    hot["roof"]["suspicious"] = json!(true);
+    hot["commit"] = json!("0123456789abcdef+");
+    let folder = tempfile::tempdir().unwrap();
+    let text = lines(&[wrong, hot]) + "{\"kind\": \"ben";
+    fs::write(folder.path().join("a.jsonl"), text).unwrap();
+    for output in ["a.html", "a.md"] {
+        let (page, said) = page(folder.path(), &["a.jsonl"], output);
+        for part in [
+            "detr-encoder/local/f16/forward failed its verification, so it has no time",
+            "out: 3 where the oracle says 4",
+            "1 median is uncertain by more than 2.0 %",
+            "Clocks were lowered (power cap)",
+            "1 result is suspicious",
+            "the run was interrupted",
+            "changes that are not committed",
+        ] {
+            has(&page, &[part]);
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_point_above_its_roof_is_called_suspicious() {
+    let mut fast = bench("forward");
+    fast["hot"] = timing(0.01);
+    let ceilings = [
+        ceiling("gather-128-l1", 28_100.0, "GB/s"),
+        ceiling("copy", 3910.0, "GB/s"),
+    ];
+    let html = page_of(&[vec![fast], ceilings.to_vec()].concat(), "a.html");
+    has(
+        &html,
+        &[
+            "Suspicious, ringed: 1 point lies above a roof",
+            "suspicious: above a roof",
+        ],
+    );
+    // Cold, nothing comes from a cache: the point at DRAM has no excuse either.
+    let mut fast = bench("forward");
+    fast["cold"] = timing(0.01);
+    let html = page_of(&[vec![fast], ceilings.to_vec()].concat(), "a.html");
+    has(
+        &html,
+        &["Suspicious, ringed: 1 point lies above a roof", "(DRAM)"],
+    );
+}
+
+#[test]
+fn runs_are_compared_with_the_first() {
+    let mut slower = bench("forward");
+    slower["hot"] = timing(0.4);
+    let folder = folder_of(&[
+        ("before.jsonl", &[bench("forward"), bench("backward")]),
+        ("after.jsonl", &[slower, bench("backward")]),
+    ]);
+    for output in ["a.html", "a.md"] {
+        let (page, _) = page(folder.path(), &["before.jsonl", "after.jsonl"], output);
+        has(
+            &page,
+            &[
+                "after, compared with before",
+                "1 slower",
+                "1 the same",
+                "slower",
+            ],
+        );
+    }
+    let (alone, _) = page(folder.path(), &["before.jsonl"], "a.html");
+    lacks(&alone, &["Differences"]);
+}
+
+fn hostile() -> Vec<Value> {
+    let mut forward = bench("forward");
+    for place in ["workload", "distribution"] {
+        forward[place] = json!(HOSTILE);
+    }
+    forward["dtypes"]["value"] = json!(HOSTILE);
+    forward["device"]["model"] = json!(HOSTILE);
+    forward["kernel"]["words"] = json!(HOSTILE);
+    forward["commit"] = json!(HOSTILE);
+    forward["version"] = json!(HOSTILE);
+    forward["roof"]["hot_limit"] = json!(HOSTILE);
+    forward["roof"]["suspicious"] = json!(true);
+    forward["beside"][0]["role"] = json!("ruler");
+    let mut second = forward["beside"][0].clone();
+    second["role"] = json!(HOSTILE);
+    forward["beside"].as_array_mut().unwrap().push(second);
+    let mut wrong = bench("backward");
+    wrong["device"]["model"] = json!(HOSTILE);
+    wrong["verification"] = json!({"passed": false, "found": HOSTILE, "rows": 0, "tensors": []});
+    for time in ["hot", "cold"] {
+        wrong.as_object_mut().unwrap().remove(time);
+    }
+    let mut counted = counters("forward");
+    for place in ["kernel", "source", "workload"] {
+        counted[place] = json!(HOSTILE);
+    }
+    counted["binding"]["words"] = json!(HOSTILE);
+    counted["device"]["model"] = json!(HOSTILE);
+    let mut records = vec![forward, wrong, counted];
+    for mut probe in probes() {
+        for place in ["what", "words"] {
+            probe[place] = json!(HOSTILE);
+        }
+        probe["device"]["model"] = json!(HOSTILE);
+        probe["parameters"] = json!({HOSTILE: HOSTILE});
+        probe["claim"] = json!({"rate": 1.0, "words": HOSTILE});
+        records.push(probe);
+    }
+    records[4]["group"] = json!(HOSTILE);
+    records
+}
+
+#[test]
+fn hostile_words_stay_words_in_every_file() {
+    let folder = folder_of(&[("bench.jsonl", &hostile())]);
+    let (html, _) = page(folder.path(), &["bench.jsonl"], "a.html");
+    stands_alone(&html);
+    has(&html, &["&lt;img", "{{ 7*7 }}"]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "a.md", "--plots", "plots"],
+    );
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let markdown = fs::read_to_string(folder.path().join("a.md")).unwrap();
+    lacks(&markdown, &["<img", "</script"]);
+    for name in names(&folder.path().join("plots")) {
+        if name.extension().is_some_and(|it| it == "svg") {
+            let svg = fs::read_to_string(folder.path().join("plots").join(name)).unwrap();
+            lacks(&svg, &["<img", "</script", "\u{0}"]);
+        }
+    }
+}
+
+fn extremes() -> Vec<Value> {
+    let mut records = vec![];
+    for (median, bytes, flop) in [
+        (1e-300, u64::MAX, 1),
+        (1e300, 1, u64::MAX),
+        (0.0, 0, 0),
+        (-1.0, 1, 1),
+        (5e-324, u64::MAX, u64::MAX),
+    ] {
+        for direction in ["forward", "backward"] {
+            let mut record = bench(direction);
+            record["workload"] = json!(format!("{median:e}"));
+            record["hot"] = timing(median);
+            record["cold"] = timing(median);
+            record["traffic"] =
+                json!({"compulsory_bytes": bytes, "gathered_bytes": bytes, "flop": flop});
+            record["unix_time"] = json!(u64::MAX);
+            records.push(record);
+        }
+    }
+    let mut empty = bench("forward");
+    empty["hot"]["samples_ms"] = json!([]);
+    empty["beside"] = json!([]);
+    records.push(empty);
+    records.push(ceiling("copy", 1e300, "GB/s"));
+    records.push(ceiling("gather-64-l1", 0.0, "GB/s"));
+    records.push(ceiling("fma-f32", -5.0, "GFLOP/s"));
+    let mut counted = counters("forward");
+    counted["metrics"] = json!({"dram__throughput.pct": 1e308, "dram__bytes.sum": 0.0});
+    counted["launches"] = json!(0);
+    counted["binding"]["busy"] = json!(-3.5);
+    records.push(counted);
+    records
+}
+
+#[test]
+fn extremes_make_a_page_without_what_is_no_number() {
+    let html = page_of(&extremes(), "a.html");
+    stands_alone(&html);
+    lacks(&html, &["NaN", "=\"inf", "=\"-inf", ">inf", ">-inf"]);
+    page_of(&extremes(), "a.md");
+}
+
+#[test]
+fn plots_are_written_as_svg_and_png_and_linked() {
+    let folder = folder_of(&[(
+        "bench.jsonl",
+        &[bench("forward"), ceiling("copy", 3910.0, "GB/s")],
+    )]);
+    fs::create_dir(folder.path().join("pages")).unwrap();
+    let words = [
+        "report",
+        "bench.jsonl",
+        "-o",
+        "pages/a.md",
+        "--plots",
+        "my plots",
+    ];
+    let outcome = fourtap(folder.path(), words);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let plots = folder.path().join("my plots");
+    let expected = ["roofline-forward", "samples", "speed-forward"];
+    let expected: Vec<PathBuf> = expected
+        .iter()
+        .flat_map(|name| [format!("{name}.png").into(), format!("{name}.svg").into()])
+        .collect();
+    assert_eq!(names(&plots), expected);
+    for name in names(&plots) {
+        let bytes = fs::read(plots.join(&name)).unwrap();
+        if name.extension().is_some_and(|it| it == "png") {
+            assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "{name:?}");
+            let width = u32::from_be_bytes(bytes[16..20].try_into().unwrap());
+            assert_eq!(width, 2016, "{name:?}");
+        } else {
+            let text = String::from_utf8(bytes).unwrap();
+            has(&text, &["xmlns=\"http://www.w3.org/2000/svg\"", "<style>"]);
+            lacks(&text, &["var(--", "<script"]);
+        }
+    }
+    let markdown = fs::read_to_string(folder.path().join("pages/a.md")).unwrap();
+    has(&markdown, &["](../my%20plots/speed-forward.svg)"]);
+    // Again: nothing is replaced unless asked for.
+    let again = fourtap(
+        folder.path(),
+        [
+            "report",
+            "bench.jsonl",
+            "-o",
+            "b.html",
+            "--plots",
+            "my plots",
+        ],
+    );
+    fails("plots exist", &again, "expected no such file yet");
+    assert!(!folder.path().join("b.html").exists());
+}
+
+#[test]
+fn rows_of_markdown_tables_have_as_many_cells_as_their_heads() {
+    let mut records = vec![bench("forward"), bench("backward"), counters("forward")];
+    records.extend(probes());
+    records.extend(hostile());
+    let markdown = page_of(&records, "a.md");
+    let cells = |line: &str| {
+        line.replace("\\\\", "")
+            .replace("\\|", "")
+            .matches('|')
+            .count()
+    };
+    let mut tables = 0;
+    let mut expected = None;
+    for line in markdown.lines() {
+        match (line.starts_with('|'), expected) {
+            (true, None) => {
+                tables += 1;
+                expected = Some(cells(line));
+            }
+            (true, Some(count)) => assert_eq!(cells(line), count, "{line}"),
+            (false, _) => expected = None,
+        }
+    }
+    assert!(tables >= 8, "{tables} tables");
+}
+
+#[test]
+fn an_existing_page_is_replaced_only_if_asked_for() {
+    let folder = folder_of(&[("bench.jsonl", &[bench("forward")])]);
+    fs::write(folder.path().join("a.html"), "mine").unwrap();
+    let refused = fourtap(folder.path(), ["report", "bench.jsonl", "-o", "a.html"]);
+    fails(
+        "a page exists",
+        &refused,
+        "a.html: expected no such file yet",
+    );
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    assert_eq!(
+        fs::read_to_string(folder.path().join("a.html")).unwrap(),
+        "mine"
+    );
+    let (html, _) = page(folder.path(), &["bench.jsonl"], "a.html");
+    stands_alone(&html);
+    assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[test]
+fn runs_are_never_replaced() {
+    let folder = folder_of(&[("bench.html", &[bench("forward")])]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.html", "-o", "bench.html", "--force"],
+    );
+    fails(
+        "output is input",
+        &outcome,
+        "expected an output other than the input",
+    );
+}
+
+#[test]
+fn wrong_requests_are_refused_in_words() {
+    let folder = folder_of(&[("bench.jsonl", &[bench("forward")])]);
+    for output in ["a.pdf", "a", "html"] {
+        let outcome = fourtap(folder.path(), ["report", "bench.jsonl", "-o", output]);
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        has(
+            &outcome.stderr,
+            &["expected a name that ends in .html or .md", "hint: "],
+        );
+    }
+    fs::write(folder.path().join("empty.jsonl"), "").unwrap();
+    fs::write(folder.path().join("other.jsonl"), "{\"a\": 1}\n").unwrap();
+    for (run, expected) in [
+        ("missing.jsonl", "cannot be read"),
+        ("empty.jsonl", "expected records of fourtap, found none"),
+        ("other.jsonl", "an object of another kind"),
+    ] {
+        let outcome = fourtap(folder.path(), ["report", run, "-o", "a.html"]);
+        fails(run, &outcome, expected);
+    }
+    let nowhere = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "nowhere/a.html"],
+    );
+    fails("no folder", &nowhere, "make the folder first");
+    assert!(!folder.path().join("a.html").exists());
+}
+
+#[test]
+fn what_was_done_can_be_read_by_programs() {
+    let folder = folder_of(&[(
+        "bench.jsonl",
+        &[bench("forward"), ceiling("copy", 3910.0, "GB/s")],
+    )]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "a.html", "--json"],
+    );
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let done: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(done["command"], "report");
+    assert_eq!(
+        (&done["benchmarks"], &done["probes"]),
+        (&json!(1), &json!(1))
+    );
+    let size = fs::metadata(folder.path().join("a.html")).unwrap().len();
+    assert_eq!(done["output_bytes"], json!(size));
+    assert_eq!(done["warnings"], json!([]));
+}
+
+#[test]
+fn browsers_show_pages_without_complaint_at_every_width() {
+    let Some(program) = browser::find() else {
+        return;
+    };
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
+    fs::create_dir_all(&pictures).unwrap();
+    let mut slower = bench("forward");
+    slower["hot"] = timing(0.4);
+    let mut everything = vec![
+        bench("forward"),
+        bench("backward"),
+        counters("forward"),
+        counters("backward"),
+    ];
+    everything.extend(probes());
+    let folder = folder_of(&[
+        ("everything.jsonl", &everything),
+        ("after.jsonl", &[slower, bench("backward")]),
+        ("hostile.jsonl", &hostile()),
+        ("extremes.jsonl", &extremes()),
+    ]);
+    let gpu = committed("2026-11-15-h200");
+    let cpu = committed("2026-11-15-cpu-avx512-2cores");
+    let (gpu, cpu) = (gpu.to_str().unwrap(), cpu.to_str().unwrap());
+    let pages: [(&str, &[&str]); 6] = [
+        ("gpu", &[gpu]),
+        ("cpu", &[cpu]),
+        ("two", &["everything.jsonl", "after.jsonl"]),
+        ("everything", &["everything.jsonl"]),
+        ("hostile", &["hostile.jsonl"]),
+        ("extremes", &["extremes.jsonl"]),
+    ];
+    let mut browser = browser::Browser::start(&program);
+    for (name, runs) in pages {
+        let file = format!("{name}.html");
+        page(folder.path(), runs, &file);
+        fs::copy(folder.path().join(&file), pictures.join(&file)).unwrap();
+        for width in [1280, 390] {
+            for scheme in ["light", "dark"] {
+                let what = format!("{name}-{width}-{scheme}");
+                browser.open(&folder.path().join(&file), width, scheme);
+                let overflow =
+                    browser.evaluate("document.documentElement.scrollWidth - innerWidth");
+                assert!(
+                    overflow.as_f64().unwrap() <= 0.0,
+                    "{what}: {overflow} pixels too wide"
+                );
+                browser.screenshot(&pictures.join(format!("{what}.png")));
+                browser.expect_quiet(&what);
+            }
+        }
+        uses(&mut browser, name);
+    }
+}
+
+/// What a reader does with a page: walk through a chart by keyboard, search and sort a table.
+fn uses(browser: &mut browser::Browser, name: &str) {
+    let shown =
+        "[...document.querySelectorAll('svg.chart')].find((it) => it.getClientRects().length)";
+    browser.evaluate(&format!(
+        "{shown}.querySelector('.row').focus({{focusVisible: true}})"
+    ));
+    browser.press("ArrowDown");
+    let card = "document.getElementById('card')";
+    let text = browser.evaluate(&format!("{card}.hidden ? '' : {card}.textContent"));
+    assert!(!text.as_str().unwrap_or("").is_empty(), "{name}: no card");
+    browser.evaluate(
+        "var box = document.querySelector('.searchable'); var input = box.querySelector('input'); \
+         input.value = 'no such words'; input.dispatchEvent(new Event('input')); 0",
+    );
+    let left = "[...box.querySelectorAll('tbody tr')].filter((row) => !row.hidden).length";
+    assert_eq!(browser.evaluate(left), json!(0), "{name}");
+    browser.evaluate("input.value = ''; input.dispatchEvent(new Event('input')); 0");
+    browser.evaluate("box.querySelectorAll('thead button')[2].click(); 0");
+    let sorted = "(() => { const numbers = [...box.querySelectorAll('tbody tr')].map((row) => row.cells[2].dataset.sort) \
+                  .filter((it) => it !== undefined).map(Number); \
+                  return numbers.every((it, index) => index === 0 || numbers[index - 1] <= it); })()";
+    assert_eq!(browser.evaluate(sorted), json!(true), "{name}");
+    browser.expect_quiet(name);
+}
