@@ -202,8 +202,11 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         _ => legend.push((Shape::Second, "fourtap, other ways".to_string())),
     }
     if has_peers {
-        legend.push((Shape::BestPeer, "fastest peer".to_string()));
-        legend.push((Shape::Peer, "other peers".to_string()));
+        legend.push((
+            Shape::BestPeer,
+            "fastest peer, measured separately".to_string(),
+        ));
+        legend.push((Shape::Peer, "other peers, likewise".to_string()));
     }
     DotChart {
         axis: "times as fast as the ruler".to_string(),
@@ -258,12 +261,12 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
             "#±",
             "#cold ms",
             "#GB/s",
-            "#of the roof",
+            "#of roof",
             "roof",
             "#× ruler",
             "#error",
-            "#× best peer",
-            "best peer",
+            "#× peer",
+            "fastest peer",
         ],
     );
     table.searchable = true;

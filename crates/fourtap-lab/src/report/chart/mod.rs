@@ -10,7 +10,7 @@ mod strip;
 use serde::Serialize;
 
 pub use dots::{DotChart, DotRow, Mark, Shape};
-pub use drawing::{Drawing, Layout, escaped};
+pub use drawing::{Drawing, Layout, escaped, turns_text};
 pub use picture::png;
 pub use roofline::{Level, Point, Roof, RooflineChart};
 pub use strip::{StripChart, StripRow};
