@@ -73,6 +73,14 @@ fn add_pass(
             false => "Hot medians on a logarithmic axis, with their 95 % confidence intervals; to the left is faster."
                 .to_string(),
         };
+        let without = timed.iter().filter(|(it, _)| it.times_ruler().is_none());
+        match without.count() {
+            0 => {}
+            count if has_ruler => {
+                caption += &format!(" Only in the table: {count} without a ruler.");
+            }
+            _ => {}
+        }
         if has_peers {
             caption += &format!(
                 " Peers: measured separately, not in this run, {}.",
