@@ -66,11 +66,11 @@ fn add(blocks: &mut Vec<Block>, comparison: &Comparison, first: &Run, run: &Run,
         first.name(),
         percent(comparison.noise)
     );
-    let title = format!("{} against {}", run.name(), first.name());
+    let title = "How times changed";
     blocks.push(Block::Chart {
         chart: Chart::new(
             &format!("differences-{number}"),
-            &title,
+            title,
             &caption,
             |layout| chart.draw(layout),
         ),

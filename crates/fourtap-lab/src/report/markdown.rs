@@ -1,5 +1,7 @@
 //! Words that mean in Markdown what they say.
 
+use super::chart::turns_text;
+
 /// Text without anything that Markdown or HTML inside it would take for a sign; on one line, as cells of tables must be.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -21,7 +23,7 @@ pub fn escaped(text: &str) -> String {
                 escaped.push('_');
             }
             '_' => escaped += "\\_",
-            character if character.is_control() => escaped.push(' '),
+            character if character.is_control() || turns_text(character) => escaped.push(' '),
             character => escaped.push(character),
         }
         before = character;

@@ -174,4 +174,26 @@ fn render(name: &'static str, context: minijinja::Value) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_from_the_page_to_the_plots() {
+        let link = |page: &str, plots: &str| link_between(Path::new(page), Path::new(plots));
+        assert_eq!(link("a.md", "plots"), "plots");
+        assert_eq!(link("pages/a.md", "plots"), "../plots");
+        assert_eq!(link("a.md", "."), ".");
+        assert_eq!(link("/x/a.md", "/y/my plots"), "../y/my%20plots");
+    }
+
+    #[test]
+    fn a_page_can_be_made_of_records_in_memory() {
+        let record = r#"{"kind": "probe", "schema": 2, "version": "0", "unix_time": 0, "name": "copy",
+            "group": "ceiling", "what": "copies", "outcome": "works", "words": "it was seen to work",
+            "device": {"kind": "cpu", "model": "a processor", "threads": 2}}"#;
+        let run = Run::parse(Path::new("run.jsonl"), &record.replace('\n', " ")).unwrap();
+        let page = html(&[run]).unwrap();
+        assert!(page.contains("it was seen to work"), "{page}");
+        assert!(page.contains("1 probe"), "{page}");
+    }
+}

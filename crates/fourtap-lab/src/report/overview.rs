@@ -78,7 +78,7 @@ fn figures(run: &Run) -> Vec<Figure> {
         figures.extend(spread(
             peers,
             &format!("{pass} against the fastest peer"),
-            "results that have peers",
+            "with peers",
         ));
     }
     if run.benches.is_empty() && !run.probes.is_empty() {
@@ -107,12 +107,10 @@ fn spread(ratios: Vec<f64>, what: &str, of: &str) -> Option<Figure> {
     Some(Figure {
         number: format!("{}×", times(middle)),
         what: what.to_string(),
-        detail: format!(
-            "median of {} {of}; {} to {}",
-            ratios.len(),
-            times(low),
-            times(high)
-        ),
+        detail: match ratios.len() {
+            1 => "1 result".to_string(),
+            count => format!("median of {count} {of}; {} to {}", times(low), times(high)),
+        },
     })
 }
 

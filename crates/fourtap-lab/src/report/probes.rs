@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::number::{self, or_dash, percent};
 use super::page::{Block, Cell, Section, Table};
 use super::part::Part;
-use crate::record::{Outcome, ProbeRecord};
+use crate::record::{Outcome, ProbeRecord, Unit};
 use crate::units;
 
 /// Groups in the order shown, and what they are called.
@@ -54,17 +54,12 @@ fn table(title: &str, probes: &[&ProbeRecord]) -> Table {
         "outcome",
         "#measured",
         "#±",
-        "#others claim",
+        "~others claim",
         "~what was seen",
     ];
     let mut table = Table::new(title, &heads);
     for probe in probes {
-        let unit = probe.unit.map_or("", |unit| unit.name());
-        let with_unit = |rate: f64| {
-            format!("{} {unit}", number::rate(rate))
-                .trim_end()
-                .to_string()
-        };
+        let with_unit = |rate: f64| in_words(rate, probe.unit);
         let rate = probe.rate.filter(|_| probe.is_measured());
         let uncertainty = probe.timing.as_ref().map(|timing| timing.uncertainty());
         let mut name = Cell::words(&probe.name);
@@ -100,6 +95,16 @@ fn table(title: &str, probes: &[&ProbeRecord]) -> Table {
     table.without_empty_columns()
 }
 
+fn in_words(rate: f64, unit: Option<Unit>) -> String {
+    match unit {
+        Some(Unit::GigabytesASecond) => number::bandwidth(rate),
+        Some(Unit::GigaflopASecond) => number::operations(rate),
+        Some(Unit::GigaASecond) => format!("{} G/s", number::rate(rate)),
+        Some(Unit::Microseconds) => format!("{} µs", number::rate(rate)),
+        None => number::rate(rate),
+    }
+}
+
 fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Measured => "measured",
@@ -123,7 +128,8 @@ fn parameters(probe: &ProbeRecord) -> String {
                 (Value::String(words), _) => format!("{name}: {words}"),
                 (Value::Number(count), _) if name.ends_with("bytes") && count.is_u64() => {
                     let bytes = units::bytes(count.as_u64().unwrap_or(0));
-                    format!("{}: {bytes}", name.trim_end_matches("bytes").trim_end())
+                    let what = name.trim_end_matches("bytes").trim_end();
+                    format!("{}: {bytes}", if what.is_empty() { "size" } else { what })
                 }
                 (_, Some(number)) if number.fract() == 0.0 => {
                     format!("{name}: {}", number::grouped(number))

@@ -1,7 +1,7 @@
 //! What the device would allow, and what was reached.
 
 use super::chart::{Chart, Level, Point, Roof, RooflineChart};
-use super::number::{self, counted, milliseconds, percent, rate};
+use super::number::{self, milliseconds, percent, rate};
 use super::page::{Block, Cell, Section, Table};
 use super::part::Part;
 use crate::cli::Direction;

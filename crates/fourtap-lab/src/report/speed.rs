@@ -73,6 +73,14 @@ fn add_pass(
             false => "Hot medians on a logarithmic axis, with their 95 % confidence intervals; to the left is faster."
                 .to_string(),
         };
+        let without = timed.iter().filter(|(it, _)| it.times_ruler().is_none());
+        match without.count() {
+            0 => {}
+            count if has_ruler => {
+                caption += &format!(" Only in the table: {count} without a ruler.");
+            }
+            _ => {}
+        }
         if has_peers {
             caption += &format!(
                 " Peers: measured separately, not in this run, {}.",
@@ -202,8 +210,11 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         _ => legend.push((Shape::Second, "fourtap, other ways".to_string())),
     }
     if has_peers {
-        legend.push((Shape::BestPeer, "fastest peer".to_string()));
-        legend.push((Shape::Peer, "other peers".to_string()));
+        legend.push((
+            Shape::BestPeer,
+            "fastest peer, measured separately".to_string(),
+        ));
+        legend.push((Shape::Peer, "other peers, likewise".to_string()));
     }
     DotChart {
         axis: "times as fast as the ruler".to_string(),
@@ -258,12 +269,12 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
             "#±",
             "#cold ms",
             "#GB/s",
-            "#of the roof",
+            "#of roof",
             "roof",
             "#× ruler",
             "#error",
-            "#× best peer",
-            "best peer",
+            "#× peer",
+            "fastest peer",
         ],
     );
     table.searchable = true;

@@ -141,11 +141,12 @@ impl DotChart {
         let top = legend_height + 58.0;
         let groups = self.group_starts().filter(|starts| *starts).count() as f64;
         let bottom = top + groups * places.group + self.rows.len() as f64 * places.row + 6.0;
-        let mut drawing = Drawing::new(layout.width(), bottom + 30.0);
+        let mut drawing = Drawing::new(layout.width(), bottom + 36.0);
 
         for ((shape, words), (x, y)) in self.legend.iter().zip(legend) {
             shape.draw(&mut drawing, (x, y));
-            drawing.text("legend", (x + 12.0, y + 4.0), Anchor::Start, words);
+            let words = fitting(words, layout.width() - x - 12.0, 12.0);
+            drawing.text("legend", (x + 12.0, y + 4.0), Anchor::Start, &words);
         }
         self.draw_axis(&mut drawing, &scale, &places, (top, bottom));
         let mut y = top;
@@ -193,11 +194,8 @@ impl DotChart {
         };
         if let Some(x) = scale.at(*number) {
             drawing.line("reference", (x, top - 6.0), (x, bottom));
-            let (anchor, x) = match x > (from + to) / 2.0 {
-                true => (Anchor::End, x - 4.0),
-                false => (Anchor::Start, x + 4.0),
-            };
-            drawing.text("reference-name", (x, bottom + 28.0), anchor, name);
+            let x = x.clamp(from + 30.0, to - 30.0);
+            drawing.text("reference-name", (x, bottom + 31.0), Anchor::Middle, name);
         }
     }
 
@@ -245,34 +243,42 @@ impl DotChart {
                 drawing.text("value", (*place, text_y), Anchor::End, value);
             }
             drawing.line("track", (from, mark_y), (to, mark_y));
+            self.draw_stem(drawing, row, scale, mark_y);
             for mark in &row.marks {
                 let Some(x) = scale.at(mark.at) else { continue };
                 drawing.described("mark", &mark.words, |drawing| {
-                    self.draw_mark(drawing, mark, scale, (x, mark_y));
+                    draw_mark(drawing, mark, scale, (x, mark_y));
                 });
             }
         });
     }
 
-    fn draw_mark(&self, drawing: &mut Drawing, mark: &Mark, scale: &LogScale, (x, y): (f64, f64)) {
-        if mark.shape == Shape::Ours {
-            let reference = self.reference.as_ref();
-            if let Some(start) = reference.and_then(|(number, _)| scale.at(*number)) {
-                drawing.line("stem", (start, y), (x, y));
-            }
+    /// From the reference to what this project does, below all marks.
+    fn draw_stem(&self, drawing: &mut Drawing, row: &DotRow, scale: &LogScale, y: f64) {
+        let ours = row.marks.iter().find(|mark| mark.shape == Shape::Ours);
+        let start = self
+            .reference
+            .as_ref()
+            .and_then(|(number, _)| scale.at(*number));
+        let end = ours.and_then(|mark| scale.at(mark.at));
+        if let (Some(start), Some(end)) = (start, end) {
+            drawing.line("stem", (start, y), (end, y));
         }
-        if let Some((low, high)) = mark.interval
-            && let (Some(low), Some(high)) = (scale.at(low), scale.at(high))
-            // Shorter than the mark is wide, it would only blur it.
-            && (high - low).abs() > 6.0
-        {
-            drawing.line("whisker", (low, y), (high, y));
-            for end in [low, high] {
-                drawing.line("whisker", (end, y - 4.0), (end, y + 4.0));
-            }
-        }
-        mark.shape.draw(drawing, (x, y));
     }
+}
+
+fn draw_mark(drawing: &mut Drawing, mark: &Mark, scale: &LogScale, (x, y): (f64, f64)) {
+    if let Some((low, high)) = mark.interval
+        && let (Some(low), Some(high)) = (scale.at(low), scale.at(high))
+        // Shorter than the mark is wide, it would only blur it.
+        && (high - low).abs() > 6.0
+    {
+        drawing.line("whisker", (low, y), (high, y));
+        for end in [low, high] {
+            drawing.line("whisker", (end, y - 4.0), (end, y + 4.0));
+        }
+    }
+    mark.shape.draw(drawing, (x, y));
 }
 
 #[cfg(test)]

@@ -176,11 +176,18 @@ pub fn escaped(text: &str) -> String {
             '\'' => escaped += "&#39;",
             '\n' => escaped.push('\n'),
             '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
-            character if character.is_control() => escaped.push('\u{fffd}'),
+            character if character.is_control() || turns_text(character) => {
+                escaped.push('\u{fffd}');
+            }
             character => escaped.push(character),
         }
     }
     escaped
+}
+
+/// Whether a character changes the direction of all that follows, which could make words say something else.
+pub fn turns_text(character: char) -> bool {
+    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// As much of `text` as fits `width` at this size of letters. The end of a long name tells more than its beginning.
@@ -221,8 +228,8 @@ mod tests {
     #[test]
     fn hostile_words_stay_words() {
         assert_eq!(
-            escaped("</title><img onerror='x'>\u{0}\u{1b}&\""),
-            "&lt;/title&gt;&lt;img onerror=&#39;x&#39;&gt;\u{fffd}\u{fffd}&amp;&quot;"
+            escaped("</title><img onerror='x'>\u{0}\u{1b}\u{202e}&\""),
+            "&lt;/title&gt;&lt;img onerror=&#39;x&#39;&gt;\u{fffd}\u{fffd}\u{fffd}&amp;&quot;"
         );
     }
 

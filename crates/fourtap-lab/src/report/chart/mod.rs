@@ -10,7 +10,7 @@ mod strip;
 use serde::Serialize;
 
 pub use dots::{DotChart, DotRow, Mark, Shape};
-pub use drawing::{Drawing, Layout, escaped};
+pub use drawing::{Drawing, Layout, escaped, turns_text};
 pub use picture::png;
 pub use roofline::{Level, Point, Roof, RooflineChart};
 pub use strip::{StripChart, StripRow};
@@ -75,6 +75,8 @@ fn style_alone() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -83,15 +85,22 @@ mod tests {
     }
 
     #[test]
-    fn words_in_daylight_can_be_read() {
-        let of = |wanted: &str| {
-            let found = COLOURS.iter().find(|(name, _)| *name == wanted).unwrap();
-            luminance(found.1)
-        };
-        for ink in ["--ink", "--muted", "--accent", "--peer"] {
-            for paper in ["--paper", "--raised"] {
-                let contrast = (of(paper) + 0.05) / (of(ink) + 0.05);
-                assert!(contrast >= 4.5, "{ink} on {paper}: {contrast}");
+    fn words_can_be_read_by_day_and_by_night() {
+        let day: BTreeMap<&str, &str> = COLOURS.into_iter().collect();
+        let style = include_str!("../../../templates/style.css");
+        let night: BTreeMap<&str, &str> = style
+            .split([';', '{', '}'])
+            .filter_map(|declaration| declaration.trim().split_once(": "))
+            .filter(|(name, colour)| name.starts_with("--") && colour.starts_with('#'))
+            .collect();
+        assert!(night.keys().eq(day.keys()), "{night:?}");
+        for colours in [day, night] {
+            for ink in ["--ink", "--muted", "--accent", "--peer"] {
+                for paper in ["--paper", "--raised"] {
+                    let [a, b] = [ink, paper].map(|name| luminance(colours[name]));
+                    let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                    assert!(contrast >= 4.5, "{ink} on {paper}: {contrast}");
+                }
             }
         }
     }

@@ -94,15 +94,14 @@ impl Roof {
         }
     }
 
-    fn words(&self) -> String {
-        match self.level {
-            Some(level) => format!(
-                "{} {} · {}",
-                level.name(),
-                number::bandwidth(self.rate),
-                self.probe
-            ),
-            None => format!("{} · {}", number::operations(self.rate), self.probe),
+    fn words(&self, layout: Layout) -> String {
+        let words = match self.level {
+            Some(level) => format!("{} {}", level.name(), number::bandwidth(self.rate)),
+            None => number::operations(self.rate),
+        };
+        match (layout, self.level) {
+            (Layout::Narrow, Some(_)) => words,
+            _ => format!("{words} · {}", self.probe),
         }
     }
 }
@@ -121,13 +120,17 @@ impl RooflineChart {
         let flat = || self.roofs.iter().filter(|roof| roof.level.is_none());
         let steep = || self.roofs.iter().filter(|roof| roof.level.is_some());
         let across = self.points.iter().map(|point| point.intensity);
-        // Where the lowest bandwidth meets the lowest flat roof, if one is there: else the plot has no corner.
-        let corner = flat()
-            .map(|roof| roof.rate)
-            .reduce(f64::min)
-            .zip(steep().map(|roof| roof.rate).reduce(f64::min))
+        // So far that every flat roof has a beginning, and the lowest meets the lowest bandwidth.
+        let least = |rates: &mut dyn Iterator<Item = f64>| rates.reduce(f64::min);
+        let most = |rates: &mut dyn Iterator<Item = f64>| rates.reduce(f64::max);
+        let corner = least(&mut flat().map(|roof| roof.rate))
+            .zip(least(&mut steep().map(|roof| roof.rate)))
             .map(|(operations, bytes)| operations / bytes);
-        let x_scale = LogScale::around(across.clone().chain(corner), left, right);
+        let beginning = most(&mut flat().map(|roof| roof.rate))
+            .zip(most(&mut steep().map(|roof| roof.rate)))
+            .map(|(operations, bytes)| 2.5 * operations / bytes);
+        let shown = across.clone().chain(corner).chain(beginning);
+        let x_scale = LogScale::around(shown, left, right);
         let up = self.points.iter().map(|point| point.speed);
         let lowest = across.fold(f64::INFINITY, f64::min);
         let roofs = flat().map(|roof| roof.rate);
@@ -147,11 +150,12 @@ impl RooflineChart {
             drawing.text("legend", (x + 12.0, y + 4.0), Anchor::Start, words);
         }
         let ends = Ends {
-            bytes: steep().map(|roof| roof.rate.log10()).reduce(f64::max),
-            operations: flat().map(|roof| roof.rate.log10()).reduce(f64::max),
+            bytes: most(&mut steep().map(|roof| roof.rate.log10())),
+            operations: most(&mut flat().map(|roof| roof.rate.log10())),
         };
         for roof in &self.roofs {
-            draw_roof(&mut drawing, roof, &x_scale, &y_scale, &ends);
+            let words = roof.words(layout);
+            draw_roof(&mut drawing, roof, &words, (&x_scale, &y_scale), &ends);
         }
         // What is suspicious lies on top.
         let (plain, strange): (Vec<_>, Vec<_>) =
@@ -208,9 +212,10 @@ fn draw_axes(
     for tick in y_scale.ticks(48.0) {
         let Some(y) = y_scale.at(tick) else { continue };
         drawing.line("grid", (left, y), (right, y));
-        let words = match tick >= 1e3 {
-            true => format!("{} T", number::tick(tick / 1e3)),
-            false => format!("{} G", number::tick(tick)),
+        let words = match tick {
+            tick if tick >= 1e6 => format!("{} P", number::tick(tick / 1e6)),
+            tick if tick >= 1e3 => format!("{} T", number::tick(tick / 1e3)),
+            tick => format!("{} G", number::tick(tick)),
         };
         drawing.text("tick", (left - 8.0, y + 4.0), Anchor::End, &words);
     }
@@ -228,15 +233,14 @@ struct Ends {
 fn draw_roof(
     drawing: &mut Drawing,
     roof: &Roof,
-    x_scale: &LogScale,
-    y_scale: &LogScale,
+    words: &str,
+    (x_scale, y_scale): (&LogScale, &LogScale),
     ends: &Ends,
 ) {
     let rate = roof.rate.log10();
     if !rate.is_finite() {
         return;
     }
-    let words = roof.words();
     let (x_low, x_high) = x_scale.range();
     let (y_low, y_high) = y_scale.range();
     let Some(level) = roof.level else {
@@ -247,7 +251,7 @@ fn draw_roof(
             y_scale.at_log(rate),
         );
         drawing.line("roof flat", (left, y), (right, y));
-        drawing.text("roof-name", (right, y - 6.0), Anchor::End, &words);
+        drawing.text("roof-name", (right, y - 6.0), Anchor::End, words);
         return;
     };
     // speed = rate * intensity is a straight line between logarithms; cut to what the axes show.
@@ -261,12 +265,18 @@ fn draw_roof(
     let class = format!("roof {}", level.class());
     drawing.line(&class, from, to);
     let angle = (from.1 - to.1).atan2(to.0 - from.0);
-    let (back, above) = (8.0, 6.0);
+    // Away from the name of the flat roof it ends at.
+    let back = if end < x_high && highest < y_high {
+        26.0
+    } else {
+        8.0
+    };
+    let above = 6.0;
     let end = (
         to.0 - back * angle.cos() - above * angle.sin(),
         to.1 + back * angle.sin() - above * angle.cos(),
     );
-    drawing.slanted_text("roof-name", end, angle.to_degrees(), &words);
+    drawing.slanted_text("roof-name", end, angle.to_degrees(), words);
 }
 
 #[cfg(test)]
