@@ -112,6 +112,9 @@ __device__ __forceinline__ void store_box(u32 source, const TensorMap *map, int 
                  : "memory");
 }
 
+// Lets the copy engine see what is in shared memory by now.
+__device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Until shared memory has been read for all but so many of the groups this thread committed.

@@ -39,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(32)
     for (u32 number = 0; number < count; number++) {
         const u32 stage = number % STAGES;
         wait_for_phase(barriers + stage * 8, number / STAGES % 2);
+        publish_shared();
         store_box(shared + stage * (CHUNK * PIECE), &target, channel, pixel_of(number), head);
         commit_stores();
         // The chunk before this one has left its place.

@@ -51,19 +51,31 @@ pub fn isolated(
 /// What became of a process.
 #[derive(Debug)]
 struct Ended {
-    /// None if it had to be killed.
-    status: Option<ExitStatus>,
+    by: End,
     stdout: String,
     stderr: String,
+}
+
+#[derive(Debug)]
+enum End {
+    Itself(ExitStatus),
+    Killed,
+    /// It was killed and is still there, as one that waits for a broken device may be.
+    Never,
 }
 
 impl Ended {
     /// How it ended, if not as it should.
     fn trouble(&self, limit: Duration) -> Option<(Outcome, String)> {
-        let Some(status) = self.status else {
-            let seconds = limit.as_secs_f64();
-            let words = format!("it did not end within {seconds} s and was killed");
-            return Some((Outcome::Hung, words));
+        let seconds = limit.as_secs_f64();
+        let hung = format!("it did not end within {seconds} s and was killed");
+        let status = match self.by {
+            End::Itself(status) => status,
+            End::Killed => return Some((Outcome::Hung, hung)),
+            End::Never => {
+                let words = format!("{hung}, but its process is still there");
+                return Some((Outcome::Hung, words));
+            }
         };
         if let Some(signal) = signal(status) {
             let words = format!("its process was ended by {}", in_words(signal));
@@ -92,21 +104,27 @@ fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     let mut watched = Watched(child);
     let stdout = watched.0.stdout.take().map(reader);
     let stderr = watched.0.stderr.take().map(reader);
-    let status = watched.wait(limit)?;
-    if status.is_none() {
-        // It may have ended just now: then there is nobody to kill.
-        let _ = watched.0.kill();
-        if watched.wait(GOING)?.is_none() {
-            // Whoever reads from it would wait as long.
-            return Ok(Ended {
-                status,
-                stdout: String::new(),
-                stderr: String::new(),
-            });
+    let by = match watched.wait(limit)? {
+        Some(status) => End::Itself(status),
+        None => {
+            // It may have ended just now: then there is nobody to kill.
+            let _ = watched.0.kill();
+            match watched.wait(GOING)? {
+                Some(_) => End::Killed,
+                None => End::Never,
+            }
         }
+    };
+    if matches!(by, End::Never) {
+        // Whoever reads from it would wait as long.
+        return Ok(Ended {
+            by,
+            stdout: String::new(),
+            stderr: String::new(),
+        });
     }
     Ok(Ended {
-        status,
+        by,
         stdout: text(stdout),
         stderr: text(stderr),
     })

@@ -35,6 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
     pub const ALL: [Kind; 3] = [Kind::F32, Kind::FourF32, Kind::EightF16];
 
     fn name(self) -> &'static str {
@@ -63,6 +64,7 @@ impl Kind {
         numbers * lanes * self.number_bytes()
     }
 
+    /// Its kernel.
     pub fn source(self) -> Source {
         let text = include_str!("../../../kernels/probe/atomic.cu");
         let number = Kind::ALL.iter().position(|&kind| kind == self);

@@ -54,6 +54,7 @@ pub fn probes() -> Vec<Probe> {
     probes
 }
 
+/// Its kernel.
 pub fn source() -> Source {
     let text = include_str!("../../../kernels/probe/cluster.cu");
     Source::new("probe_cluster", text, &[]).for_hopper()

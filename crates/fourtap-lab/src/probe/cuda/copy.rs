@@ -17,6 +17,7 @@ const THREADS: u32 = 256;
 const VECTORS: u32 = 2;
 const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
 
+/// What it is about.
 pub fn subject() -> Subject {
     Subject::ceiling(
         "copy",
@@ -24,11 +25,13 @@ pub fn subject() -> Subject {
     )
 }
 
+/// Its kernel.
 pub fn source() -> Source {
     let text = include_str!("../../../kernels/probe/copy.cu");
     Source::new("probe_copy", text, &[])
 }
 
+/// How fast that is, after it was seen to be right.
 pub fn measure(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
     let context = stand.cuda().context();
     let bytes = large_bytes(stand)? / PIECE_BYTES * PIECE_BYTES;

@@ -19,11 +19,13 @@ const CHECKED_ROUNDS: u32 = 3;
 const TIMED_ROUNDS: u32 = 256;
 const PATTERN: Pattern = Pattern { seed: 0x0400_0000 };
 
+/// Its kernel.
 pub fn source() -> Source {
     let text = include_str!("../../../kernels/probe/dsmem.cu");
     Source::new("probe_dsmem", text, &[]).for_hopper()
 }
 
+/// What it is about.
 pub fn subject(blocks: u32) -> Subject {
     Subject::ceiling(
         format!("dsmem-read-{blocks}"),
@@ -41,6 +43,7 @@ fn sum(blocks: u32, thread: u32, rounds: u32) -> u32 {
     })
 }
 
+/// How fast that is, after it was seen to be right.
 pub fn measure(stand: &Stand<'_>, subject: &Subject, blocks: u32) -> Result<ProbeRecord> {
     if let Some(reason) = cluster::missing(stand) {
         return Ok(subject.unavailable(stand, &reason));

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
 use crate::target::dotted;
 
+/// What it is about.
 pub fn subject() -> Subject {
     Subject::new(
         "device",
@@ -17,6 +18,7 @@ pub fn subject() -> Subject {
     )
 }
 
+/// What they say.
 pub fn read(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
     let facts = stand.facts();
     let (clock, memory_clock) = (facts.core_clock_khz, facts.memory_clock_khz);

@@ -27,8 +27,10 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
     pub const ALL: [Kind; 2] = [Kind::F32, Kind::TwoF16];
 
+    /// What it is about.
     pub fn subject(self) -> Subject {
         match self {
             Kind::F32 => Subject::ceiling("fma-f32", "fused multiply-adds of f32 from registers"),
@@ -39,6 +41,7 @@ impl Kind {
         }
     }
 
+    /// Its kernel.
     pub fn source(self) -> Source {
         let text = include_str!("../../../kernels/probe/fma.cu");
         let half = self == Kind::TwoF16;
@@ -91,6 +94,7 @@ impl Kind {
         if self == Kind::TwoF16 { 2 } else { 1 }
     }
 
+    /// How fast that is, after it was seen to be right.
     pub fn measure(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
         let kernel = self.source().load(stand.cuda())?;
         let grid = Grid {

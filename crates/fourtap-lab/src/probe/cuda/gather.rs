@@ -7,6 +7,7 @@ use super::sums::Sums;
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
+/// Loads in flight a thread.
 pub const LOADS: u32 = 8;
 const CHECKED_ROUNDS: u32 = 5;
 const PATTERN: Pattern = Pattern { seed: 0x0300_0000 };
@@ -75,6 +76,7 @@ pub const ALL: [Gather; 6] = [
 ];
 
 impl Gather {
+    /// What it is about.
     pub fn subject(&self) -> Subject {
         Subject::ceiling(self.name, self.what)
     }
@@ -88,6 +90,7 @@ impl Gather {
         self.bytes / (self.lanes * PIECE_BYTES as u32)
     }
 
+    /// Its kernel.
     pub fn source(&self) -> Source {
         let (threads, blocks) = self.block();
         let text = include_str!("../../../kernels/probe/gather.cu");
@@ -114,6 +117,7 @@ impl Gather {
         })
     }
 
+    /// How fast that is, after it was seen to be right.
     pub fn measure(&self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
         let kernel = self.source().load(stand.cuda())?;
         let grid = Grid {

@@ -19,6 +19,7 @@ const INVALID_CLUSTER_SIZE: i32 = 912;
 /// A kernel of the lab's own, before it is compiled.
 #[derive(Clone, Debug)]
 pub struct Source {
+    /// The kernel's name in the code.
     pub entry: &'static str,
     text: &'static str,
     defines: Vec<(&'static str, u32)>,
@@ -80,6 +81,7 @@ pub struct Loaded {
 /// How many of what a launch has.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
+    /// Blocks of the launch.
     pub blocks: u32,
     /// Threads a block.
     pub threads: u32,

@@ -16,11 +16,13 @@ const COUNTED: u32 = 100;
 
 const ADDRESS_OF_NOTHING: u64 = 0;
 
+/// Its kernel.
 pub fn source() -> Source {
     let text = include_str!("../../../kernels/probe/launch.cu");
     Source::new("probe_launch", text, &[])
 }
 
+/// Launching one after another.
 pub fn stream_subject() -> Subject {
     Subject::ceiling(
         "launch-latency",
@@ -28,6 +30,7 @@ pub fn stream_subject() -> Subject {
     )
 }
 
+/// Launching many as a graph.
 pub fn graph_subject() -> Subject {
     Subject::ceiling(
         "launch-latency-graph",

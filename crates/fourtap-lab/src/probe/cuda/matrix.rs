@@ -33,8 +33,10 @@ struct Shape {
 }
 
 impl Kind {
+    /// All of them.
     pub const ALL: [Kind; 2] = [Kind::Mma, Kind::Wgmma];
 
+    /// What it is about.
     pub fn subject(self) -> Subject {
         match self {
             Kind::Mma => Subject::ceiling(
@@ -48,6 +50,7 @@ impl Kind {
         }
     }
 
+    /// Its kernel.
     pub fn source(self) -> Source {
         match self {
             Kind::Mma => {
@@ -92,6 +95,7 @@ impl Kind {
         })
     }
 
+    /// How fast that is, after it was seen to be right.
     pub fn measure(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
         if let Some(reason) = self.missing(stand) {
             return Ok(subject.unavailable(stand, &reason));

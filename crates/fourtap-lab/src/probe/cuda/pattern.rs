@@ -61,6 +61,7 @@ impl Pattern {
     }
 }
 
+/// The kernel that fills a buffer.
 pub fn fill_source() -> Source {
     let text = include_str!("../../../kernels/probe/fill.cu");
     Source::new("probe_fill", text, &[])

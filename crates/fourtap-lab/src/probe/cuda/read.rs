@@ -17,11 +17,13 @@ const PATTERN: Pattern = Pattern { seed: 0x0200_0000 };
 /// The second-level cache keeps this share of itself whatever half of it a line belongs in.
 const SHARE_OF_L2: u64 = 4;
 
+/// Its kernel.
 pub fn source() -> Source {
     let text = include_str!("../../../kernels/probe/read.cu");
     Source::new("probe_read", text, &[])
 }
 
+/// Reading device memory.
 pub fn dram_subject() -> Subject {
     Subject::ceiling(
         "dram-read",
@@ -29,6 +31,7 @@ pub fn dram_subject() -> Subject {
     )
 }
 
+/// Reading the second-level cache.
 pub fn l2_subject() -> Subject {
     Subject::ceiling(
         "l2-read",

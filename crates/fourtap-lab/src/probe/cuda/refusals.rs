@@ -92,6 +92,7 @@ fn legal(address: u64) -> Tiled {
     packed(address, &[32, 100, 100], &[32, 2, 2])
 }
 
+/// All refusals, as records of one probe.
 pub fn probe() -> Probe {
     let subject = Subject::new(
         "tma-refused",

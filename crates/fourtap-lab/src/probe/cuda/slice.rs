@@ -33,6 +33,7 @@ pub enum Method {
 }
 
 impl Method {
+    /// All of them.
     pub const ALL: [Method; 3] = [Method::Cooperative, Method::CpAsync, Method::Bulk];
 
     fn name(self) -> &'static str {
@@ -51,6 +52,7 @@ impl Method {
         }
     }
 
+    /// Its kernel.
     pub fn source(self) -> Source {
         let text = include_str!("../../../kernels/probe/slice.cu");
         let source = Source::new("probe_slice", text, &[("METHOD", self as u32)]);
@@ -123,6 +125,7 @@ impl Method {
     }
 }
 
+/// All of them.
 pub fn probes() -> Vec<Probe> {
     let one = |method: Method| {
         let what = format!("slices of 8 of 32 channels, {}", method.in_words());

@@ -37,13 +37,16 @@ impl Stand<'_> {
 /// What a probe is about.
 #[derive(Clone, Debug)]
 pub struct Subject {
+    /// As typed and recorded.
     pub name: String,
+    /// What belongs together in a table.
     pub group: &'static str,
     /// In a sentence.
     pub what: String,
 }
 
 impl Subject {
+    /// One of any group.
     pub fn new(name: impl Into<String>, group: &'static str, what: impl Into<String>) -> Self {
         Subject {
             name: name.into(),

@@ -15,6 +15,7 @@ const COMPARED_AGAIN: u32 = 32;
 /// A launch whose threads leave a number each.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums<'a> {
+    /// What it is about.
     pub subject: &'a Subject,
     /// Of the whole launch.
     pub threads: u32,

@@ -50,6 +50,7 @@ enum Home {
 }
 
 impl Method {
+    /// All of them.
     pub const ALL: [Method; 3] = [Method::Plain, Method::CpAsync, Method::Tma];
 
     fn name(self) -> &'static str {
@@ -75,6 +76,7 @@ impl Method {
 }
 
 impl Channel {
+    /// All of them.
     pub const ALL: [Channel; 2] = [Channel::F16, Channel::F32];
 
     fn element(self) -> TensorElement {
@@ -116,6 +118,7 @@ pub fn probes() -> Vec<Probe> {
     probes
 }
 
+/// Its kernel.
 pub fn source(method: Method, channel: Channel) -> Source {
     let text = include_str!("../../../kernels/probe/tile.cu");
     let source = Source::new(

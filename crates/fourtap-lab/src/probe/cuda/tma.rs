@@ -22,11 +22,13 @@ const BARRIER_BYTES: u32 = 8;
 /// Of boxes, each of these in every dimension at once, and random ones.
 const RANDOM_BOXES: u32 = 60;
 
+/// Its kernel.
 pub fn source(rank: u32) -> Source {
     let text = include_str!("../../../kernels/probe/tma.cu");
     Source::new("probe_tma", text, &[("RANK", rank)]).for_hopper()
 }
 
+/// All of them.
 pub fn probes() -> Vec<Probe> {
     let one = |rank: u32| {
         let what = format!("load boxes of a {rank}-D tensor, some partly outside");
