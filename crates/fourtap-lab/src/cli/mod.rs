@@ -193,7 +193,7 @@ pub struct BenchArgs {
     /// Go on with --json FILE after an interruption: what this version has measured is not repeated
     #[arg(long)]
     pub resume: bool,
-    /// Also write a page about the results, with charts
+    /// Also write a page about the results, with charts; a page there is replaced, another file is not
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// Half a minute at most: three workloads, one image, f32, bf16 and f16

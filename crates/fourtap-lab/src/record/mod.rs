@@ -11,12 +11,10 @@ mod upgrade;
 
 use serde::{Deserialize, Serialize};
 
-pub use bench::{
-    BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts, benchmark_name,
-};
+pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, benchmark_name};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
-pub use origin::{Origin, VERSION, unix_time};
+pub use origin::{Origin, VERSION};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use run::Run;
 pub use timing::Timing;

@@ -16,6 +16,8 @@ mod probes;
 mod roofline;
 mod speed;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use minijinja::syntax::SyntaxConfig;
@@ -23,6 +25,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
 
 use crate::error::{Error, Result};
+use crate::output::Destination;
 use crate::record::{Run, VERSION};
 use page::{Block, Page};
 
@@ -59,6 +62,21 @@ impl Plot {
 pub struct Report {
     page: Page,
 }
+
+/// Where to write a page, which may replace one written before but nothing else.
+pub fn destination(file: &Path) -> Result<Destination> {
+    Destination::new(file, file.parent().unwrap_or(file), is_page(file))
+}
+
+/// Whether a file is a page written here before.
+fn is_page(file: &Path) -> bool {
+    let mut beginning = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(4096).read_to_end(&mut beginning));
+    read.is_ok() && String::from_utf8_lossy(&beginning).contains(GENERATOR)
+}
+
+/// What every page says of itself.
+const GENERATOR: &str = r#"<meta name="generator" content="fourtap "#;
 
 /// A report as one HTML file that needs no other.
 pub fn html(runs: &[Run]) -> Result<String> {

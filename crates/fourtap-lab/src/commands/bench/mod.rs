@@ -22,9 +22,11 @@ use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::generate;
 use crate::machine;
+use crate::output::Destination;
 use crate::record::{
     BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemSizes, Run, benchmark_name,
 };
+use crate::report;
 use crate::roof::{Ceilings, Least, is_suspicious};
 use crate::selection::{self, Benchmark, Subject};
 use crate::sink::{Sink, Torn};
@@ -54,6 +56,11 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         true => already_done(arguments)?,
         false => Vec::new(),
     };
+    let page = arguments
+        .report
+        .as_deref()
+        .map(report::destination)
+        .transpose()?;
     let torn = match arguments.resume {
         true => Torn::Remove,
         false => Torn::Refuse,
@@ -97,7 +104,7 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         bench.subject(subject, &benchmarks)?;
     }
     bench.bar.finish_and_clear();
-    bench.conclude(arguments)
+    bench.conclude(arguments, page)
 }
 
 /// The benchmarks of each subject that `--filter` leaves.
@@ -414,7 +421,7 @@ impl Bench {
     }
 
     /// Shows what was found, and says what to think of it.
-    fn conclude(self, arguments: &BenchArgs) -> Result<ExitCode> {
+    fn conclude(self, arguments: &BenchArgs, page: Option<Destination>) -> Result<ExitCode> {
         let timed = self.records.iter().any(|record| record.hot.is_some());
         if !matches!(self.sink, Sink::Stdout) && timed {
             print(match &self.place {
@@ -424,6 +431,16 @@ impl Bench {
         }
         for doubt in doubts(&self.records, arguments.quick) {
             note(&format!("note: {doubt}"));
+        }
+        if let (Some(page), Some(file)) = (page, &arguments.report) {
+            let run = Run {
+                path: arguments.json.clone().unwrap_or_else(|| "bench".into()),
+                benches: self.records,
+                probes: self.place.ceilings().to_vec(),
+                ..Run::default()
+            };
+            page.write_bytes(report::html(&[run])?.as_bytes())?;
+            note(&format!("wrote {}", file.display()));
         }
         Ok(self.failed.unwrap_or(ExitCode::SUCCESS))
     }
