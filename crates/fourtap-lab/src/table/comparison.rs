@@ -3,7 +3,7 @@
 use comfy_table::Table;
 
 use super::{align_right, milliseconds, shortened, with_header};
-use crate::comparison::{Comparison, Row, Verdict};
+use crate::comparison::{Comparison, Row, SAME_WITHIN, Verdict};
 
 /// Letters of a benchmark's name that fit a table of 100 columns.
 const NAME_WIDTH: usize = 41;
@@ -41,7 +41,8 @@ pub fn comparison(comparison: &Comparison, all: bool) -> String {
     }
     let hidden = comparison.rows.len() - shown.len();
     if hidden > 0 {
-        text += &format!("Not shown: {hidden} that are the same within 3 %; --all shows them.\n");
+        let within = 100.0 * SAME_WITHIN;
+        text += &format!("Not shown: {hidden} the same within {within} %; --all shows them.\n");
     }
     text
 }

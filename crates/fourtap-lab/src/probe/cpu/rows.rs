@@ -1,6 +1,9 @@
 //! Rows of 128 bytes, as a head of 32 channels in f32 has them, and adding them up.
 
 use fourtap::cpu::Simd;
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::SliceRandom;
 
 use super::allocated;
 use super::vector::{self, Loop, Vector};
@@ -8,14 +11,14 @@ use crate::error::Result;
 
 const CHANNELS: usize = 32;
 
-/// Vectors added up side by side, so that none waits for the one before.
-const SUMS: usize = 8;
+/// Vectors added up side by side, at most.
+const MOST_SUMS: usize = 16;
 
-/// Rows whose places are worked out together.
-const TOGETHER: usize = 16;
+/// Rows are added up several at once; this many are a multiple on every path.
+const STEP: usize = 16;
 
 /// Sums of more rows than this might be rounded.
-const MOST_ROWS: u64 = 1 << 20;
+const MOST_ROWS: usize = 1 << 20;
 
 /// Bytes of a row.
 pub const ROW_BYTES: usize = size_of::<Row>();
@@ -37,71 +40,111 @@ pub enum Order {
 /// Rows that one thread adds up again and again.
 pub struct Rows {
     rows: Vec<Row>,
-    order: Order,
-    /// Added up so far.
-    count: u64,
+    /// Which comes when, each once; none if one after another.
+    order: Option<Vec<u32>>,
+    /// Which turn is next.
+    next: usize,
+    /// How often all had their turn.
+    turns: u64,
     sums: [u64; CHANNELS],
 }
 
 impl Rows {
-    /// As many as fit so many bytes, down to a power of two.
+    /// As many as fit so many bytes.
     pub fn new(probe: &'static str, bytes: u64, order: Order) -> Result<Self> {
-        let mut rows = allocated(probe, Row([0.0; CHANNELS]), rows_of(bytes))?;
+        let count = rows_of(bytes);
+        let mut rows = allocated(probe, Row([0.0; CHANNELS]), count)?;
         for (index, row) in rows.iter_mut().enumerate() {
             for channel in 0..CHANNELS {
                 row.0[channel] = number(index, channel) as f32;
             }
         }
+        let order = match order {
+            Order::InTurn => None,
+            Order::Random => {
+                let mut places = allocated(probe, 0, count)?;
+                for (index, place) in places.iter_mut().enumerate() {
+                    *place = index as u32;
+                }
+                places.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(0));
+                Some(places)
+            }
+        };
         Ok(Rows {
             rows,
             order,
-            count: 0,
+            next: 0,
+            turns: 0,
             sums: [0; CHANNELS],
         })
     }
 
-    /// Adds up the next so many: a multiple of 16.
+    /// Adds up the next so many: a multiple of [`STEP`].
     pub fn add_up(&mut self, simd: Simd, count: u64) {
-        let end = self.count + count;
-        while self.count < end {
-            let count = (end - self.count).min(MOST_ROWS);
-            let (rows, first) = (self.rows.as_slice(), self.count);
-            let sums = match self.order {
-                Order::InTurn => vector::run(simd, Add::<false> { rows, first, count }),
-                Order::Random => vector::run(simd, Add::<true> { rows, first, count }),
+        let mut left = count;
+        while left > 0 {
+            let len = self.rows.len();
+            let whole = usize::try_from(left / len as u64).unwrap_or(usize::MAX);
+            let (count, turns) = match self.next {
+                // Many turns of few rows at once, or it is calls that are timed.
+                0 if whole > 0 => (len, whole.min((MOST_ROWS / len).max(1))),
+                next => {
+                    let most = (len - next).min(MOST_ROWS);
+                    let count = usize::try_from(left).map_or(most, |left| left.min(most));
+                    (count, 1)
+                }
             };
+            let sums = self.sums_of_next(simd, count, turns);
+            let added = turns * count;
             for channel in 0..CHANNELS {
                 self.sums[channel] += sums[channel] as u64;
             }
-            self.count += count;
+            left -= added as u64;
+            self.turns += ((self.next + added) / len) as u64;
+            self.next = (self.next + added) % len;
+        }
+    }
+
+    fn sums_of_next(&self, simd: Simd, count: usize, turns: usize) -> [f32; CHANNELS] {
+        let place = self.next..self.next + count;
+        match &self.order {
+            None => {
+                let rows = &self.rows[place];
+                vector::run(simd, AddInTurn { rows, turns })
+            }
+            Some(order) => {
+                let (rows, order) = (self.rows.as_slice(), &order[place]);
+                vector::run(simd, AddInOrder { rows, order, turns })
+            }
         }
     }
 
     /// Until each was added up as often as any other.
     pub fn end_turn(&mut self, simd: Simd) {
-        let end = self.count.next_multiple_of(self.rows.len() as u64);
-        self.add_up(simd, end - self.count);
+        if self.next > 0 {
+            self.add_up(simd, (self.rows.len() - self.next) as u64);
+        }
     }
 
     /// After whole turns, the first channel with another sum than it must have: expected and found.
     pub fn wrong(&self) -> Option<(String, String)> {
-        let turns = self.count / self.rows.len() as u64;
         let mut once = [0u64; CHANNELS];
         for row in 0..self.rows.len() {
             for channel in 0..CHANNELS {
                 once[channel] += number(row, channel);
             }
         }
-        let channel = (0..CHANNELS).find(|&channel| self.sums[channel] != turns * once[channel])?;
-        let expected = format!("the sum {} of channel {channel}", turns * once[channel]);
+        let channel =
+            (0..CHANNELS).find(|&channel| self.sums[channel] != self.turns * once[channel])?;
+        let expected = self.turns * once[channel];
+        let expected = format!("the sum {expected} of channel {channel}");
         Some((expected, self.sums[channel].to_string()))
     }
 }
 
-/// How many rows fit so many bytes: a power of two, for [`place`].
+/// How many rows fit so many bytes, in whole steps.
 pub fn rows_of(bytes: u64) -> usize {
-    let rows = (bytes as usize / ROW_BYTES).max(TOGETHER);
-    1 << rows.ilog2()
+    (bytes as usize / ROW_BYTES / STEP).clamp(1, u32::MAX as usize / STEP) * STEP
 }
 
 /// Small, so that sums in f32 are exact in whatever order.
@@ -109,66 +152,112 @@ fn number(row: usize, channel: usize) -> u64 {
     ((row as u64).wrapping_mul(0x9e37_79b9) >> (channel % 16)) & 7
 }
 
-/// Adds up `count` rows, those that come `first` and later.
-struct Add<'a, const RANDOM: bool> {
+/// Adds up rows, so many times.
+struct AddInTurn<'a> {
     rows: &'a [Row],
-    first: u64,
-    count: u64,
+    turns: usize,
 }
 
-impl<const RANDOM: bool> Loop for Add<'_, RANDOM> {
+impl Loop for AddInTurn<'_> {
     type Output = [f32; CHANNELS];
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> [f32; CHANNELS] {
-        let mask = self.rows.len().wrapping_sub(1);
-        let shift = self.rows.len().trailing_zeros() / 2;
-        // Turns repeat after any power of two, so that it does not matter that these do after 2^32.
-        let mut next = self.first as u32;
-        let vectors = CHANNELS / V::LANES;
-        let mut total = [0f32; CHANNELS];
-        // SAFETY: the caller vouches for the instructions. Loads are within a row, stores within `lanes`.
+        // SAFETY: the caller vouches for the instructions.
         unsafe {
-            let mut sums = [V::splat(0.0); SUMS];
-            for _ in 0..self.count as usize / TOGETHER {
-                let mut places = [0u32; TOGETHER];
-                for index in 0..TOGETHER {
-                    let turn = next.wrapping_add(index as u32);
-                    places[index] = match RANDOM {
-                        true => place(turn, mask as u32, shift),
-                        false => turn,
-                    };
-                }
-                next = next.wrapping_add(TOGETHER as u32);
-                for index in 0..TOGETHER {
-                    let row = self.rows[places[index] as usize & mask].0.as_ptr();
-                    for vector in 0..vectors {
-                        let sum = &mut sums[(index * vectors + vector) % SUMS];
-                        *sum = sum.add(V::load(row.add(vector * V::LANES)));
-                    }
+            let mut sums = Sums::<V>::new();
+            for _ in 0..self.turns {
+                for rows in self.rows.chunks_exact(Sums::<V>::ROWS) {
+                    sums.add(|row| &rows[row]);
                 }
             }
-            for index in 0..SUMS {
-                let mut lanes = [0f32; CHANNELS];
-                let first = index % vectors * V::LANES;
-                sums[index].store(lanes.as_mut_ptr().add(first));
-                for channel in 0..CHANNELS {
-                    total[channel] += lanes[channel];
+            sums.total()
+        }
+    }
+}
+
+/// Adds up those rows that `order` names, so many times.
+struct AddInOrder<'a> {
+    rows: &'a [Row],
+    order: &'a [u32],
+    turns: usize,
+}
+
+impl Loop for AddInOrder<'_> {
+    type Output = [f32; CHANNELS];
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> [f32; CHANNELS] {
+        // SAFETY: the caller vouches for the instructions. Every place is one of a row, as `Rows::new` made them.
+        unsafe {
+            let mut sums = Sums::<V>::new();
+            for _ in 0..self.turns {
+                for places in self.order.chunks_exact(Sums::<V>::ROWS) {
+                    sums.add(|row| self.rows.get_unchecked(places[row] as usize));
                 }
+            }
+            sums.total()
+        }
+    }
+}
+
+/// Sums of all channels, of several rows side by side so that none waits for the one before.
+struct Sums<V>([V; MOST_SUMS]);
+
+impl<V: Vector> Sums<V> {
+    /// Vectors of a row.
+    const VECTORS: usize = CHANNELS / V::LANES;
+    /// Vectors in use: processors without AVX-512 have registers for half of them.
+    const USED: usize = if V::LANES == 16 {
+        MOST_SUMS
+    } else {
+        MOST_SUMS / 2
+    };
+    /// Rows added up at once.
+    const ROWS: usize = Self::USED / Self::VECTORS;
+
+    /// # Safety
+    /// As for [`Vector`]; likewise below.
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        // SAFETY: the caller vouches for the instructions.
+        Sums([unsafe { V::splat(0.0) }; MOST_SUMS])
+    }
+
+    /// Adds [`Sums::ROWS`] rows. The closure touches no vector, which it could not be compiled for.
+    ///
+    /// # Safety
+    /// See [`Sums::new`].
+    #[inline(always)]
+    unsafe fn add<'a>(&mut self, row: impl Fn(usize) -> &'a Row) {
+        for index in 0..Self::USED {
+            let channels = &row(index / Self::VECTORS).0;
+            // SAFETY: the caller vouches for the instructions; the vector is one of the row's.
+            unsafe {
+                let vector = channels.as_ptr().add(index % Self::VECTORS * V::LANES);
+                self.0[index] = self.0[index].add(V::load(vector));
+            }
+        }
+    }
+
+    /// # Safety
+    /// See [`Sums::new`].
+    #[inline(always)]
+    unsafe fn total(self) -> [f32; CHANNELS] {
+        let mut total = [0f32; CHANNELS];
+        for index in 0..Self::USED {
+            let mut channels = [0f32; CHANNELS];
+            // SAFETY: the caller vouches for the instructions; the vector is one of a row's.
+            unsafe {
+                let vector = channels.as_mut_ptr().add(index % Self::VECTORS * V::LANES);
+                self.0[index].store(vector);
+            }
+            for channel in 0..CHANNELS {
+                total[channel] += channels[channel];
             }
         }
         total
     }
-}
-
-/// The place of the row that comes at this `turn`: each of `mask + 1` once, then all over again. Every step of it can be
-/// undone, so no two turns share a place.
-#[inline(always)]
-fn place(turn: u32, mask: u32, shift: u32) -> u32 {
-    let mut place = turn.wrapping_mul(0x9e37_79b1) & mask;
-    place ^= place >> shift;
-    place = place.wrapping_mul(0x85eb_ca6b) & mask;
-    place ^ (place >> shift)
 }
 
 #[cfg(test)]
@@ -176,16 +265,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_has_its_turn_once() {
-        for bits in 4..12 {
-            let mask = (1u32 << bits) - 1;
-            let mut places: Vec<u32> = (0..=mask).map(|turn| place(turn, mask, bits / 2)).collect();
-            let neighbours = places.windows(2).filter(|two| two[0].abs_diff(two[1]) <= 1);
-            let neighbours = neighbours.count();
-            assert!(neighbours <= 1 << (bits - 2), "{bits} bits: {neighbours}");
-            places.sort_unstable();
-            assert!(places.into_iter().eq(0..=mask), "{bits} bits");
-        }
+    fn each_row_has_its_turn_once_and_in_no_order() {
+        let rows = Rows::new("gather-128-l1", 4096 * 128, Order::Random).unwrap();
+        let mut order = rows.order.unwrap();
+        let neighbours = order.windows(2).filter(|two| two[0].abs_diff(two[1]) <= 4);
+        assert!(neighbours.count() < 100);
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..4096));
     }
 
     #[test]
@@ -194,6 +280,7 @@ mod tests {
             for order in [Order::InTurn, Order::Random] {
                 let mut rows = Rows::new("gather-128-l1", 64 * 128, order).unwrap();
                 rows.add_up(simd, 2 * 64);
+                assert_eq!((rows.rows.len(), rows.turns), (64, 2));
                 assert_eq!(rows.wrong(), None, "{simd}, {order:?}");
                 rows.add_up(simd, 16);
                 assert!(rows.wrong().is_some(), "{simd}, {order:?}: no whole turn");

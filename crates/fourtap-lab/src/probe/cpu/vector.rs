@@ -1,7 +1,7 @@
 //! Vectors of f32, and loops compiled for those of this processor.
 //!
-//! The few instructions the probes are about are named one by one: left to themselves, compilers make of the same loops
-//! in plain Rust code that is ten times slower.
+//! The few instructions the probes are about are named one by one: of the same loops in plain Rust, compilers made code
+//! that kept its sums in memory or took vectors apart, and was far slower.
 
 use fourtap::cpu::Simd;
 
@@ -10,7 +10,6 @@ use fourtap::cpu::Simd;
 /// # Safety
 /// Every function needs a processor with the instructions, which is why only [`run`] chooses one. `load` and `store` also
 /// need memory of [`Vector::LANES`] numbers.
-#[expect(clippy::missing_safety_doc, reason = "said once, above")]
 pub trait Vector: Copy {
     /// How many.
     const LANES: usize;
