@@ -26,6 +26,7 @@ mod statistics;
 mod table;
 mod target;
 mod tensors;
+mod touched;
 mod trial;
 mod units;
 mod verification;

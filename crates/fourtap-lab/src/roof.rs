@@ -2,8 +2,9 @@
 
 use fourtap::msda::Traffic;
 
-use crate::cli::Direction;
 use crate::record::{BenchRecord, ProbeRecord, Roof};
+use crate::touched::Touched;
+use crate::trial::Trial;
 
 /// A result may be this much faster than the roof before it is called suspicious: ceilings are uncertain too.
 const TOLERANCE: f64 = 0.02;
@@ -32,17 +33,23 @@ pub struct Least {
 }
 
 impl Least {
-    /// Of a pass whose corners lie inside their level to this share: others need not be read.
-    pub fn of(traffic: Traffic, direction: Direction, in_bounds: f64) -> Self {
-        // Backward's model counts every corner twice, read and added to; sums need not go through memory each time.
-        let times = match direction {
-            Direction::Forward => 1.0,
-            Direction::Backward => 0.5,
-        };
+    /// Of a pass whose points touch so much.
+    pub fn of(trial: &Trial<'_>, touched: &Touched) -> Self {
+        let value = trial.problem().value();
+        let elements = value.shape().elements().unwrap_or(0);
+        let value_bytes = (elements * value.dtype().size()) as f64;
+        let backward = trial.grad_out().is_some();
+        Least::with(trial.traffic(), backward, value_bytes, touched)
+    }
+
+    /// Pixels that no sample reads need not come from memory, and neighbours outside need not be read. Backward's model
+    /// counts every corner twice, read and added to; sums need not go through memory each time.
+    fn with(traffic: Traffic, backward: bool, value_bytes: f64, touched: &Touched) -> Self {
+        let times = if backward { 0.5 } else { 1.0 };
         Least {
-            moved: traffic.compulsory_bytes as f64,
-            gathered: times * in_bounds * traffic.gathered_bytes as f64,
-            flop: times * in_bounds * LEAST_FLOP * traffic.flop as f64,
+            moved: traffic.compulsory_bytes as f64 - (1.0 - touched.value) * value_bytes,
+            gathered: times * touched.in_bounds * traffic.gathered_bytes as f64,
+            flop: times * touched.in_bounds * LEAST_FLOP * traffic.flop as f64,
         }
     }
 }
@@ -139,10 +146,22 @@ mod tests {
         }
     }
 
+    fn touched(in_bounds: f64, value: f64) -> Touched {
+        Touched {
+            in_bounds,
+            levels: vec![],
+            value,
+        }
+    }
+
+    fn forward(in_bounds: f64) -> Least {
+        Least::with(traffic(), false, 0.0, &touched(in_bounds, 1.0))
+    }
+
     #[test]
     fn what_the_cache_may_hold_bounds_only_cold_results() {
         let probes = probes(&[("copy", 4), ("l2-read", 40), ("gather-128-l1", 1000)]);
-        let least = Least::of(traffic(), Direction::Forward, 1.0);
+        let least = forward(1.0);
         let ceilings = |cache_bytes| Ceilings {
             probes: &probes,
             cache_bytes,
@@ -161,9 +180,7 @@ mod tests {
             probes: &probes,
             cache_bytes: 0,
         };
-        let roof = ceilings
-            .roof(Least::of(traffic(), Direction::Forward, 1.0))
-            .unwrap();
+        let roof = ceilings.roof(forward(1.0)).unwrap();
         assert_eq!(
             (roof.cold_ms, roof.cold_limit.as_str()),
             (800.0, "dram-read")
@@ -172,15 +189,21 @@ mod tests {
 
     #[test]
     fn backward_must_read_and_compute_no_more_than_forward() {
-        let forward = Least::of(traffic(), Direction::Forward, 0.5);
         let doubled = Traffic {
             gathered_bytes: 2 * traffic().gathered_bytes,
             flop: 2 * traffic().flop,
             ..traffic()
         };
-        assert_eq!(Least::of(doubled, Direction::Backward, 0.5), forward);
-        assert_eq!(forward.gathered, 50e9);
-        assert_eq!(forward.flop, 20e9);
+        let backward = Least::with(doubled, true, 0.0, &touched(0.5, 1.0));
+        assert_eq!(backward, forward(0.5));
+        assert_eq!(backward.gathered, 50e9);
+        assert_eq!(backward.flop, 20e9);
+    }
+
+    #[test]
+    fn what_no_sample_reads_need_not_move() {
+        let least = Least::with(traffic(), false, 2e9, &touched(1.0, 0.25));
+        assert_eq!(least.moved, 4e9 - 1.5e9);
     }
 
     #[test]
@@ -189,9 +212,6 @@ mod tests {
             probes: &[],
             cache_bytes: 0,
         };
-        assert_eq!(
-            ceilings.roof(Least::of(traffic(), Direction::Forward, 1.0)),
-            None
-        );
+        assert_eq!(ceilings.roof(forward(1.0)), None);
     }
 }

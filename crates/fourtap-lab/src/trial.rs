@@ -2,15 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Sizes, Traffic};
-use fourtap::{Backend, Layout, View, ViewMut};
+use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Traffic};
+use fourtap::{Backend, DType, Layout, View, ViewMut, bf16, f16};
 
-use crate::array::Array;
+use crate::array::{Array, bytes_of};
 use crate::cuda::DeviceTrial;
 use crate::error::Result;
-
-/// Queries of the first image that [`Trial::in_bounds_fraction`] looks at, at most.
-const QUERIES_LOOKED_AT: usize = 1024;
+use crate::touched::Touched;
 
 /// What to compute, on what, with what.
 #[derive(Clone, Debug)]
@@ -130,18 +128,31 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Share of corners inside their level, from evenly spaced queries of the first image: looking at every sample,
-    /// one after another, would take longer than timing the problem.
-    pub fn in_bounds_fraction(&self) -> Result<f64> {
-        let Sizes { queries, .. } = *self.problem.sizes();
-        let step = queries.div_ceil(QUERIES_LOOKED_AT).max(1);
-        let inputs = Inputs {
-            value: first_image(&self.inputs.value, 1),
-            levels: self.inputs.levels,
-            sampling_locations: first_image_every(&self.inputs.sampling_locations, step),
-            attention_weights: first_image_every(&self.inputs.attention_weights, step),
-        };
-        Ok(msda::in_bounds_fraction(&inputs)?)
+    /// What the points of the first image touch; none if they do not lie in row-major order in host memory.
+    pub fn touched(&self) -> Option<Touched> {
+        let sizes = self.problem.sizes();
+        let locations = &self.inputs.sampling_locations;
+        let bytes = bytes_of(locations)?;
+        let image = bytes.len() / sizes.images.max(1);
+        let number = locations.dtype().size();
+        let points = bytes[..image].chunks_exact(2 * number).map(|point| {
+            let (x, y) = point.split_at(number);
+            [x, y].map(|bytes| nearest_f32(locations.dtype(), bytes))
+        });
+        Some(Touched::by(points, sizes, self.problem.levels()))
+    }
+}
+
+/// The number in these little-endian bytes of a type.
+fn nearest_f32(dtype: DType, bytes: &[u8]) -> f32 {
+    match (dtype, bytes) {
+        (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+        (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+        (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        (DType::F64, bytes) => bytes
+            .try_into()
+            .map_or(f32::NAN, |eight| f64::from_le_bytes(eight) as f32),
+        _ => f32::NAN,
     }
 }
 
@@ -174,26 +185,4 @@ pub fn gradients<'a>(mut outputs: impl Iterator<Item = ViewMut<'a>>) -> Gradient
         sampling_locations: outputs.next(),
         attention_weights: outputs.next(),
     }
-}
-
-/// The part of a checked tensor that belongs to the first image.
-fn first_image<'a>(view: &View<'a>, images: usize) -> View<'a> {
-    let shape = view.shape();
-    let mut sizes = shape.sizes().to_vec();
-    sizes[0] = sizes[0].min(images);
-    let layout = Layout::strided(view.dtype(), &sizes, view.layout().strides());
-    // SAFETY: every index of the smaller shape is one of the checked view's, at the same strides.
-    unsafe { View::from_raw(view.as_ptr(), layout) }
-}
-
-/// The same, with every `step`-th query only.
-fn first_image_every<'a>(view: &View<'a>, step: usize) -> View<'a> {
-    let image = first_image(view, 1);
-    let (shape, mut strides) = (image.shape(), image.layout().strides().to_vec());
-    let mut sizes = shape.sizes().to_vec();
-    sizes[1] = sizes[1].div_ceil(step);
-    strides[1] *= step as isize;
-    let layout = Layout::strided(view.dtype(), &sizes, &strides);
-    // SAFETY: query i of the new view is query i * step of the checked one, which exists.
-    unsafe { View::from_raw(image.as_ptr(), layout) }
 }

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Case, Touched};
+use super::Case;
 use crate::cli::Direction;
+use crate::touched::Touched;
 
 /// Multiply-adds that forward cannot do without, a channel and sample: one for each neighbour.
 const LEAST_MULTIPLY_ADDS: u64 = 4;

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::record::{DTypes, ProblemSizes, VERSION};
 use crate::target::Device;
+use crate::touched::Touched;
 
 pub use amounts::Amounts;
 pub use case::Case;
@@ -24,7 +25,6 @@ pub use ceilings::Ceilings;
 pub use limits::Floor;
 pub use machine::{DeviceLike, Machine};
 pub use measured::{Achieved, Measured};
-pub use points::Touched;
 
 use limits::Limit;
 use verdict::{Evidence, Verdict};
@@ -85,7 +85,7 @@ pub fn explain(
     measured: &Measured,
     notes: Vec<String>,
 ) -> Result<Explanation> {
-    let touched = Touched::by(case)?;
+    let touched = points::touched(case)?;
     let amounts = Amounts::of(case, &touched);
     let counted = measured.counted();
     let limits = limits::limits(case, &amounts, ceilings, &machine, counted[1]);

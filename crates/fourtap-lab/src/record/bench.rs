@@ -49,6 +49,9 @@ pub struct BenchRecord {
     pub traffic: TrafficCounts,
     /// Share of the corners of samples that lie inside their level.
     pub in_bounds_fraction: f64,
+    /// Share of the pixels of value, head by head, that some sample reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched_fraction: Option<f64>,
     /// The least time the ceilings measured in the same run allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roof: Option<Roof>,

@@ -378,7 +378,8 @@ impl Bench {
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
         let measured = self.place.measured(&task, say)?;
         let wrong = measured.found_wrong();
-        let in_bounds_fraction = trial.in_bounds_fraction()?;
+        let touched = trial.touched();
+        let in_bounds_fraction = touched.as_ref().map_or(1.0, |touched| touched.in_bounds);
         let mut record = BenchRecord {
             origin: Origin::here(),
             workload: benchmark.workload.clone(),
@@ -398,6 +399,7 @@ impl Bench {
             conditions: measured.conditions,
             traffic: trial.traffic().into(),
             in_bounds_fraction,
+            touched_fraction: touched.as_ref().map(|touched| touched.value),
             roof: None,
             beside: measured.beside,
         };
@@ -405,8 +407,9 @@ impl Bench {
             probes: self.place.ceilings(),
             cache_bytes: self.place.cache_bytes(),
         };
-        let least = Least::of(trial.traffic(), benchmark.direction, in_bounds_fraction);
-        if let (Some(mut roof), Some(_)) = (ceilings.roof(least), &record.hot) {
+        let least = touched.map(|touched| Least::of(trial, &touched));
+        let roof = least.and_then(|least| ceilings.roof(least));
+        if let (Some(mut roof), Some(_)) = (roof, &record.hot) {
             roof.suspicious = is_suspicious(&record, &roof);
             record.roof = Some(roof);
         }

@@ -19,8 +19,14 @@ const THREADS: u32 = 128;
 /// The barrier behind the box.
 const BARRIER_BYTES: u32 = 8;
 
-/// Of boxes, each of these in every dimension at once, and random ones.
+/// Elements of 16 bytes: boxes may begin at any multiple of these in the first dimension, and at any element in others.
+const STEP: i32 = 16 / ELEMENT_BYTES as i32;
+
+/// Boxes at random places, besides those at the tensor's corners.
 const RANDOM_BOXES: u32 = 60;
+
+/// The status of a kernel that the device ended because of one of its instructions.
+const ILLEGAL_INSTRUCTION: &str = "CUDA_ERROR_ILLEGAL_INSTRUCTION";
 
 /// Its kernel.
 pub fn source(rank: u32) -> Source {
@@ -35,7 +41,13 @@ pub fn probes() -> Vec<Probe> {
         let subject = Subject::new(format!("tma-{rank}d"), "tma", what);
         subject.probe(move |stand, subject| run(stand, subject, rank as usize))
     };
-    (1..=5).map(one).collect()
+    let misaligned = Subject::new(
+        "tma-refused-start-misaligned",
+        "tma",
+        "load a box that begins at an odd element of its first dimension",
+    );
+    let refused = misaligned.probe(refused_by_the_device);
+    (1..=5).map(one).chain([refused]).collect()
 }
 
 /// Why a device has no tensor maps; none if it has.
@@ -84,6 +96,9 @@ fn corners(rank: usize) -> Vec<i32> {
         let place = mixed(number + 1000) % (size + 2 * side);
         corners.push(place as i32 - side as i32);
     }
+    for corner in corners.chunks_exact_mut(rank) {
+        corner[0] = corner[0].div_euclid(STEP) * STEP;
+    }
     corners
 }
 
@@ -107,31 +122,24 @@ fn expected(corner: &[i32]) -> Vec<u16> {
         .collect()
 }
 
-fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord> {
-    if let Some(reason) = missing(stand) {
-        return Ok(subject.unavailable(stand, &reason));
-    }
+/// Boxes of a tensor at these corners, as the device loads them.
+fn loaded(stand: &Stand<'_>, rank: usize, corners: &[i32]) -> Result<Vec<u8>> {
     let context = stand.cuda().context();
     let (dimensions, sides) = (&DIMENSIONS[..rank], &SIDES[..rank]);
     let count: u64 = dimensions.iter().product();
-    let elements: Vec<u16> = (0..count).map(element).collect();
-    let bytes: Vec<u8> = elements
-        .iter()
-        .flat_map(|bits| bits.to_le_bytes())
-        .collect();
+    let elements = (0..count).map(element);
+    let bytes: Vec<u8> = elements.flat_map(|bits| bits.to_le_bytes()).collect();
     let tensor = Buffer::from_slice(context, &bytes)?;
     let map = TensorMap::encode(context, &packed(tensor.as_ptr(), dimensions, sides))?;
 
     let kernel = source(rank as u32).load(stand.cuda())?;
-    let corners = corners(rank);
     let boxes = corners.len() / rank;
-    let box_bytes = sides.iter().product::<u32>() * ELEMENT_BYTES as u32;
-    let places = Buffer::from_slice(context, &corners)?;
-    let mut loaded = Buffer::alloc(context, boxes * box_bytes as usize)?;
+    let places = Buffer::from_slice(context, corners)?;
+    let mut loaded = Buffer::alloc(context, boxes * box_bytes(rank))?;
     let grid = Grid {
         blocks: boxes as u32,
         threads: THREADS,
-        shared_bytes: box_bytes + BARRIER_BYTES,
+        shared_bytes: box_bytes(rank) as u32 + BARRIER_BYTES,
         ..Grid::default()
     };
     stand.stopwatch.once(|cuda: &Cuda| {
@@ -139,7 +147,7 @@ fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord>
         let arguments = [
             Argument::Map(&map),
             Argument::Address(places.as_ptr()),
-            Argument::Word(box_bytes),
+            Argument::Word(box_bytes(rank) as u32),
             Argument::Address(loaded.as_ptr()),
         ];
         // SAFETY: the kernel takes a tensor map, an address, a number and an address. The map is of a tensor that lives
@@ -147,11 +155,22 @@ fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord>
         // waited for.
         unsafe { kernel.queue(cuda, grid, &arguments) }
     })?;
-    let loaded = loaded.to_vec::<u8>()?;
-    for (corner, found) in corners
-        .chunks_exact(rank)
-        .zip(loaded.chunks_exact(box_bytes as usize))
-    {
+    Ok(loaded.to_vec::<u8>()?)
+}
+
+fn box_bytes(rank: usize) -> usize {
+    let elements: u32 = SIDES[..rank].iter().product();
+    elements as usize * ELEMENT_BYTES as usize
+}
+
+fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord> {
+    if let Some(reason) = missing(stand) {
+        return Ok(subject.unavailable(stand, &reason));
+    }
+    let corners = corners(rank);
+    let loaded = loaded(stand, rank, &corners)?;
+    let boxes = loaded.chunks_exact(box_bytes(rank));
+    for (corner, found) in corners.chunks_exact(rank).zip(boxes) {
         for (at, expected) in expected(corner).into_iter().enumerate() {
             let found = u16::from_le_bytes([found[2 * at], found[2 * at + 1]]);
             if expected != found {
@@ -162,11 +181,28 @@ fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord>
             }
         }
     }
+    let boxes = corners.len() / rank;
     let compared = format!("every element of {boxes} boxes, zeros outside the tensor");
     let record = subject.record(stand, Outcome::Works, &compared);
     Ok(record
-        .with("dimensions", dimensions.to_vec())
-        .with("box", sides.to_vec()))
+        .with("dimensions", DIMENSIONS[..rank].to_vec())
+        .with("box", SIDES[..rank].to_vec()))
+}
+
+/// No encoding can forbid where a box begins, so it is the device that refuses, and ends the kernel.
+fn refused_by_the_device(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    if let Some(reason) = missing(stand) {
+        return Ok(subject.unavailable(stand, &reason));
+    }
+    match loaded(stand, 2, &[1, 0]) {
+        Err(error) if error.to_string().contains(ILLEGAL_INSTRUCTION) => {
+            let rule = "in its first dimension a box begins at a multiple of 16 bytes; begun at 2, the device ends the \
+                        kernel with an illegal instruction";
+            Ok(subject.record(stand, Outcome::Refused, rule))
+        }
+        Err(error) => Err(error),
+        Ok(_) => Err(subject.wrong("an illegal instruction", "a box")),
+    }
 }
 
 #[cfg(test)]
