@@ -140,11 +140,12 @@ Distributions: 'local' scatters points around each query's reference point (sigm
 level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
 into the same 6 x 6 pixels of each level, where gradients of value contend.
 
-On CUDA a result is two figures: hot (again and again on the same inputs, so that what the
-second-level cache can hold stays there) and cold (that cache overwritten before each launch). The
-ruler, one thread a channel, is timed in the same run, and so are the ceilings: copying device
-memory, and reading random 64-byte segments. Backward computes all three gradients, in workspace
-given beforehand; where its bits may differ from run to run, deterministic mode is timed beside it.")]
+A result is two figures: hot (the same inputs again and again, so that what caches can hold stays
+there) and cold (copies of them in turn, more than the largest cache holds). What the hardware can
+do at most is measured first; a result faster than that allows is marked suspicious. On CUDA the
+ruler, one thread a channel, is timed in the same run. Backward computes all three gradients, in
+workspace given beforehand; where its bits may differ from run to run, deterministic mode is timed
+beside it.")]
 pub struct BenchArgs {
     /// What to time [default: all built-in workloads]
     #[arg(value_name = "WORKLOAD")]
@@ -190,11 +191,11 @@ pub struct BenchArgs {
     /// Append a JSON record a result to FILE; - prints them instead of a table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Go on with --json FILE after an interruption: what this version has measured is not repeated
+    /// Go on with --json FILE after an interruption
     #[arg(long)]
     pub resume: bool,
-    /// Also write a page about the results, with charts; a page there is replaced, another file is not
-    #[arg(long, value_name = "FILE.html")]
+    /// Also write a page about the results, with charts
+    #[arg(long, value_name = "PAGE")]
     pub report: Option<PathBuf>,
     /// Half a minute at most: three workloads, one image, f32, bf16 and f16
     #[arg(long)]

@@ -24,10 +24,9 @@ const MOST_SETS: u64 = 128;
 /// The share of the memory that is free which the copies may take.
 const MEMORY: u64 = 4;
 
-/// A processor to time on, and what it can do at most.
+/// A processor to time on.
 #[derive(Debug)]
 pub struct CpuBench {
-    ceilings: Vec<ProbeRecord>,
     device: Device,
 }
 
@@ -41,19 +40,18 @@ struct Copied {
 }
 
 impl CpuBench {
-    /// Measures the ceilings, which everything after is held against.
-    pub fn new(device: &Device, budget: Duration) -> Result<Self> {
-        let wanted = [cpu::copy, cpu::dram_read, cpu::gather_128_l1, cpu::fma_f32];
-        let ceilings = wanted.iter().map(|probe| probe(device, budget));
-        Ok(CpuBench {
-            ceilings: ceilings.collect::<Result<_>>()?,
+    /// To time on this processor.
+    pub fn new(device: &Device) -> Self {
+        CpuBench {
             device: device.clone(),
-        })
+        }
     }
 
-    /// As measured when this began.
-    pub fn ceilings(&self) -> &[ProbeRecord] {
-        &self.ceilings
+    /// What everything after is held against.
+    pub fn ceilings(&self, budget: Duration) -> Result<Vec<ProbeRecord>> {
+        let wanted = [cpu::copy, cpu::dram_read, cpu::gather_128_l1, cpu::fma_f32];
+        let measured = wanted.iter().map(|probe| probe(&self.device, budget));
+        measured.collect()
     }
 
     /// Verifies, then times.

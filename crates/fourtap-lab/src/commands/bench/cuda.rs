@@ -21,13 +21,12 @@ const ROTATED: u64 = 4;
 /// More copies than this are of so small a problem that the cache holds it whatever one does.
 const MOST_SETS: u64 = 128;
 
-/// A device to time on, and what it can do at most.
+/// A device to time on.
 #[derive(Debug)]
 pub struct CudaBench {
     stopwatch: Stopwatch,
     /// The one asked for.
     mode: Mode,
-    ceilings: Vec<ProbeRecord>,
 }
 
 /// One way to compute a trial.
@@ -52,9 +51,14 @@ struct Tried {
 }
 
 impl CudaBench {
-    /// Measures the ceilings of the device, which everything after is a share of.
-    pub fn new(on: Cuda, mode: Mode, device: &Device, budget: Duration) -> Result<Self> {
-        let stopwatch = Stopwatch::new(on)?;
+    /// To time on this device.
+    pub fn new(cuda: Cuda, mode: Mode) -> Result<Self> {
+        let stopwatch = Stopwatch::new(cuda)?;
+        Ok(CudaBench { stopwatch, mode })
+    }
+
+    /// What everything after is held against.
+    pub fn ceilings(&self, device: &Device, budget: Duration) -> Result<Vec<ProbeRecord>> {
         let wanted = [
             cuda::copy,
             cuda::dram_read,
@@ -63,18 +67,10 @@ impl CudaBench {
             cuda::gather_128_l1,
             cuda::fma_f32,
         ];
-        let ceilings = wanted.iter().map(|probe| probe(&stopwatch, device, budget));
-        let ceilings = ceilings.collect::<Result<_>>()?;
-        Ok(CudaBench {
-            stopwatch,
-            mode,
-            ceilings,
-        })
-    }
-
-    /// As measured when this began.
-    pub fn ceilings(&self) -> &[ProbeRecord] {
-        &self.ceilings
+        let measured = wanted
+            .iter()
+            .map(|probe| probe(&self.stopwatch, device, budget));
+        measured.collect()
     }
 
     /// Bytes of the second-level cache.

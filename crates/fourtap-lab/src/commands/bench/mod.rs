@@ -31,7 +31,7 @@ use crate::roof::{Ceilings, Least, is_suspicious};
 use crate::selection::{self, Benchmark, Subject};
 use crate::sink::{Sink, Torn};
 use crate::table;
-use crate::target::Target;
+use crate::target::{Device, Target};
 use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
 use crate::trial::Trial;
 use crate::workload::Workload;
@@ -39,6 +39,9 @@ use crate::workload::Workload;
 /// Most time spent on repeating one benchmark.
 const BUDGET: Duration = Duration::from_secs(3);
 const QUICK_BUDGET: Duration = Duration::from_millis(500);
+
+/// A ceiling gets this part of a benchmark's time.
+const CEILINGS_SHARE: u32 = 5;
 
 pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     if arguments.list {
@@ -65,30 +68,22 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         true => Torn::Remove,
         false => Torn::Refuse,
     };
-    let mut sink = Sink::open(arguments.json.as_deref(), torn)?;
+    let sink = Sink::open(arguments.json.as_deref(), torn)?;
     let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
-    bar.set_message("measuring what the hardware can do at most");
     let budget = match arguments.quick {
         true => QUICK_BUDGET,
         false => BUDGET,
     };
     let mode = Mode::new(arguments.target.deterministic);
-    let bench_on = match target.cuda() {
-        Some(cuda) => Place::Cuda(Box::new(CudaBench::new(
-            cuda,
-            mode,
-            &target.device,
-            budget,
-        )?)),
-        None => Place::Cpu(CpuBench::new(&target.device, budget)?),
+    let place = match target.cuda() {
+        Some(cuda) => Place::Cuda(Box::new(CudaBench::new(cuda, mode)?)),
+        None => Place::Cpu(CpuBench::new(&target.device)),
     };
-    for ceiling in bench_on.ceilings() {
-        sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
-    }
     let asked = arguments.target.kernel;
     let mut bench = Bench {
         target,
-        place: bench_on,
+        place,
+        ceilings: Vec::new(),
         mode,
         seed: arguments.seed,
         coordinates: arguments.coordinates,
@@ -162,10 +157,11 @@ enum Place {
 }
 
 impl Place {
-    fn ceilings(&self) -> &[ProbeRecord] {
+    /// What the hardware can do at most, measured for about so long each.
+    fn ceilings(&self, device: &Device, budget: Duration) -> Result<Vec<ProbeRecord>> {
         match self {
-            Place::Cpu(cpu) => cpu.ceilings(),
-            Place::Cuda(cuda) => cuda.ceilings(),
+            Place::Cpu(cpu) => cpu.ceilings(budget),
+            Place::Cuda(cuda) => cuda.ceilings(device, budget),
         }
     }
 
@@ -189,6 +185,8 @@ impl Place {
 struct Bench {
     target: Target,
     place: Place,
+    /// Measured before the first benchmark is, once it is known that there is one.
+    ceilings: Vec<ProbeRecord>,
     /// The mode asked for.
     mode: Mode,
     seed: u64,
@@ -376,6 +374,14 @@ impl Bench {
         };
         let bar = &self.bar;
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
+        if self.ceilings.is_empty() {
+            say("first, what the hardware can do at most");
+            let budget = self.budget / CEILINGS_SHARE;
+            self.ceilings = self.place.ceilings(&self.target.device, budget)?;
+            for ceiling in &self.ceilings {
+                self.sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
+            }
+        }
         let measured = self.place.measured(&task, say)?;
         let wrong = measured.found_wrong();
         let touched = trial.touched();
@@ -404,7 +410,7 @@ impl Bench {
             beside: measured.beside,
         };
         let ceilings = Ceilings {
-            probes: self.place.ceilings(),
+            probes: &self.ceilings,
             cache_bytes: self.place.cache_bytes(),
         };
         let least = touched.map(|touched| Least::of(trial, &touched));
@@ -428,7 +434,7 @@ impl Bench {
         let timed = self.records.iter().any(|record| record.hot.is_some());
         if !matches!(self.sink, Sink::Stdout) && timed {
             print(match &self.place {
-                Place::Cuda(cuda) => table::cuda_results(&self.records, cuda.ceilings()),
+                Place::Cuda(_) => table::cuda_results(&self.records, &self.ceilings),
                 Place::Cpu(_) => table::results(&self.records),
             })?;
         }
@@ -439,7 +445,7 @@ impl Bench {
             let run = Run {
                 path: arguments.json.clone().unwrap_or_else(|| "bench".into()),
                 benches: self.records,
-                probes: self.place.ceilings().to_vec(),
+                probes: self.ceilings,
                 ..Run::default()
             };
             page.write_bytes(report::html(&[run])?.as_bytes())?;
