@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// How the header of either form begins.
 const HEADER: &str = "\"ID\",";
 
+/// What the raw page says of the machine whatever the kernel does: hundreds of numbers, none of them counted.
+const OF_THE_MACHINE: [&str; 5] = ["device__", "profiler__", "nvlink__", "numa__", "c2clink__"];
+
 /// What the long form calls metrics that matter here.
 const LABELS: [(&str, &str); 9] = [
     ("Duration", "gpu__time_duration.sum"),
@@ -127,7 +130,8 @@ impl Table {
 
     fn metrics(&self) -> impl Iterator<Item = (usize, &String)> {
         let columns = self.columns.iter().enumerate();
-        columns.filter(|(_, name)| name.contains("__"))
+        let of_machine = |name: &str| OF_THE_MACHINE.iter().any(|part| name.starts_with(part));
+        columns.filter(move |(_, name)| name.contains("__") && !of_machine(name))
     }
 }
 

@@ -172,6 +172,27 @@ impl BenchRecord {
         ))
     }
 
+    /// Bytes that must move at least once: without pixels that no sample reads, where those were counted.
+    pub fn least_bytes(&self) -> u64 {
+        let ProblemSizes {
+            images,
+            heads,
+            channels,
+            pixels,
+            ..
+        } = self.problem;
+        let element = match self.dtypes.value.as_str() {
+            "f64" => 8,
+            "f32" => 4,
+            _ => 2,
+        };
+        let value = (images * heads * channels * pixels * element) as f64;
+        let untouched = self.touched_fraction.map_or(0.0, |touched| 1.0 - touched);
+        self.traffic
+            .compulsory_bytes
+            .saturating_sub((untouched * value) as u64)
+    }
+
     /// Operations over the hot median, in GFLOP/s.
     pub fn gflop_s(&self) -> Option<f64> {
         Some(billions_a_second(self.traffic.flop, self.median_ms()?))

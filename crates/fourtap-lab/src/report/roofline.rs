@@ -182,10 +182,7 @@ fn placed(part: &Part<'_>, direction: Direction, roofs: &[Roof]) -> Vec<Placed> 
     let of_pass = part.benches.iter().filter(|it| it.direction == direction);
     for record in of_pass {
         let traffic = record.traffic;
-        let (gathered, compulsory) = (
-            traffic.gathered_bytes as f64,
-            traffic.compulsory_bytes as f64,
-        );
+        let (gathered, compulsory) = (traffic.gathered_bytes as f64, record.least_bytes() as f64);
         let mut bytes = vec![
             (Level::L1, false, gathered),
             (Level::Dram, false, compulsory),
@@ -302,7 +299,7 @@ fn caches_explain(record: &BenchRecord, roof: &Roof) -> bool {
         return true;
     };
     let kept = u64::from(cuda.l2_bytes);
-    let moved = record.traffic.compulsory_bytes.saturating_sub(kept);
+    let moved = record.least_bytes().saturating_sub(kept);
     billions_a_second(moved, median) <= TOLERANCE * roof.rate
 }
 

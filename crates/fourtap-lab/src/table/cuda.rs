@@ -163,7 +163,7 @@ fn percent(share: f64) -> String {
 }
 
 fn share_of_dram(record: &BenchRecord, hot: &Timing, copy: Option<f64>) -> String {
-    let moved = billions_a_second(record.traffic.compulsory_bytes, hot.median_ms);
+    let moved = billions_a_second(record.least_bytes(), hot.median_ms);
     or_dash(copy.map(|ceiling| percent(moved / ceiling)))
 }
 
