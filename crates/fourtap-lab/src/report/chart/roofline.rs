@@ -230,6 +230,9 @@ struct Ends {
     operations: Option<f64>,
 }
 
+/// How far across the chart the names of slanted roofs reach.
+const NAME_END: f64 = 0.58;
+
 fn draw_roof(
     drawing: &mut Drawing,
     roof: &Roof,
@@ -265,17 +268,10 @@ fn draw_roof(
     let class = format!("roof {}", level.class());
     drawing.line(&class, from, to);
     let angle = (from.1 - to.1).atan2(to.0 - from.0);
-    // Away from the name of the flat roof it ends at.
-    let back = if end < x_high && highest < y_high {
-        26.0
-    } else {
-        8.0
-    };
-    let above = 6.0;
-    let end = (
-        to.0 - back * angle.cos() - above * angle.sin(),
-        to.1 + back * angle.sin() - above * angle.cos(),
-    );
+    // To the left of the flat roofs' names, which stand at the right end.
+    let name_end = end.min(x_low + NAME_END * (x_high - x_low));
+    let (along, above) = (place(name_end), 6.0);
+    let end = (along.0 - above * angle.sin(), along.1 - above * angle.cos());
     drawing.slanted_text("roof-name", end, angle.to_degrees(), words);
 }
 
