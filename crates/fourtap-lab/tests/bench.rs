@@ -83,6 +83,38 @@ fn an_interrupted_run_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_report_replaces_a_report_and_nothing_else() {
+    let folder = folder_with_small();
+    let call = |page: &str| {
+        let usual = [
+            "bench",
+            "small.toml",
+            "--device",
+            "cpu",
+            "--quick",
+            "--filter",
+            "local/f32/forward",
+        ];
+        fourtap(folder.path(), usual.iter().chain(&["--report", page]))
+    };
+    for _ in 0..2 {
+        let outcome = call("out.html");
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let page = fs::read_to_string(folder.path().join("out.html")).unwrap();
+        assert!(
+            page.contains("small") && page.ends_with("</html>\n"),
+            "{page}"
+        );
+    }
+    fs::write(folder.path().join("letter.html"), "<p>dear").unwrap();
+    let refused = call("letter.html");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert_eq!(refused.stdout, "", "before anything is measured");
+    let letter = fs::read_to_string(folder.path().join("letter.html")).unwrap();
+    assert_eq!(letter, "<p>dear");
+}
+
+#[test]
 fn resuming_needs_a_file() {
     let folder = folder_with_small();
     for more in [&[][..], &["--json", "-"]] {

@@ -85,6 +85,14 @@ impl Probe {
     }
 }
 
+/// What the probes of these names find, one after another. One that fails is a record too, without a rate.
+pub fn found_by(probes: &[Probe], names: &[&str], setting: &Setting<'_>) -> Vec<ProbeRecord> {
+    let named = probes
+        .iter()
+        .filter(|probe| names.contains(&probe.name.as_str()));
+    named.flat_map(|probe| probe.run(setting)).collect()
+}
+
 impl fmt::Debug for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Probe").field(&self.name).finish()

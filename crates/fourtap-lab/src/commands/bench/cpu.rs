@@ -10,10 +10,13 @@ use crate::array::Array;
 use crate::error::Result;
 use crate::machine;
 use crate::measure::{measure, repeat};
-use crate::probe::cpu;
+use crate::probe::{self, Setting, found_by};
 use crate::record::{Conditions, KernelUsed, ProbeRecord, Timing};
 use crate::target::Device;
 use crate::trial::Trial;
+
+/// The probes that bound a result.
+const CEILINGS: [&str; 4] = ["copy", "dram-read", "gather-128-l1", "fma-f32"];
 
 /// Copies of the inputs in turn shall take this many times what the last-level cache holds.
 const ROTATED: f64 = 1.5;
@@ -48,10 +51,13 @@ impl CpuBench {
     }
 
     /// What everything after is held against.
-    pub fn ceilings(&self, budget: Duration) -> Result<Vec<ProbeRecord>> {
-        let wanted = [cpu::copy, cpu::dram_read, cpu::gather_128_l1, cpu::fma_f32];
-        let measured = wanted.iter().map(|probe| probe(&self.device, budget));
-        measured.collect()
+    pub fn ceilings(&self, budget: Duration) -> Vec<ProbeRecord> {
+        let setting = Setting {
+            device: &self.device,
+            budget,
+            stopwatch: None,
+        };
+        found_by(&probe::cpu::probes(), &CEILINGS, &setting)
     }
 
     /// Verifies, then times.

@@ -10,10 +10,20 @@ use super::task::{Measured, Task};
 use crate::array::Array;
 use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
 use crate::error::{Error, Result};
-use crate::probe::cuda;
+use crate::probe::{self, Setting, found_by};
 use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
+
+/// The probes that bound a result, or that it is shown as a share of.
+const CEILINGS: [&str; 6] = [
+    "copy",
+    "dram-read",
+    "l2-read",
+    "gather-64-l1",
+    "gather-128-l1",
+    "fma-f32",
+];
 
 /// Copies of the inputs in turn shall take this many times what the second-level cache holds.
 const ROTATED: u64 = 4;
@@ -58,19 +68,13 @@ impl CudaBench {
     }
 
     /// What everything after is held against.
-    pub fn ceilings(&self, device: &Device, budget: Duration) -> Result<Vec<ProbeRecord>> {
-        let wanted = [
-            cuda::copy,
-            cuda::dram_read,
-            cuda::l2_read,
-            cuda::gather_64_l1,
-            cuda::gather_128_l1,
-            cuda::fma_f32,
-        ];
-        let measured = wanted
-            .iter()
-            .map(|probe| probe(&self.stopwatch, device, budget));
-        measured.collect()
+    pub fn ceilings(&self, device: &Device, budget: Duration) -> Vec<ProbeRecord> {
+        let setting = Setting {
+            device,
+            budget,
+            stopwatch: Some(&self.stopwatch),
+        };
+        found_by(&probe::cuda::probes(), &CEILINGS, &setting)
     }
 
     /// Bytes of the second-level cache.

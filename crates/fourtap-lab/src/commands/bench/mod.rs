@@ -3,6 +3,8 @@
 mod cpu;
 mod cuda;
 mod doubts;
+mod place;
+mod plan;
 mod task;
 
 use std::time::Duration;
@@ -14,7 +16,9 @@ use indicatif::ProgressBar;
 use self::cpu::CpuBench;
 use self::cuda::CudaBench;
 use self::doubts::doubts;
-use self::task::{Measured, Task};
+use self::place::Place;
+use self::plan::{already_done, planned};
+use self::task::Task;
 use super::{note, print, progress};
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
 use crate::cuda::Mode;
@@ -31,7 +35,7 @@ use crate::roof::{Ceilings, Least, is_suspicious};
 use crate::selection::{self, Benchmark, Subject};
 use crate::sink::{Sink, Torn};
 use crate::table;
-use crate::target::{Device, Target};
+use crate::target::Target;
 use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
 use crate::trial::Trial;
 use crate::workload::Workload;
@@ -100,85 +104,6 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     }
     bench.bar.finish_and_clear();
     bench.conclude(arguments, page)
-}
-
-/// The benchmarks of each subject that `--filter` leaves.
-fn planned(
-    arguments: &BenchArgs,
-    subjects: &[Subject],
-    on_cuda: bool,
-) -> Result<Vec<Vec<Benchmark>>> {
-    let filter = arguments.filter.as_deref().unwrap_or_default();
-    let all = subjects
-        .iter()
-        .map(|subject| subject.benchmarks(arguments, on_cuda));
-    let all: Vec<Vec<Benchmark>> = all.collect();
-    let count = all.iter().map(Vec::len).sum();
-    let kept = |benchmarks: Vec<Benchmark>| -> Vec<Benchmark> {
-        let named = |benchmark: &Benchmark| benchmark.name().contains(filter);
-        benchmarks.into_iter().filter(named).collect()
-    };
-    let plan: Vec<Vec<Benchmark>> = all.into_iter().map(kept).collect();
-    match plan.iter().all(Vec::is_empty) {
-        false => Ok(plan),
-        true => Err(Error::NothingSelected {
-            filter: filter.to_string(),
-            count,
-        }),
-    }
-}
-
-/// What this very code has measured and written before.
-fn already_done(arguments: &BenchArgs) -> Result<Vec<BenchRecord>> {
-    let file = match arguments.json.as_deref() {
-        Some(file) if file.as_os_str() != "-" => file,
-        _ => {
-            return Err(Error::Incomplete {
-                option: "--resume",
-                expected: "--json FILE to go on with",
-            });
-        }
-    };
-    let empty = std::fs::metadata(file).is_ok_and(|found| found.len() == 0);
-    if empty || !file.exists() {
-        return Ok(Vec::new());
-    }
-    let here = Origin::here();
-    let mut records = Run::read(file)?.benches;
-    records.retain(|record| record.origin.is_same_code(&here) && record.verification.passed);
-    Ok(records)
-}
-
-/// Where benchmarks are measured.
-#[derive(Debug)]
-enum Place {
-    Cpu(CpuBench),
-    Cuda(Box<CudaBench>),
-}
-
-impl Place {
-    /// What the hardware can do at most, measured for about so long each.
-    fn ceilings(&self, device: &Device, budget: Duration) -> Result<Vec<ProbeRecord>> {
-        match self {
-            Place::Cpu(cpu) => cpu.ceilings(budget),
-            Place::Cuda(cuda) => cuda.ceilings(device, budget),
-        }
-    }
-
-    /// Bytes of the largest cache.
-    fn cache_bytes(&self) -> u64 {
-        match self {
-            Place::Cpu(_) => machine::last_level_cache().unwrap_or(0),
-            Place::Cuda(cuda) => cuda.l2_bytes(),
-        }
-    }
-
-    fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
-        match self {
-            Place::Cpu(cpu) => cpu.measured(task, say),
-            Place::Cuda(cuda) => cuda.measured(task, say),
-        }
-    }
 }
 
 /// A run of benchmarks.
@@ -377,7 +302,7 @@ impl Bench {
         if self.ceilings.is_empty() {
             say("first, what the hardware can do at most");
             let budget = self.budget / CEILINGS_SHARE;
-            self.ceilings = self.place.ceilings(&self.target.device, budget)?;
+            self.ceilings = self.place.ceilings(&self.target.device, budget);
             for ceiling in &self.ceilings {
                 self.sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
             }
@@ -438,7 +363,7 @@ impl Bench {
                 Place::Cpu(_) => table::results(&self.records),
             })?;
         }
-        for doubt in doubts(&self.records, arguments.quick) {
+        for doubt in doubts(&self.records, &self.ceilings, arguments.quick) {
             note(&format!("note: {doubt}"));
         }
         if let (Some(page), Some(file)) = (page, &arguments.report) {

@@ -19,9 +19,9 @@ use crate::measure::repeat;
 use crate::record::{ProbeRecord, Timing};
 use crate::target::Device;
 
-pub use copy::copy;
-pub use fma::fma_f32;
-pub use reading::{dram_read, gather_128_dram, gather_128_l1, gather_128_l2, read_l1, read_l2};
+use copy::copy;
+use fma::fma_f32;
+use reading::{dram_read, gather_128_dram, gather_128_l1, gather_128_l2, read_l1, read_l2};
 
 /// A probe: measures for about so long.
 type Measure = fn(&Device, Duration) -> Result<ProbeRecord>;

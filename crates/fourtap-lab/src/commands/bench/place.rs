@@ -1,0 +1,46 @@
+//! Where benchmarks are measured.
+
+use std::time::Duration;
+
+use super::cpu::CpuBench;
+use super::cuda::CudaBench;
+use super::task::{Measured, Task};
+use crate::error::Result;
+use crate::machine;
+use crate::record::ProbeRecord;
+use crate::target::Device;
+
+/// Where benchmarks are measured.
+#[derive(Debug)]
+pub enum Place {
+    /// On the processor.
+    Cpu(CpuBench),
+    /// On a device.
+    Cuda(Box<CudaBench>),
+}
+
+impl Place {
+    /// What the hardware can do at most, measured for about so long each.
+    pub fn ceilings(&self, device: &Device, budget: Duration) -> Vec<ProbeRecord> {
+        match self {
+            Place::Cpu(cpu) => cpu.ceilings(budget),
+            Place::Cuda(cuda) => cuda.ceilings(device, budget),
+        }
+    }
+
+    /// Bytes of the largest cache.
+    pub fn cache_bytes(&self) -> u64 {
+        match self {
+            Place::Cpu(_) => machine::last_level_cache().unwrap_or(0),
+            Place::Cuda(cuda) => cuda.l2_bytes(),
+        }
+    }
+
+    /// Verifies, then times.
+    pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+        match self {
+            Place::Cpu(cpu) => cpu.measured(task, say),
+            Place::Cuda(cuda) => cuda.measured(task, say),
+        }
+    }
+}

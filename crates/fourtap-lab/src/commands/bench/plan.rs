@@ -1,0 +1,53 @@
+//! Which benchmarks there are, and which of them are done.
+
+use crate::cli::BenchArgs;
+use crate::error::{Error, Result};
+use crate::record::{BenchRecord, Origin, Run};
+use crate::selection::{Benchmark, Subject};
+
+/// The benchmarks of each subject that `--filter` leaves.
+pub fn planned(
+    arguments: &BenchArgs,
+    subjects: &[Subject],
+    on_cuda: bool,
+) -> Result<Vec<Vec<Benchmark>>> {
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    let all = subjects
+        .iter()
+        .map(|subject| subject.benchmarks(arguments, on_cuda));
+    let all: Vec<Vec<Benchmark>> = all.collect();
+    let count = all.iter().map(Vec::len).sum();
+    let kept = |benchmarks: Vec<Benchmark>| -> Vec<Benchmark> {
+        let named = |benchmark: &Benchmark| benchmark.name().contains(filter);
+        benchmarks.into_iter().filter(named).collect()
+    };
+    let plan: Vec<Vec<Benchmark>> = all.into_iter().map(kept).collect();
+    match plan.iter().all(Vec::is_empty) {
+        false => Ok(plan),
+        true => Err(Error::NothingSelected {
+            filter: filter.to_string(),
+            count,
+        }),
+    }
+}
+
+/// What this very code has measured and written before.
+pub fn already_done(arguments: &BenchArgs) -> Result<Vec<BenchRecord>> {
+    let file = match arguments.json.as_deref() {
+        Some(file) if file.as_os_str() != "-" => file,
+        _ => {
+            return Err(Error::Incomplete {
+                option: "--resume",
+                expected: "--json FILE to go on with",
+            });
+        }
+    };
+    let empty = std::fs::metadata(file).is_ok_and(|found| found.len() == 0);
+    if empty || !file.exists() {
+        return Ok(Vec::new());
+    }
+    let here = Origin::here();
+    let mut records = Run::read(file)?.benches;
+    records.retain(|record| record.origin.is_same_code(&here) && record.verification.passed);
+    Ok(records)
+}
