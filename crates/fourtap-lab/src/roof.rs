@@ -207,6 +207,42 @@ mod tests {
     }
 
     #[test]
+    fn a_result_faster_than_its_roof_is_suspicious() {
+        let timing = |milliseconds: f64| Timing::of(vec![milliseconds]);
+        let mut record: BenchRecord = serde_json::from_value(serde_json::json!({
+            "schema": 2, "version": "0", "unix_time": 0, "workload": "w", "distribution": "local", "seed": 0,
+            "problem": {"images": 1, "queries": 1, "heads": 1, "channels": 1, "points": 1, "pixels": 1, "levels": []},
+            "dtypes": {"value": "f32", "locations": "f32", "weights": "f32"}, "direction": "forward",
+            "device": device(), "kernel": {"words": "k", "reproducible": true},
+            "verification": {"passed": true, "rows": 1, "tensors": []}, "in_bounds_fraction": 1.0,
+            "traffic": {"compulsory_bytes": 1, "gathered_bytes": 1, "flop": 1}}))
+        .unwrap();
+        let roof = Roof {
+            hot_ms: 1.0,
+            hot_limit: "l2-read".to_string(),
+            cold_ms: 2.0,
+            cold_limit: "copy".to_string(),
+            suspicious: false,
+        };
+        for (hot, cold, suspicious) in [
+            (1.0, 2.0, false),
+            (0.99, 1.97, false),
+            (0.97, 2.0, true),
+            (1.0, 1.9, true),
+        ] {
+            record.hot = Some(timing(hot));
+            record.cold = Some(timing(cold));
+            assert_eq!(is_suspicious(&record, &roof), suspicious, "{hot} {cold}");
+        }
+        record.cold = None;
+        record.hot = Some(timing(1.5));
+        assert!(
+            !is_suspicious(&record, &roof),
+            "what was not timed is not judged"
+        );
+    }
+
+    #[test]
     fn without_ceilings_there_is_no_roof() {
         let ceilings = Ceilings {
             probes: &[],

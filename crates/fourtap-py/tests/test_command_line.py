@@ -33,6 +33,13 @@ def test_doctor_gives_the_same_report_as_the_command() -> None:
     }
 
 
+def test_probes_run_in_processes_of_their_own() -> None:
+    done = run("probe", "fma-f32", "--device", "cpu", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    (record,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert record["name"] == "fma-f32" and record["outcome"] == "measured" and record["rate"] > 0
+
+
 def test_help_and_mistakes_end_as_on_the_command_line() -> None:
     assert "Usage: fourtap" in run("--help").stdout
     wrong = run("benhc")
