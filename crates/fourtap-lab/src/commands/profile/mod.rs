@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fourtap::cuda::driver::Driver;
 
-use super::{note, print};
+use super::{note, print, progress};
 use crate::cli::{CaseArgs, CoordinatesChoice, DeviceChoice, ProfileArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
@@ -17,6 +18,9 @@ use crate::program;
 use crate::record::{CountersRecord, Line, Origin};
 use crate::sink::{Sink, Torn};
 use crate::target::Device;
+
+/// How often the time beside the progress bar is drawn anew.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Names of our kernels' functions begin so.
 const OURS: &str = "msda_";
@@ -98,9 +102,13 @@ fn imported(file: &Path) -> Result<Found> {
 
 fn profiled(arguments: &ProfileArgs, case: &Case) -> Result<Found> {
     let ncu = Ncu::find(arguments.ncu.as_deref())?;
+    let bar = progress(2);
+    bar.enable_steady_tick(TICK);
+    bar.set_message("asking the profiler what it can count");
     let wanted = wanted(&arguments.metrics, &ncu.known_metrics()?);
+    bar.inc(1);
     for text in &wanted.notes {
-        note(&format!("note: {text}"));
+        bar.suspend(|| note(&format!("note: {text}")));
     }
     if wanted.is_blind() {
         return Err(ncu.without(&wanted.missing));
@@ -116,7 +124,9 @@ fn profiled(arguments: &ProfileArgs, case: &Case) -> Result<Found> {
     })?;
     program.args(words(&arguments.case, arguments.device));
     program.arg("--statement").arg(&file);
+    bar.set_message(format!("{}: computing under the profiler", case.name()));
     let profiled = ncu.profile(&wanted.metrics, &program)?;
+    bar.finish_and_clear();
     let statement = Statement::read(&file);
     if let Some(found) = statement
         .as_ref()
