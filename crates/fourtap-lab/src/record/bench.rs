@@ -186,7 +186,11 @@ impl BenchRecord {
             "f32" => 4,
             _ => 2,
         };
-        let value = (images * heads * channels * pixels * element) as f64;
+        // As floats: a record may say anything.
+        let value: f64 = [images, heads, channels, pixels, element]
+            .map(|size| size as f64)
+            .iter()
+            .product();
         let untouched = self.touched_fraction.map_or(0.0, |touched| 1.0 - touched);
         self.traffic
             .compulsory_bytes
