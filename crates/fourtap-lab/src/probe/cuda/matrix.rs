@@ -151,17 +151,17 @@ impl Kind {
 }
 
 impl Shape {
-    /// [rows][inner].
+    /// By row, then by inner number.
     fn left(&self) -> Vec<i32> {
         small_numbers(self.rows * self.inner, 0)
     }
 
-    /// [columns][inner]: a column's numbers lie together.
+    /// By column, then by inner number: a column's numbers lie together.
     fn right(&self) -> Vec<i32> {
         small_numbers(self.columns * self.inner, 1 << 20)
     }
 
-    /// [rows][columns] of the product, as often as it is added.
+    /// By row, then by column, of the product, as often as it is added.
     fn sums(&self, left: &[i32], right: &[i32]) -> Vec<f32> {
         let inner = self.inner as usize;
         let times = (self.rounds * self.products) as i32;
