@@ -83,6 +83,29 @@ fn an_interrupted_run_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_run_interrupted_before_its_first_record_begins_anew() {
+    for content in ["", "{\"kind\":\"probe\",\"sch"] {
+        let folder = folder_with_small();
+        let results = folder.path().join("results.jsonl");
+        fs::write(&results, content).unwrap();
+        let usual = [
+            "bench",
+            "small.toml",
+            "--device",
+            "cpu",
+            "--quick",
+            "--filter",
+            "local/f32/forward",
+        ];
+        let more = ["--json", "results.jsonl", "--resume"];
+        let outcome = fourtap(folder.path(), usual.iter().chain(&more));
+        assert_eq!(outcome.code, Some(0), "{content}: {outcome:?}");
+        let lines = fs::read_to_string(&results).unwrap();
+        assert_eq!(records(&lines).1.len(), 1, "{content}");
+    }
+}
+
+#[test]
 fn a_report_replaces_a_report_and_nothing_else() {
     let folder = folder_with_small();
     let call = |page: &str| {

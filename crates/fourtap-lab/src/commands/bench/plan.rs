@@ -1,5 +1,8 @@
 //! Which benchmarks there are, and which of them are done.
 
+use std::fs;
+use std::io;
+
 use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
 use crate::record::{BenchRecord, Origin, Run};
@@ -42,12 +45,19 @@ pub fn already_done(arguments: &BenchArgs) -> Result<Vec<BenchRecord>> {
             });
         }
     };
-    let empty = std::fs::metadata(file).is_ok_and(|found| found.len() == 0);
-    if empty || !file.exists() {
-        return Ok(Vec::new());
-    }
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            return Err(Error::Read {
+                file: file.to_path_buf(),
+                source,
+            });
+        }
+    };
     let here = Origin::here();
-    let mut records = Run::read(file)?.benches;
+    // Interrupted before the first was whole, it holds none: no mistake here.
+    let mut records = Run::parse(file, &text)?.benches;
     records.retain(|record| record.origin.is_same_code(&here) && record.verification.passed);
     Ok(records)
 }
