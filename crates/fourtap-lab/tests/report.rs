@@ -1,43 +1,14 @@
-//! Reports: what is in them, what is never in them, and how browsers take them.
+//! Reports: what is in them, and what is never in them.
 
-mod browser;
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use common::pages::{committed, extremes, folder_of, hostile, page};
 use common::records::{bench, ceiling, counters, lines, probes, timing};
 use common::{fails, fourtap, names};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// Names, words and models that try to be something else.
-const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'`|*_&amp;\u{0}\u{202e}{{ 7*7 }}";
-
-fn committed(run: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../runs")
-        .join(run)
-}
-
-/// A folder with these records in files of these names.
-fn folder_of(files: &[(&str, &[Value])]) -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, records) in files {
-        fs::write(folder.path().join(name), lines(records)).expect("a new file");
-    }
-    folder
-}
-
-/// The page that `report` makes of some runs, and what it said.
-fn page(folder: &Path, runs: &[&str], output: &str) -> (String, String) {
-    let words = ["report", "--force", "-o", output];
-    let outcome = fourtap(folder, words.iter().chain(runs));
-    assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert_eq!(outcome.stdout, "");
-    let text = fs::read_to_string(folder.join(output)).expect("the page");
-    (text, outcome.stderr)
-}
 
 fn page_of(records: &[Value], output: &str) -> String {
     let folder = folder_of(&[("bench.jsonl", records)]);
@@ -273,48 +244,6 @@ fn runs_are_compared_with_the_first() {
     lacks(&alone, &["Differences"]);
 }
 
-fn hostile() -> Vec<Value> {
-    let mut forward = bench("forward");
-    for place in ["workload", "distribution"] {
-        forward[place] = json!(HOSTILE);
-    }
-    forward["dtypes"]["value"] = json!(HOSTILE);
-    forward["device"]["model"] = json!(HOSTILE);
-    forward["kernel"]["words"] = json!(HOSTILE);
-    forward["commit"] = json!(HOSTILE);
-    forward["version"] = json!(HOSTILE);
-    forward["roof"]["hot_limit"] = json!(HOSTILE);
-    forward["roof"]["suspicious"] = json!(true);
-    forward["beside"][0]["role"] = json!("ruler");
-    let mut second = forward["beside"][0].clone();
-    second["role"] = json!(HOSTILE);
-    forward["beside"].as_array_mut().unwrap().push(second);
-    let mut wrong = bench("backward");
-    wrong["device"]["model"] = json!(HOSTILE);
-    wrong["verification"] = json!({"passed": false, "found": HOSTILE, "rows": 0, "tensors": []});
-    for time in ["hot", "cold"] {
-        wrong.as_object_mut().unwrap().remove(time);
-    }
-    let mut counted = counters("forward");
-    for place in ["kernel", "source", "workload"] {
-        counted[place] = json!(HOSTILE);
-    }
-    counted["binding"]["words"] = json!(HOSTILE);
-    counted["device"]["model"] = json!(HOSTILE);
-    let mut records = vec![forward, wrong, counted];
-    for mut probe in probes() {
-        for place in ["what", "words"] {
-            probe[place] = json!(HOSTILE);
-        }
-        probe["device"]["model"] = json!(HOSTILE);
-        probe["parameters"] = json!({HOSTILE: HOSTILE});
-        probe["claim"] = json!({"rate": 1.0, "words": HOSTILE});
-        records.push(probe);
-    }
-    records[4]["group"] = json!(HOSTILE);
-    records
-}
-
 #[test]
 fn hostile_words_stay_words_in_every_file() {
     let folder = folder_of(&[("bench.jsonl", &hostile())]);
@@ -334,39 +263,6 @@ fn hostile_words_stay_words_in_every_file() {
             lacks(&svg, &["<img", "</script", "\u{0}", "\u{202e}"]);
         }
     }
-}
-
-fn extremes() -> Vec<Value> {
-    let mut records = vec![];
-    for (median, bytes, flop) in [
-        (1e-300, u64::MAX, 1),
-        (1e300, 1, u64::MAX),
-        (5e-324, u64::MAX, u64::MAX),
-    ] {
-        for direction in ["forward", "backward"] {
-            let mut record = bench(direction);
-            record["workload"] = json!(format!("{median:e}"));
-            record["hot"] = timing(median);
-            record["cold"] = timing(median);
-            record["traffic"] =
-                json!({"compulsory_bytes": bytes, "gathered_bytes": bytes, "flop": flop});
-            record["unix_time"] = json!(u64::MAX);
-            record["touched_fraction"] = json!(-1e300);
-            for size in ["images", "heads", "channels", "pixels"] {
-                record["problem"][size] = json!(u64::MAX);
-            }
-            records.push(record);
-        }
-    }
-    records.push(ceiling("copy", 1e300, "GB/s"));
-    records.push(ceiling("gather-64-l1", 0.0, "GB/s"));
-    records.push(ceiling("fma-f32", -5.0, "GFLOP/s"));
-    let mut counted = counters("forward");
-    counted["metrics"] = json!({"dram__throughput.pct": 1e308, "dram__bytes.sum": 0.0});
-    counted["launches"] = json!(0);
-    counted["binding"]["busy"] = json!(-3.5);
-    records.push(counted);
-    records
 }
 
 #[test]
@@ -541,86 +437,4 @@ fn what_was_done_can_be_read_by_programs() {
     let size = fs::metadata(folder.path().join("a.html")).unwrap().len();
     assert_eq!(done["output_bytes"], json!(size));
     assert_eq!(done["warnings"], json!([]));
-}
-
-#[test]
-fn browsers_show_pages_without_complaint_at_every_width() {
-    let Some(program) = browser::find() else {
-        return;
-    };
-    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
-    fs::create_dir_all(&pictures).unwrap();
-    let mut slower = bench("forward");
-    slower["hot"] = timing(0.4);
-    let mut everything = vec![
-        bench("forward"),
-        bench("backward"),
-        counters("forward"),
-        counters("backward"),
-    ];
-    everything.extend(probes());
-    let folder = folder_of(&[
-        ("everything.jsonl", &everything),
-        ("after.jsonl", &[slower, bench("backward")]),
-        ("hostile.jsonl", &hostile()),
-        ("extremes.jsonl", &extremes()),
-    ]);
-    let gpu = committed("2026-11-15-h200");
-    let cpu = committed("2026-11-15-cpu-avx512-2cores");
-    let (gpu, cpu) = (gpu.to_str().unwrap(), cpu.to_str().unwrap());
-    let pages: [(&str, &[&str]); 6] = [
-        ("gpu", &[gpu]),
-        ("cpu", &[cpu]),
-        ("two", &["everything.jsonl", "after.jsonl"]),
-        ("everything", &["everything.jsonl"]),
-        ("hostile", &["hostile.jsonl"]),
-        ("extremes", &["extremes.jsonl"]),
-    ];
-    let mut browser = browser::Browser::start(&program);
-    for (name, runs) in pages {
-        let file = format!("{name}.html");
-        page(folder.path(), runs, &file);
-        fs::copy(folder.path().join(&file), pictures.join(&file)).unwrap();
-        for width in [1280, 390] {
-            for scheme in ["light", "dark"] {
-                let what = format!("{name}-{width}-{scheme}");
-                browser.open(&folder.path().join(&file), width, scheme);
-                let overflow =
-                    browser.evaluate("document.documentElement.scrollWidth - innerWidth");
-                assert!(
-                    overflow.as_f64().unwrap() <= 0.0,
-                    "{what}: {overflow} pixels too wide"
-                );
-                browser.screenshot(&pictures.join(format!("{what}.png")));
-                browser.expect_quiet(&what);
-            }
-        }
-        uses(&mut browser, name);
-    }
-}
-
-/// What a reader does with a page: walk through a chart by keyboard, search and sort a table.
-fn uses(browser: &mut browser::Browser, name: &str) {
-    let shown =
-        "[...document.querySelectorAll('svg.chart')].find((it) => it.getClientRects().length)";
-    browser.evaluate(&format!(
-        "{shown}.querySelector('.row').focus({{focusVisible: true}})"
-    ));
-    browser.press("ArrowDown");
-    let card = "document.getElementById('card')";
-    let text = browser.evaluate(&format!("{card}.hidden ? '' : {card}.textContent"));
-    assert!(!text.as_str().unwrap_or("").is_empty(), "{name}: no card");
-    browser.evaluate(
-        "var box = document.querySelector('.searchable'); var input = box.querySelector('input'); \
-         input.value = 'no such words'; input.dispatchEvent(new Event('input')); 0",
-    );
-    let left = "[...box.querySelectorAll('tbody tr')].filter((row) => !row.hidden).length";
-    assert_eq!(browser.evaluate(left), json!(0), "{name}");
-    browser.evaluate("input.value = ''; input.dispatchEvent(new Event('input')); 0");
-    browser.evaluate("box.querySelectorAll('thead button')[2].click(); 0");
-    let sorted = "(() => { const numbers = [...box.querySelectorAll('tbody tr')].map((row) => row.cells[2].dataset.sort) \
-                  .filter((it) => it !== undefined).map(Number); \
-                  return numbers.every((it, index) => index === 0 || numbers[index - 1] <= it); })()";
-    assert_eq!(browser.evaluate(sorted), json!(true), "{name}");
-    browser.expect_quiet(name);
 }

@@ -1,6 +1,7 @@
 //! Safetensors files made by hand, right and wrong, and the command to feed them to.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod pages;
 pub mod records;
 
 use std::ffi::OsStr;
