@@ -1,11 +1,13 @@
 //! What the lab does on a CUDA device, through the library's own device layer.
 
 mod array;
+mod kernel;
 mod mode;
 mod nvml;
 mod stopwatch;
 mod trial;
 
+pub use kernel::{Argument, Grid, Loaded, Source};
 pub use mode::Mode;
 pub use stopwatch::{Stopwatch, Timed};
 pub use trial::DeviceTrial;

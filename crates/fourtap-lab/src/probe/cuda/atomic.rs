@@ -5,7 +5,7 @@ use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
 use super::super::Probe;
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::Random;
 use super::stand::{Stand, Subject};
 use crate::error::Result;

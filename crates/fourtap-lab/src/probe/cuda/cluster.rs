@@ -4,7 +4,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
 use super::super::Probe;
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
 use crate::error::Result;

@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern};
 use super::stand::{Stand, Subject};
 use crate::error::Result;

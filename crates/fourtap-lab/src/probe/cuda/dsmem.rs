@@ -2,7 +2,7 @@
 
 use super::cluster;
 use super::gather::LOADS;
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, Random};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;

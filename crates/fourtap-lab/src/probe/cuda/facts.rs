@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::cluster;
-use super::kernel::Grid;
+use crate::cuda::Grid;
 use super::stand::{Stand, Subject};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};

@@ -2,7 +2,7 @@
 
 use fourtap::f16;
 
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
 use super::sums::Sums;

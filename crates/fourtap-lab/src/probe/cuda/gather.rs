@@ -1,6 +1,6 @@
 //! How fast random segments of a buffer are read, by what holds the buffer.
 
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, Random};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;

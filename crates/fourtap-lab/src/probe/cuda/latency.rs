@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use super::kernel::{Argument, Grid, Loaded, Source};
+use crate::cuda::{Argument, Grid, Loaded, Source};
 use super::stand::{Stand, Subject};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};

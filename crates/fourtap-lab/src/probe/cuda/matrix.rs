@@ -3,7 +3,7 @@
 use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
 use crate::error::Result;

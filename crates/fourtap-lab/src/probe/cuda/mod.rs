@@ -7,7 +7,6 @@ mod dsmem;
 mod facts;
 mod fma;
 mod gather;
-mod kernel;
 mod latency;
 mod matrix;
 mod pattern;

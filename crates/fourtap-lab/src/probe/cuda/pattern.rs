@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use crate::cuda::Stopwatch;
 use crate::error::Result;
 

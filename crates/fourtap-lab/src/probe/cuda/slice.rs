@@ -5,7 +5,7 @@ use fourtap::cuda::driver::{Buffer, TensorMap};
 
 use super::super::Probe;
 use super::copy;
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::Pattern;
 use super::stand::{Stand, Subject};
 use super::tma;

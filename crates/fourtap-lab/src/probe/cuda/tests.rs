@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fourtap::cuda::jit::{Nvrtc, Resources};
 
-use super::kernel::Source;
+use crate::cuda::Source;
 use super::{
     atomic, cluster, copy, dsmem, fma, gather, latency, matrix, pattern, read, slice, tile, tma,
 };

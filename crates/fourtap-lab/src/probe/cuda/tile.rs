@@ -5,7 +5,7 @@ use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
 
 use super::super::Probe;
 use super::copy::large_bytes;
-use super::kernel::{Argument, Grid, Source};
+use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, mixed, scaled};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;

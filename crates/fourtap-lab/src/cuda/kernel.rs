@@ -1,4 +1,4 @@
-//! The probes' kernels: compiled when needed, and launched.
+//! The lab's own kernels: compiled when needed, and launched.
 
 use std::ffi::c_void;
 
@@ -10,8 +10,8 @@ use fourtap::cuda::jit::{self, Architecture, Program};
 
 use crate::error::Result;
 
-const MEMORY: &str = include_str!("../../../kernels/probe/memory.cuh");
-const HOPPER: &str = include_str!("../../../kernels/probe/hopper.cuh");
+const MEMORY: &str = include_str!("../../kernels/common/memory.cuh");
+const HOPPER: &str = include_str!("../../kernels/common/hopper.cuh");
 
 /// The driver's number for a cluster that the device cannot have.
 const INVALID_CLUSTER_SIZE: i32 = 912;

@@ -1,0 +1,78 @@
+//! What rungs are given. Mirrored in kernels/ladder/rung.cuh.
+
+use fourtap::cuda::driver::TensorMap;
+
+use super::plan::{LEVEL_CAPACITY, Shape};
+
+/// A level, as kernels see it.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct LevelArgument {
+    width: i32,
+    height: i32,
+    start: i32,
+    unused: i32,
+}
+
+/// The tensors and sizes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ProblemArgument {
+    value: u64,
+    locations: u64,
+    weights: u64,
+    out: u64,
+    scratch: u64,
+    images: u32,
+    queries: u32,
+    heads: u32,
+    pixels: u32,
+    levels: [LevelArgument; LEVEL_CAPACITY],
+}
+
+/// Where the tensors are on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// f16, read.
+    pub value: u64,
+    /// f32, read.
+    pub locations: u64,
+    /// f32, read.
+    pub weights: u64,
+    /// f16, written.
+    pub out: u64,
+    /// Both.
+    pub scratch: u64,
+}
+
+impl ProblemArgument {
+    /// Of these sizes, at these places.
+    pub fn new(shape: &Shape, at: Addresses) -> Self {
+        let mut levels = [LevelArgument::default(); LEVEL_CAPACITY];
+        for (argument, level) in levels.iter_mut().zip(&shape.levels) {
+            *argument = LevelArgument {
+                width: level.width as i32,
+                height: level.height as i32,
+                start: level.start as i32,
+                unused: 0,
+            };
+        }
+        ProblemArgument {
+            value: at.value,
+            locations: at.locations,
+            weights: at.weights,
+            out: at.out,
+            scratch: at.scratch,
+            images: shape.images,
+            queries: shape.queries,
+            heads: shape.heads,
+            pixels: shape.pixels,
+            levels,
+        }
+    }
+}
+
+/// The tensor maps of a plan; those it does not have are never used.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+pub struct MapsArgument(pub [TensorMap; LEVEL_CAPACITY]);

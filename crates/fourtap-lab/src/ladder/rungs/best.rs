@@ -1,0 +1,6 @@
+//! What paid, together.
+
+use super::super::Rung;
+
+/// The family.
+pub const RUNGS: &[Rung] = &[];

@@ -1,0 +1,27 @@
+//! The rungs, by family.
+
+mod alternatives;
+mod best;
+mod cluster;
+mod persistent;
+mod plain;
+mod suites;
+mod tiles;
+
+use super::Rung;
+
+/// All of them, in the order of their names.
+pub fn all() -> Vec<Rung> {
+    let families = [
+        plain::RUNGS,
+        persistent::RUNGS,
+        cluster::RUNGS,
+        tiles::RUNGS,
+        alternatives::RUNGS,
+        best::RUNGS,
+        suites::RUNGS,
+    ];
+    let mut rungs: Vec<Rung> = families.concat();
+    rungs.sort_by_key(|rung| rung.name);
+    rungs
+}
