@@ -112,6 +112,15 @@ pub enum Error {
         expected: &'static str,
         found: String,
     },
+    /// No rung of the ladder has this name.
+    #[error("{name}: expected a rung of the ladder, found none of that name")]
+    UnknownRung { name: String, near: Option<String> },
+    /// A parameter of a rung that cannot be chosen so.
+    #[error("--set {setting}: expected {expected}")]
+    Setting { setting: String, expected: String },
+    /// A rung computed something else.
+    #[error("rung {rung}: expected the oracle's result, found {found}")]
+    Rung { rung: &'static str, found: String },
     /// A probe, which has one right answer, computed another.
     #[error("probe {probe}: expected {expected}, found {found}")]
     Probe {
@@ -252,6 +261,12 @@ impl Error {
             Error::NothingInCommon { .. } => {
                 "benchmarks are matched by name and sizes: measure the same workloads with the same options"
             }
+            Error::UnknownRung {
+                near: Some(near), ..
+            } => return Some(format!("did you mean {near}?")),
+            Error::UnknownRung { .. } | Error::Setting { .. } => {
+                "`fourtap ladder --list` shows the rungs and their parameters"
+            }
             Error::UnknownProbe {
                 near: Some(near), ..
             } => return Some(format!("did you mean {near}?")),
@@ -316,7 +331,7 @@ impl Error {
     /// The code the process ends with.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Verification { .. } => ExitCode::from(EXIT_MISMATCH),
+            Error::Verification { .. } | Error::Rung { .. } => ExitCode::from(EXIT_MISMATCH),
             Error::Seeds { .. }
             | Error::Misplaced { .. }
             | Error::Incomplete { .. }

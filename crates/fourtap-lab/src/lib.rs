@@ -10,6 +10,7 @@ mod exit;
 mod explain;
 mod generate;
 mod header;
+mod isolation;
 mod ladder;
 mod machine;
 mod measure;

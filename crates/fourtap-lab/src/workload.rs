@@ -113,6 +113,22 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("bev-d64", include_str!("../workloads/bev-d64.toml")),
 ];
 
+/// Shapes that ideas of the ladder were published with: small, so not timed unless asked for.
+const LADDER: [(&str, &str); 3] = [
+    (
+        "ladder-n2-q256",
+        include_str!("../workloads/ladder-n2-q256.toml"),
+    ),
+    (
+        "ladder-n4-q512",
+        include_str!("../workloads/ladder-n4-q512.toml"),
+    ),
+    (
+        "ladder-n8-q1024",
+        include_str!("../workloads/ladder-n8-q1024.toml"),
+    ),
+];
+
 impl Workload {
     /// The names of the built-in workloads.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -121,7 +137,8 @@ impl Workload {
 
     /// The built-in workload of this name.
     pub fn built_in(name: &str) -> Option<Result<Self>> {
-        let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
+        let mut all = BUILT_IN.iter().chain(&LADDER);
+        let (name, text) = all.find(|(known, _)| *known == name)?;
         Some(Workload::parse(name, text))
     }
 

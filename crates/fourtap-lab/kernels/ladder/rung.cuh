@@ -9,7 +9,7 @@
 struct Level {
     int width, height; // at least 1
     int start;         // its first pixel in S
-    int unused;
+    int below;         // pixels from a row to the next; 0 if there is but one
 };
 
 // Mirrored in src/ladder/arguments.rs. A row is one (image, query, head): row = (n * queries + q) * heads + m < 2^31.

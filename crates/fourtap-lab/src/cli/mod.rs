@@ -4,6 +4,7 @@ mod choices;
 mod compare;
 mod explain;
 mod kernels;
+mod ladder;
 mod probe;
 mod profile;
 mod report;
@@ -19,6 +20,7 @@ pub use choices::{
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};
 pub use kernels::{BakeArgs, CacheAction, CacheArgs};
+pub use ladder::{Errand, LadderArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
@@ -61,6 +63,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Read the hardware counters of a workload, and what they say
     Profile(ProfileArgs),
+    /// Climb the ladder of kernel ideas: verify, time and rank each
+    Ladder(LadderArgs),
     /// Write a page about results, with charts
     Report(ReportArgs),
     /// Hold random problems to the f64 oracle, every element compared

@@ -7,6 +7,7 @@ mod check;
 mod compare;
 mod doctor;
 mod explain;
+mod ladder;
 mod probe;
 mod profile;
 mod report;
@@ -40,6 +41,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Probe(arguments) => probe::execute(&arguments),
         Command::Explain(arguments) => explain::execute(&arguments),
         Command::Profile(arguments) => profile::execute(&arguments),
+        Command::Ladder(arguments) => ladder::execute(&arguments),
         Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),

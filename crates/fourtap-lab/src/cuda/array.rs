@@ -53,6 +53,11 @@ impl DeviceArray {
         Ok(self.buffer.copy_to_host(host.bytes_mut())?)
     }
 
+    /// Where it begins on the device.
+    pub fn address(&self) -> u64 {
+        self.buffer.as_ptr()
+    }
+
     /// To read.
     pub fn view(&self) -> View<'_> {
         // SAFETY: the buffer holds every element of the row-major layout; see the type for how long.

@@ -1,10 +1,11 @@
 //! The lab's own kernels: compiled when needed, and launched.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{
-    DriverError, Kernel, Launch, Library, TensorMap, active_clusters, launch,
+    DriverError, Kernel, KernelFacts, Launch, Library, TensorMap, active_clusters, launch,
 };
 use fourtap::cuda::jit::{self, Architecture, Program};
 
@@ -21,6 +22,8 @@ const INVALID_CLUSTER_SIZE: i32 = 912;
 pub struct Source {
     /// The kernel's name in the code.
     pub entry: &'static str,
+    /// What several kernels share, before the text.
+    header: &'static str,
     text: &'static str,
     defines: Vec<(&'static str, u32)>,
     /// Uses what only Hopper and later have.
@@ -32,6 +35,7 @@ impl Source {
     pub fn new(entry: &'static str, text: &'static str, defines: &[(&'static str, u32)]) -> Self {
         Source {
             entry,
+            header: "",
             text,
             defines: defines.to_vec(),
             hopper: false,
@@ -46,12 +50,17 @@ impl Source {
         }
     }
 
+    /// The same with a header before its text.
+    pub fn after(self, header: &'static str) -> Self {
+        Source { header, ..self }
+    }
+
     /// What to compile.
     pub fn program(&self, architecture: Architecture) -> Program {
         let hopper = if self.hopper { HOPPER } else { "" };
         Program {
             name: format!("lab-{}", self.entry.replace('_', "-")),
-            source: [MEMORY, hopper, self.text].concat(),
+            source: [MEMORY, hopper, self.header, self.text].concat(),
             options: self
                 .defines
                 .iter()
@@ -113,20 +122,38 @@ pub enum Argument<'a> {
     Word(u32),
     /// By value.
     Map(&'a TensorMap),
+    /// Any struct, by value.
+    Struct(*const c_void, PhantomData<&'a ()>),
 }
 
-impl Argument<'_> {
+impl<'a> Argument<'a> {
+    /// A struct that the kernel declares alike.
+    pub fn of<T: Copy>(value: &'a T) -> Self {
+        Argument::Struct((&raw const *value).cast(), PhantomData)
+    }
+
     fn pointer(&self) -> *mut c_void {
         let pointer: *const c_void = match self {
             Argument::Address(number) | Argument::Count(number) => (&raw const *number).cast(),
             Argument::Word(number) => (&raw const *number).cast(),
             Argument::Map(map) => (&raw const **map).cast(),
+            Argument::Struct(pointer, _) => *pointer,
         };
         pointer.cast_mut()
     }
 }
 
 impl Loaded {
+    /// What the compiler made of it.
+    pub fn facts(&self, cuda: &Cuda) -> Result<KernelFacts> {
+        Ok(self.kernel.facts(cuda.device())?)
+    }
+
+    /// Asks for so many percent of a multiprocessor's fast memory as shared memory, the rest as first-level cache.
+    pub fn carve_out(&self, cuda: &Cuda, percent: u32) -> Result<()> {
+        Ok(self.kernel.set_shared_carveout(cuda.device(), percent)?)
+    }
+
     /// Lets it have more than the usual 48 KiB of shared memory, and clusters of any size.
     pub fn allow(&self, cuda: &Cuda, grid: Grid) -> Result<()> {
         let device = cuda.device();

@@ -7,6 +7,7 @@ mod nvml;
 mod stopwatch;
 mod trial;
 
+pub use array::DeviceArray;
 pub use kernel::{Argument, Grid, Loaded, Source};
 pub use mode::Mode;
 pub use stopwatch::{Stopwatch, Timed};

@@ -11,7 +11,8 @@ struct LevelArgument {
     width: i32,
     height: i32,
     start: i32,
-    unused: i32,
+    /// Pixels from a row to the next; 0 if there is but one.
+    below: i32,
 }
 
 /// The tensors and sizes.
@@ -54,7 +55,7 @@ impl ProblemArgument {
                 width: level.width as i32,
                 height: level.height as i32,
                 start: level.start as i32,
-                unused: 0,
+                below: if level.height > 1 { level.width as i32 } else { 0 },
             };
         }
         ProblemArgument {

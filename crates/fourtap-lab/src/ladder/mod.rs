@@ -4,10 +4,25 @@
 //! launched. Rungs take value in f16 with locations and weights in f32.
 
 mod arguments;
+mod climb;
 pub mod plan;
 pub mod rungs;
+mod small;
+#[cfg(test)]
+mod tests;
+mod trial;
 
 use plan::{Choice, Hardware, LEVEL_CAPACITY, Parameter, Planned, Shape};
+
+use fourtap::msda::Sizes;
+
+use crate::record::TrafficCounts;
+use crate::verification::Rule;
+
+pub use climb::{Climb, Climbed};
+
+/// What the library's own forward is called among the rungs.
+pub const SHIPPED: &str = "shipped";
 
 /// What others published for the same idea, and why ours differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,5 +79,88 @@ impl Rung {
             ));
         }
         (self.plan)(shape, hardware, choice)
+    }
+}
+
+/// What takes part: a rung, or what the library ships.
+#[derive(Clone, Copy, Debug)]
+pub enum Contender {
+    /// An idea.
+    Rung(Rung),
+    /// The library's forward, as a user calls it.
+    Shipped,
+}
+
+impl Contender {
+    /// As typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Contender::Rung(rung) => rung.name,
+            Contender::Shipped => SHIPPED,
+        }
+    }
+
+    /// In a few words.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Contender::Rung(rung) => rung.title,
+            Contender::Shipped => "the library's forward",
+        }
+    }
+
+    /// What it does, in a sentence.
+    pub fn idea(&self) -> &'static str {
+        match self {
+            Contender::Rung(rung) => rung.idea,
+            Contender::Shipped => "the kernel the library chooses, as a user calls it",
+        }
+    }
+
+    /// What can be chosen.
+    pub fn parameters(&self) -> &'static [Parameter] {
+        match self {
+            Contender::Rung(rung) => rung.parameters,
+            Contender::Shipped => &[],
+        }
+    }
+
+    /// What its results are held to.
+    pub fn rule(&self) -> Rule {
+        match self {
+            Contender::Rung(Rung {
+                approximate: Some(share),
+                ..
+            }) => Rule::Stated(*share),
+            _ => Rule::Operator,
+        }
+    }
+
+    /// The rung it is one single change to, if it is of a suite of such.
+    pub fn single_change_to(&self) -> Option<Rung> {
+        let Contender::Rung(rung) = self else {
+            return None;
+        };
+        let base = rung.builds_on.filter(|_| rung.name.starts_with('s'))?;
+        rungs::all().into_iter().find(|other| other.name == base)
+    }
+}
+
+/// Everything that takes part: the rungs, then what the library ships.
+pub fn contenders() -> Vec<Contender> {
+    let rungs = rungs::all().into_iter().map(Contender::Rung);
+    rungs.chain([Contender::Shipped]).collect()
+}
+
+/// Bytes and operations of a problem of the types that rungs take: f16, with f32 locations and weights.
+pub fn traffic(sizes: &Sizes) -> TrafficCounts {
+    let (value, location) = (2, 4);
+    let rows = (sizes.images * sizes.queries * sizes.heads) as u64;
+    let samples = rows * (sizes.levels * sizes.points) as u64;
+    let channels = sizes.channels as u64;
+    let pixels = (sizes.images * sizes.pixels * sizes.heads) as u64;
+    TrafficCounts {
+        compulsory_bytes: (pixels + rows) * channels * value + 3 * samples * location,
+        gathered_bytes: 4 * samples * channels * value,
+        flop: 10 * samples * channels,
     }
 }

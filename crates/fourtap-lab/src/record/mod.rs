@@ -6,17 +6,21 @@ mod counters;
 mod origin;
 mod probe;
 mod run;
+mod rung;
 mod timing;
 mod upgrade;
 
 use serde::{Deserialize, Serialize};
 
-pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, benchmark_name};
+pub use bench::{
+    BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts, benchmark_name,
+};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use origin::{Origin, VERSION};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use run::Run;
+pub use rung::{Against, RungClaim, RungLaunch, RungRecord, SmallProblems};
 pub use timing::Timing;
 
 /// Raised when a field changes its meaning or goes.
@@ -32,6 +36,8 @@ pub enum Line {
     Probe(Box<ProbeRecord>),
     /// What `fourtap profile` counted.
     Counters(Box<CountersRecord>),
+    /// What `fourtap ladder` found.
+    Rung(Box<RungRecord>),
 }
 
 /// Billions a second, of a count and milliseconds.

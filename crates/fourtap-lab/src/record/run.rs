@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::upgrade::upgraded;
-use super::{BenchRecord, CountersRecord, Line, ProbeRecord, SCHEMA, Timing};
+use super::{BenchRecord, CountersRecord, Line, ProbeRecord, RungRecord, SCHEMA, Timing};
 use crate::error::{Error, Result};
 
 /// Everything of one results file, or of all of a folder.
@@ -20,6 +20,8 @@ pub struct Run {
     pub probes: Vec<ProbeRecord>,
     /// Counters, likewise.
     pub counters: Vec<CountersRecord>,
+    /// Rungs of the ladder, likewise.
+    pub rungs: Vec<RungRecord>,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
 }
@@ -71,7 +73,7 @@ impl Run {
     pub fn name(&self) -> String {
         let file = self.path.file_stem().unwrap_or(self.path.as_os_str());
         let folder = self.path.parent().and_then(Path::file_name);
-        let usual = ["bench", "probe", "counters"]
+        let usual = ["bench", "probe", "counters", "ladder"]
             .iter()
             .any(|&name| file == name);
         let name = match folder {
@@ -82,7 +84,11 @@ impl Run {
     }
 
     fn expect_something(self) -> Result<Self> {
-        match self.benches.is_empty() && self.probes.is_empty() && self.counters.is_empty() {
+        let is_empty = self.benches.is_empty()
+            && self.probes.is_empty()
+            && self.counters.is_empty()
+            && self.rungs.is_empty();
+        match is_empty {
             false => Ok(self),
             true => Err(Error::Records {
                 file: self.path,
@@ -131,6 +137,7 @@ impl Run {
             Line::Bench(record) => self.benches.push(*record),
             Line::Probe(record) => self.probes.push(*record),
             Line::Counters(record) => self.counters.push(*record),
+            Line::Rung(record) => self.rungs.push(*record),
         }
     }
 }
@@ -154,6 +161,12 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
             Err("a time of a result that failed its verification".to_string())
         }
         Line::Bench(bench) if !bench.timings().all(Timing::is_sound) => {
+            Err("a timing without samples, or with one that is no time".to_string())
+        }
+        Line::Rung(rung) if !rung.is_honest() => {
+            Err("a time of a rung that was not right".to_string())
+        }
+        Line::Rung(rung) if !rung.timings().all(Timing::is_sound) => {
             Err("a timing without samples, or with one that is no time".to_string())
         }
         _ => Ok(Some(record)),

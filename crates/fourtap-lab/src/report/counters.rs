@@ -99,7 +99,8 @@ fn share(record: &CountersRecord, column: &str) -> Option<f64> {
     })
 }
 
-fn limit(limit: &str) -> &str {
+/// What binds, as people call it.
+pub fn limit(limit: &str) -> &str {
     match limit {
         "l1" => "L1",
         "l2" => "L2",

@@ -129,6 +129,7 @@ fn chart(rows: &[Row]) -> DotChart {
         DotRow {
             group: group.to_string(),
             label: label.replace('/', " "),
+            detail: String::new(),
             values: [word(row.verdict).to_string(), ratio(row.ratio)],
             marks: vec![Mark {
                 shape: shape(row.verdict),

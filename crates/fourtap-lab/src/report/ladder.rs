@@ -51,7 +51,7 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     blocks.insert(0, Block::words(lead));
     Some(Section {
         id: "ladder",
-        title: "Ladder",
+        title: "Every way",
         blocks,
     })
 }

@@ -12,8 +12,10 @@ pub fn section(parts: &[Part<'_>]) -> Section {
     };
     let has_probes = parts.iter().any(|part| !part.probes.is_empty());
     let has_peers = any_bench(&|record| !peers().of(record).is_empty());
+    let has_benches = any_bench(&|_| true);
+    let has_rungs = parts.iter().any(|part| !part.rungs.is_empty());
     let mut paragraphs: Vec<String> = vec![];
-    if any_bench(&|_| true) {
+    if has_benches {
         paragraphs.push(
             "Right first. Before anything was timed, rows of its result drawn at random were compared, every \
              element, with an oracle that computes in f64 and shares no code with the kernels. A result that is not \
@@ -21,12 +23,25 @@ pub fn section(parts: &[Part<'_>]) -> Section {
              2-norm, of the worst tensor."
                 .to_string(),
         );
+    }
+    if has_rungs {
+        paragraphs.push(
+            "A rung of the ladder runs in a process of its own under a time limit, so that one that hangs or crashes \
+             leaves the others alone. Before it was timed it computed small problems of many shapes, every element \
+             compared with the oracle, where it was there also under the tools of compute-sanitizer; then rows drawn \
+             at random of each problem, into memory that held no numbers before."
+                .to_string(),
+        );
+    }
+    if has_benches || has_rungs {
         paragraphs.push(
             "Times are medians. ± is half the 95 % confidence interval of the median, made of order statistics, so \
              it assumes nothing about how timings are distributed. Hot means the same inputs again and again, so \
              that what caches can hold stays there."
                 .to_string(),
         );
+    }
+    if has_benches {
         if any_bench(&|record| record.cold.is_some()) {
             paragraphs.push(
                 "Cold means copies of the inputs in turn, more of them than the largest cache holds."

@@ -14,6 +14,7 @@ mod part;
 mod peers;
 mod probes;
 mod roofline;
+mod rungs;
 mod speed;
 
 use std::fs::File;
@@ -95,6 +96,7 @@ impl Report {
             roofline::section(&parts),
             probes::section(&parts),
             ladder::section(&parts),
+            rungs::section(&parts),
             counters::section(&parts),
             Some(method::section(&parts)),
         ];

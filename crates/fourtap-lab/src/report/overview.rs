@@ -6,9 +6,12 @@ use super::number::{self, counted, times};
 use super::page::{Block, Figure, Section};
 use super::part::{Part, devices};
 use super::peers::peers;
-use super::{date, part};
+use super::probes::outcome;
+use super::{date, part, rungs};
 use crate::cli::Direction;
-use crate::record::{BenchRecord, Origin, Run};
+use crate::ladder::SHIPPED;
+use crate::record::{BenchRecord, Conditions, Origin, Outcome, Run, RungRecord, Timing};
+use crate::table;
 use crate::target::Device;
 
 /// A median less certain than this is worth a warning; half its confidence interval, as a share.
@@ -81,7 +84,8 @@ fn figures(run: &Run) -> Vec<Figure> {
             "with peers",
         ));
     }
-    if run.benches.is_empty() && !run.probes.is_empty() {
+    figures.extend(of_rungs(run));
+    if figures.is_empty() && !run.probes.is_empty() {
         figures.push(Figure {
             number: number::grouped(run.probes.len() as f64),
             what: "probes of the hardware".to_string(),
@@ -89,6 +93,51 @@ fn figures(run: &Run) -> Vec<Figure> {
         });
     }
     figures
+}
+
+/// How many ideas were tried, and whether one of them beats what ships.
+fn of_rungs(run: &Run) -> Vec<Figure> {
+    let names = rung_names(run);
+    if names.is_empty() {
+        return vec![];
+    }
+    let broken = run.rungs.iter().filter(|it| is_broken(it));
+    let broken: BTreeSet<_> = broken.map(|it| it.rung.as_str()).collect();
+    let mut figures = vec![Figure {
+        number: number::grouped(names.len() as f64),
+        what: if names.len() == 1 { "rung" } else { "rungs" }.to_string(),
+        detail: match broken.len() {
+            0 => "kernel ideas, all right where they apply".to_string(),
+            1 => "kernel ideas, 1 of them broken on some problem".to_string(),
+            count => format!("kernel ideas, {count} of them broken on some problem"),
+        },
+    }];
+    let large = run.rungs.iter().filter(|it| rungs::is_large(it));
+    let ratios = table::cases(large).into_iter().filter_map(|(_, ranked)| {
+        let is_rival = |it: &&&RungRecord| it.rung != SHIPPED && it.approximate.is_none();
+        let fastest = ranked.iter().find(is_rival)?;
+        table::times(fastest, &ranked, SHIPPED)
+    });
+    figures.extend(spread(
+        ratios.collect(),
+        "the fastest exact rung against what ships",
+        "problems",
+    ));
+    figures
+}
+
+/// The rungs by name, without what ships.
+fn rung_names(run: &Run) -> BTreeSet<&str> {
+    let names = run.rungs.iter().map(|it| it.rung.as_str());
+    names.filter(|name| *name != SHIPPED).collect()
+}
+
+/// Whether a rung has no time though it took the problem on.
+fn is_broken(record: &RungRecord) -> bool {
+    matches!(
+        record.outcome,
+        Outcome::Wrong | Outcome::Hung | Outcome::Crashed | Outcome::Failed
+    )
 }
 
 /// How many times faster than the fastest peer, hot.
@@ -152,8 +201,9 @@ fn facts(run: &Run) -> Vec<(String, String)> {
         Some(hash.chars().take(16).collect())
     });
     add("Sources", joined(hashes.collect()));
-    let workloads: BTreeSet<String> = run.benches.iter().map(|it| it.workload.clone()).collect();
-    add("Workloads", joined(workloads));
+    let workloads = run.benches.iter().map(|it| it.workload.clone());
+    let workloads = workloads.chain(run.rungs.iter().map(|it| it.workload.clone()));
+    add("Workloads", joined(workloads.collect()));
     let mut counts = vec![];
     for (count, noun) in [
         (run.benches.len(), "benchmark"),
@@ -166,6 +216,14 @@ fn facts(run: &Run) -> Vec<(String, String)> {
                 noun => counted(count, noun),
             });
         }
+    }
+    if !run.rungs.is_empty() {
+        let names = rung_names(run).len();
+        counts.push(format!(
+            "{} of {}",
+            counted(run.rungs.len(), "result"),
+            counted(names, "rung")
+        ));
     }
     add("Records", counts.join(", "));
     facts
@@ -187,9 +245,9 @@ fn details(device: &Device) -> String {
 fn origins(run: &Run) -> impl Iterator<Item = &Origin> {
     let benches = run.benches.iter().map(|it| &it.origin);
     let probes = run.probes.iter().map(|it| &it.origin);
-    benches
-        .chain(probes)
-        .chain(run.counters.iter().map(|it| &it.origin))
+    let counters = run.counters.iter().map(|it| &it.origin);
+    let rungs = run.rungs.iter().map(|it| &it.origin);
+    benches.chain(probes).chain(counters).chain(rungs)
 }
 
 /// What is doubtful in a run, in sentences.
@@ -221,13 +279,13 @@ pub fn warnings(run: &Run) -> Vec<String> {
             ));
         }
     }
-    let uncertainty = |record: &BenchRecord| record.hot.as_ref().map(|hot| hot.uncertainty());
-    let uncertain = named(&|record| uncertainty(record).is_some_and(|share| share > UNCERTAIN));
-    let widest = run
-        .benches
-        .iter()
-        .filter_map(uncertainty)
-        .fold(0.0, f64::max);
+    warnings.extend(broken(run));
+    let timed = timed(run);
+    let uncertainty = |it: &Timed<'_>| it.hot.map(Timing::uncertainty);
+    let is_uncertain = |it: &&Timed<'_>| uncertainty(it).is_some_and(|share| share > UNCERTAIN);
+    let uncertain = timed.iter().filter(is_uncertain);
+    let uncertain: Vec<String> = uncertain.map(|it| it.name.clone()).collect();
+    let widest = timed.iter().filter_map(uncertainty).fold(0.0, f64::max);
     if !uncertain.is_empty() {
         warnings.push(format!(
             "{} uncertain by more than {}, the worst by {}: {}.",
@@ -237,19 +295,23 @@ pub fn warnings(run: &Run) -> Vec<String> {
             listed(&uncertain)
         ));
     }
-    let throttled = |record: &BenchRecord| {
-        let conditions = record.conditions.as_ref();
-        conditions.is_some_and(|it| !it.throttled_by().is_empty())
-    };
-    let slowed = named(&throttled);
+    let slowed = timed.iter().filter(|it| !it.throttled_by.is_empty());
+    let slowed: Vec<String> = slowed.map(|it| it.name.clone()).collect();
     if !slowed.is_empty() {
-        let reasons = run.benches.iter().filter_map(|it| it.conditions.as_ref());
-        let reasons: BTreeSet<_> = reasons.flat_map(|it| it.throttled_by()).collect();
+        let reasons: BTreeSet<_> = timed
+            .iter()
+            .flat_map(|it| &it.throttled_by)
+            .copied()
+            .collect();
         let reasons: Vec<_> = reasons.into_iter().collect();
+        let noun = match run.rungs.is_empty() {
+            true => "benchmark",
+            false => "result",
+        };
         warnings.push(format!(
             "Clocks were lowered ({}) around {}: {}.",
             reasons.join(", "),
-            counted(slowed.len(), "benchmark"),
+            counted(slowed.len(), noun),
             listed(&slowed)
         ));
     }
@@ -284,6 +346,71 @@ pub fn warnings(run: &Run) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// A result that may have a time, whatever kind of record it is.
+struct Timed<'a> {
+    name: String,
+    hot: Option<&'a Timing>,
+    throttled_by: Vec<&'a str>,
+}
+
+fn timed(run: &Run) -> Vec<Timed<'_>> {
+    let benches = run.benches.iter().map(|record| Timed {
+        name: record.name(),
+        hot: record.hot.as_ref(),
+        throttled_by: throttled_by(record.conditions.as_ref()),
+    });
+    let rungs = run.rungs.iter().map(|record| Timed {
+        name: rung_name(record),
+        hot: record.hot.as_ref(),
+        throttled_by: throttled_by(record.conditions.as_ref()),
+    });
+    benches.chain(rungs).collect()
+}
+
+fn throttled_by(conditions: Option<&Conditions>) -> Vec<&str> {
+    conditions.map_or(vec![], Conditions::throttled_by)
+}
+
+fn rung_name(record: &RungRecord) -> String {
+    format!(
+        "{}/{}/{}",
+        record.workload, record.distribution, record.rung
+    )
+}
+
+/// Rungs that are broken, in a sentence each: mostly the reason is the same on every problem.
+fn broken(run: &Run) -> Vec<String> {
+    let mut found: Vec<(&RungRecord, Vec<String>)> = vec![];
+    for record in run.rungs.iter().filter(|it| is_broken(it)) {
+        let same = |known: &RungRecord| {
+            known.rung == record.rung
+                && known.outcome == record.outcome
+                && known.words == record.words
+        };
+        let problem = format!("{}/{}", record.workload, record.distribution);
+        match found.iter_mut().find(|(known, _)| same(known)) {
+            Some((_, problems)) => problems.push(problem),
+            None => found.push((record, vec![problem])),
+        }
+    }
+    let sentence = |(record, problems): (&RungRecord, Vec<String>)| {
+        let ended = match record.outcome {
+            Outcome::Wrong => "was wrong",
+            other => outcome(other),
+        };
+        format!(
+            "Rung {} {ended} on {}, so it has no time there: {}.",
+            record.rung,
+            listed(&problems),
+            match record.words.trim_end_matches('.') {
+                "" => "no reason was recorded",
+                words => words,
+            }
+        )
+    };
+    found.into_iter().map(sentence).collect()
 }
 
 fn is_or_are(count: usize, noun: &str) -> String {

@@ -76,6 +76,8 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// Whether readers may search and sort it.
     pub searchable: bool,
+    /// Words worth searching for; empty where those of benchmarks are.
+    pub example: &'static str,
 }
 
 /// A column of a table.

@@ -1,6 +1,6 @@
 //! Results of one run that were measured on one device.
 
-use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Run};
+use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord};
 use crate::target::Device;
 
 /// Records of one run that belong together.
@@ -18,6 +18,8 @@ pub struct Part<'a> {
     pub probes: Vec<&'a ProbeRecord>,
     /// Counters, likewise.
     pub counters: Vec<&'a CountersRecord>,
+    /// Rungs of the ladder, likewise.
+    pub rungs: Vec<&'a RungRecord>,
 }
 
 /// What belongs together, run by run.
@@ -33,6 +35,7 @@ pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
                 benches: run.benches.iter().filter(|it| same(&it.device)).collect(),
                 probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
                 counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
+                rungs: run.rungs.iter().filter(|it| same(&it.device)).collect(),
             });
         }
     }
@@ -55,7 +58,8 @@ pub fn devices(run: &Run) -> Vec<&Device> {
     let mut devices: Vec<&Device> = vec![];
     let all = run.benches.iter().map(|it| &it.device);
     let all = all.chain(run.probes.iter().map(|it| &it.device));
-    for device in all.chain(run.counters.iter().map(|it| &it.device)) {
+    let all = all.chain(run.counters.iter().map(|it| &it.device));
+    for device in all.chain(run.rungs.iter().map(|it| &it.device)) {
         if !devices.iter().any(|known| is_same(known, device)) {
             devices.push(device);
         }

@@ -105,7 +105,8 @@ fn in_words(rate: f64, unit: Option<Unit>) -> String {
     }
 }
 
-fn outcome(outcome: Outcome) -> &'static str {
+/// How something ended, in a word.
+pub fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Measured => "measured",
         Outcome::Works => "works",

@@ -195,6 +195,7 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         rows.push(DotRow {
             group: record.workload.clone(),
             label: variant(record),
+            detail: String::new(),
             values: [
                 format!("{} ms", milliseconds(hot.median_ms)),
                 format!("{} ×", times(ruler / hot.median_ms)),
@@ -229,6 +230,7 @@ fn in_milliseconds(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     let row = |(record, hot): (&BenchRecord, &Timing)| DotRow {
         group: record.workload.clone(),
         label: variant(record),
+        detail: String::new(),
         values: [
             format!("{} ms", milliseconds(hot.median_ms)),
             format!("± {}", percent(hot.uncertainty())),
@@ -250,7 +252,8 @@ fn in_milliseconds(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     }
 }
 
-fn hot_in_words(hot: &Timing) -> String {
+/// A hot time, with all that is known of it.
+pub fn hot_in_words(hot: &Timing) -> String {
     format!(
         "hot: {} ms ± {} ({})",
         milliseconds(hot.median_ms),

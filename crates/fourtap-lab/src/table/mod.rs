@@ -2,6 +2,7 @@
 
 mod comparison;
 mod cuda;
+mod ladder;
 mod probe;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
@@ -14,6 +15,7 @@ use crate::workload::{Queries, Workload};
 
 pub use self::comparison::comparison;
 pub use self::cuda::cuda_results;
+pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
 pub use self::probe::{probe_results, probes};
 
 /// What the columns of [`results`] mean.

@@ -7,12 +7,13 @@ use std::time::Duration;
 use fourtap::cpu::Simd;
 use fourtap::cuda::Cuda;
 
-use self::isolation::{end_with_parent, isolated};
+use self::isolation::isolated;
 use super::{note, print, print_json, progress};
 use crate::cli::{DeviceChoice, ProbeArgs, TargetArgs};
 use crate::cuda::Stopwatch;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
+use crate::isolation::end_with_parent;
 use crate::nearest::nearest;
 use crate::probe::{self, Probe, Setting};
 use crate::record::{Line, Outcome, ProbeRecord};
@@ -80,6 +81,12 @@ fn ended(records: &[ProbeRecord]) -> ExitCode {
         }
     }
     code
+}
+
+/// What the probe of this name finds on a CUDA device, in a process of its own.
+pub fn measured(name: &str, device: &Device, words: &[String]) -> Result<Vec<ProbeRecord>> {
+    let probe = named(probe::cuda::probes(), name)?;
+    isolated(&probe, device, words, probe.limit)
 }
 
 /// Runs one probe here; its process is watched.

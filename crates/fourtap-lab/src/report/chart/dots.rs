@@ -22,10 +22,12 @@ pub struct DotChart {
 /// A row of a [`DotChart`].
 #[derive(Clone, Debug)]
 pub struct DotRow {
-    /// What it belongs to.
+    /// What it belongs to; empty in a chart without groups.
     pub group: String,
     /// What it is.
     pub label: String,
+    /// What stands behind the label, which is a name then; mostly empty.
+    pub detail: String,
     /// Numbers beside the marks.
     pub values: [String; 2],
     /// The marks; the last lies on top.
@@ -54,6 +56,8 @@ pub enum Shape {
     Ours,
     /// Another way of this project: a ring.
     Second,
+    /// What this project computes less exactly: a diamond with a line to the reference.
+    Approximate,
     /// The fastest of others: a diamond.
     BestPeer,
     /// Others: a stroke.
@@ -68,6 +72,8 @@ pub enum Shape {
     Unclear,
 }
 
+const DIAMOND: [(f64, f64); 4] = [(-5.5, 0.0), (0.0, -5.5), (5.5, 0.0), (0.0, 5.5)];
+
 impl Shape {
     /// Draws it.
     pub fn draw(self, drawing: &mut Drawing, (x, y): (f64, f64)) {
@@ -76,10 +82,8 @@ impl Shape {
             Shape::Second => drawing.circle("second", (x, y), 4.0),
             Shape::Same => drawing.circle("same", (x, y), 3.5),
             Shape::Peer => drawing.line("peer", (x, y - 5.0), (x, y + 5.0)),
-            Shape::BestPeer => {
-                let corners = [(-5.5, 0.0), (0.0, -5.5), (5.5, 0.0), (0.0, 5.5)];
-                drawing.polygon("best-peer", (x, y), &corners);
-            }
+            Shape::Approximate => drawing.polygon("approximate", (x, y), &DIAMOND),
+            Shape::BestPeer => drawing.polygon("best-peer", (x, y), &DIAMOND),
             Shape::Faster => {
                 drawing.polygon("faster", (x, y), &[(-6.0, 0.0), (5.0, -6.0), (5.0, 6.0)]);
             }
@@ -163,8 +167,10 @@ impl DotChart {
 
     /// For each row whether it is the first of its group.
     fn group_starts(&self) -> impl Iterator<Item = bool> {
-        (0..self.rows.len())
-            .map(|index| index == 0 || self.rows[index].group != self.rows[index - 1].group)
+        (0..self.rows.len()).map(|index| {
+            let group = &self.rows[index].group;
+            !group.is_empty() && (index == 0 || *group != self.rows[index - 1].group)
+        })
     }
 
     fn draw_axis(
@@ -233,12 +239,23 @@ impl DotChart {
             let (label_x, label_room, text_y, mark_y) = match places.layout {
                 Layout::Wide => {
                     let middle = y + places.row / 2.0;
-                    (140.0, from - 148.0, middle + 4.0, middle)
+                    let start = if row.group.is_empty() { 0.0 } else { 140.0 };
+                    (start, from - start - 8.0, middle + 4.0, middle)
                 }
                 Layout::Narrow => (0.0, 200.0, y + 14.0, y + 27.0),
             };
-            let label = fitting(&row.label, label_room, 12.5);
-            drawing.text("label", (label_x, text_y), Anchor::Start, &label);
+            if row.detail.is_empty() {
+                let label = fitting(&row.label, label_room, 12.5);
+                drawing.text("label", (label_x, text_y), Anchor::Start, &label);
+            } else {
+                drawing.name(
+                    "label",
+                    (label_x, text_y),
+                    label_room,
+                    &row.label,
+                    &row.detail,
+                );
+            }
             for (place, value) in places.columns.iter().zip(&row.values) {
                 drawing.text("value", (*place, text_y), Anchor::End, value);
             }
@@ -255,7 +272,8 @@ impl DotChart {
 
     /// From the reference to what this project does, below all marks.
     fn draw_stem(&self, drawing: &mut Drawing, row: &DotRow, scale: &LogScale, y: f64) {
-        let ours = row.marks.iter().find(|mark| mark.shape == Shape::Ours);
+        let is_ours = |mark: &&Mark| matches!(mark.shape, Shape::Ours | Shape::Approximate);
+        let ours = row.marks.iter().find(is_ours);
         let start = self
             .reference
             .as_ref()
@@ -293,6 +311,7 @@ mod tests {
             rows: vec![DotRow {
                 group: "<a>".to_string(),
                 label: "b".to_string(),
+                detail: String::new(),
                 values: Default::default(),
                 marks,
                 words: "c & d".to_string(),

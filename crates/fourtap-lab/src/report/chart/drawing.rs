@@ -107,6 +107,24 @@ impl Drawing {
         ));
     }
 
+    /// A name that begins here, and behind it as much of `detail` as the room allows.
+    pub fn name(&mut self, class: &str, (x, y): (f64, f64), room: f64, name: &str, detail: &str) {
+        let size = 12.5;
+        let name = fitting(name, room, size);
+        // Names are bold, and so a little wider.
+        let left = room - 0.6 * size * name.chars().count() as f64 - 6.0;
+        let (name, detail) = (escaped(&name), escaped(&beginning(detail, left, size)));
+        self.push(format_args!(
+            r#"<text class="{class}" x="{x:.1}" y="{y:.1}"><tspan class="name">{name}</tspan>"#
+        ));
+        if !detail.is_empty() {
+            self.push(format_args!(
+                r#"<tspan class="detail" dx="6">{detail}</tspan>"#
+            ));
+        }
+        self.body += "</text>";
+    }
+
     /// Words that end here, along a line that rises by this angle, in degrees.
     pub fn slanted_text(&mut self, class: &str, (x, y): (f64, f64), angle: f64, text: &str) {
         let text = escaped(text);
@@ -203,6 +221,16 @@ pub fn fitting(text: &str, width: f64, size: f64) -> String {
     }
 }
 
+/// As much of the beginning of `text` as fits; nothing if that would be a letter or two.
+fn beginning(text: &str, width: f64, size: f64) -> String {
+    let room = (width / (0.56 * size)).max(0.0) as usize;
+    match text.chars().count() <= room {
+        true => text.to_string(),
+        false if room < 4 => String::new(),
+        false => text.chars().take(room - 1).chain(['…']).collect(),
+    }
+}
+
 /// Where the signs of a legend go, as many in a line as fit, and how high the whole is.
 pub fn legend_places<'a>(
     words: impl Iterator<Item = &'a str>,
@@ -238,6 +266,8 @@ mod tests {
         assert_eq!(fitting("detr-encoder", 100.0, 12.0), "detr-encoder");
         assert_eq!(fitting("detr-encoder", 40.0, 12.0), "…oder");
         assert_eq!(fitting("abc", 0.0, 12.0), "…");
+        assert_eq!(beginning("detr-encoder", 40.0, 12.0), "detr…");
+        assert_eq!(beginning("detr-encoder", 20.0, 12.0), "");
     }
 
     #[test]

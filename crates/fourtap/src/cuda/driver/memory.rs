@@ -211,14 +211,19 @@ impl Buffer {
 
     /// Gives a stream the work of setting every byte.
     pub fn fill(&mut self, byte: u8, stream: Stream<'_>) -> DriverResult<()> {
-        if self.is_empty() {
+        self.fill_first(self.bytes, byte, stream)
+    }
+
+    /// Gives a stream the work of setting the first so many bytes, or all if there are fewer.
+    pub fn fill_first(&mut self, bytes: usize, byte: u8, stream: Stream<'_>) -> DriverResult<()> {
+        let bytes = bytes.min(self.bytes);
+        if bytes == 0 {
             return Ok(());
         }
         let _entered = self.context.enter()?;
         let api = self.context.api();
         // SAFETY: the buffer has that many bytes, and is not freed before the device has done its work.
-        let status =
-            unsafe { (api.cuMemsetD8Async)(self.address, byte, self.bytes, stream.as_raw()) };
+        let status = unsafe { (api.cuMemsetD8Async)(self.address, byte, bytes, stream.as_raw()) };
         api.check(status, "fill device memory")
     }
 

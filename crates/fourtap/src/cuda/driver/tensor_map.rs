@@ -60,7 +60,8 @@ pub struct Tiled {
 /// What the copy engine must know of a tensor; a parameter of a kernel, by value.
 ///
 /// It holds an address. Memory must be there when a kernel loads by it, which is the promise of whoever launches that.
-#[derive(Clone, Copy, Debug)]
+/// The default fills a place that no kernel loads by.
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(128))]
 pub struct TensorMap([u64; 16]);
 

@@ -1,0 +1,102 @@
+//! `fourtap ladder`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{DeviceChoice, Distribution};
+use crate::units;
+
+/// `fourtap ladder`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Each RUNG is one idea for a fast forward kernel, in f16 with f32 locations; 'shipped' is what the
+library itself uses. A rung runs in a process of its own under a time limit: one that hangs or fails
+is a result, and the others still run. Before it has a time it must compute every element of small
+problems right, pass the tools of compute-sanitizer where that is installed, and compute sampled
+rows of the workload right.
+
+'gather' is what the samples ask for, over the time, as a share of what L1 delivers at most in
+pieces of 64 bytes; 'DRAM' what must move at least once, as a share of what DRAM delivers.")]
+pub struct LadderArgs {
+    /// Rungs to climb, by name or the beginning of one [default: all]
+    #[arg(value_name = "RUNG")]
+    pub rungs: Vec<String>,
+    /// Workloads: built-in names or .toml files [default: seed-full, detr-encoder and three small ones]
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
+    pub workload: Vec<PathBuf>,
+    /// Where the sampling points lie: uniform, local, window [default: uniform and local]
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub distribution: Vec<Distribution>,
+    /// Other parameters than the defaults, as in THREADS=128; see --list
+    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
+    pub set: Vec<(String, u32)>,
+    /// Try every combination of each rung's parameters, and keep the fastest
+    #[arg(long, conflicts_with = "set")]
+    pub sweep: bool,
+    /// Read hardware counters too, to say what binds (needs Nsight Compute)
+    #[arg(long)]
+    pub counters: bool,
+    /// Do not run compute-sanitizer; the records then say so
+    #[arg(long)]
+    pub no_sanitizer: bool,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// List the rungs with their ideas and parameters, and exit
+    #[arg(long)]
+    pub list: bool,
+    /// How long one rung may take, as in 30s or 2m [default: 60s; 10m with --sweep]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub limit: Option<Duration>,
+    /// Append a JSON record a result to FILE; - prints them instead of tables
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// What to climb on: auto, cuda or cuda:N
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "DEVICE",
+        help_heading = "Device"
+    )]
+    pub device: DeviceChoice,
+    /// Do this with the one rung here, for the process that watches it
+    #[arg(long, value_name = "WHAT", hide = true)]
+    pub in_this_process: Option<Errand>,
+}
+
+/// What a process of its own does with a rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Errand {
+    /// Everything, and print records.
+    Measure,
+    /// Small problems only, watched by a sanitizer.
+    Check,
+    /// Each case once, watched by a profiler.
+    Launch,
+}
+
+impl Errand {
+    /// As typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Errand::Measure => "measure",
+            Errand::Check => "check",
+            Errand::Launch => "launch",
+        }
+    }
+}
+
+fn parse_setting(text: &str) -> Result<(String, u32), String> {
+    let found = text.split_once('=').and_then(|(name, value)| {
+        let value = value.trim().parse().ok()?;
+        Some((name.trim().to_string(), value))
+    });
+    found.ok_or_else(|| "expected NAME=VALUE with a whole number".to_string())
+}

@@ -1,0 +1,256 @@
+//! What a process of its own does with a rung.
+
+use std::time::Duration;
+
+use fourtap::msda::Inputs;
+use fourtap::{Backend, DType};
+
+use super::super::print_json;
+use super::{Cases, blank};
+use crate::array::Array;
+use crate::cli::{Distribution, Errand, LadderArgs, TargetArgs};
+use crate::cuda::Stopwatch;
+use crate::error::{Error, Result};
+use crate::exit::ExitCode;
+use crate::generate;
+use crate::isolation::end_with_parent;
+use crate::ladder::plan::{Choice, Parameter};
+use crate::ladder::{Climb, Climbed, Contender};
+use crate::record::{Line, Outcome, RungRecord};
+use crate::target::{Device, Target};
+use crate::trial::Trial;
+use crate::workload::Workload;
+
+/// Most time for one timing.
+const BUDGET: Duration = Duration::from_secs(1);
+
+/// In turns with another rung there are several.
+const TURN_BUDGET: Duration = Duration::from_millis(200);
+
+/// In a sweep there are many.
+const SWEEP_BUDGET: Duration = Duration::from_millis(100);
+
+/// Does it with the one rung chosen.
+pub fn run(
+    errand: Errand,
+    chosen: &[Contender],
+    cases: &Cases,
+    arguments: &LadderArgs,
+) -> Result<ExitCode> {
+    if errand != Errand::Launch {
+        end_with_parent();
+    }
+    let target = Target::new(&TargetArgs {
+        device: arguments.device,
+        kernel: None,
+        deterministic: false,
+        simd: None,
+    })?;
+    let (Some(cuda), [contender]) = (target.cuda(), chosen) else {
+        return Err(Error::Misplaced {
+            option: "--in-this-process",
+            expected: "a CUDA device, with one rung",
+            found: format!("{} rungs on {}", chosen.len(), target.device.kind),
+        });
+    };
+    let stopwatch = Stopwatch::new(cuda)?;
+    let errands = Errands {
+        contender,
+        device: &target.device,
+        climb: Climb {
+            stopwatch: &stopwatch,
+            seed: arguments.seed,
+            budget: (errand == Errand::Measure).then_some(BUDGET),
+        },
+    };
+    let choice = Choice::new(contender.parameters(), &arguments.set);
+    match errand {
+        Errand::Check => match errands.climb.small(contender, &choice)? {
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(found) => Err(Error::Rung {
+                rung: contender.name(),
+                found,
+            }),
+        },
+        Errand::Launch => {
+            for (workload, distribution) in cases.each() {
+                let problem = Problem::new(workload, distribution, arguments.seed)?;
+                errands.climb.climbed(contender, &choice, &problem.trial(&stopwatch)?)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Errand::Measure => {
+            let choices = match arguments.sweep {
+                true => combinations(contender.parameters()),
+                false => vec![choice],
+            };
+            errands.measure(cases, &choices)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The tensors of a case.
+struct Problem {
+    levels: fourtap::msda::Levels,
+    value: Array,
+    locations: Array,
+    weights: Array,
+}
+
+impl Problem {
+    fn new(workload: &Workload, distribution: Distribution, seed: u64) -> Result<Self> {
+        let levels = workload.levels()?;
+        let sizes = workload.sizes(&levels);
+        let reference = workload.reference;
+        Ok(Problem {
+            value: generate::value(&sizes, DType::F16, seed)?,
+            locations: generate::locations(&sizes, &levels, reference, distribution, seed)?,
+            weights: generate::weights(&sizes, seed)?,
+            levels,
+        })
+    }
+
+    fn trial(&self, stopwatch: &Stopwatch) -> Result<Trial<'_>> {
+        let inputs = Inputs {
+            value: self.value.view(),
+            levels: (&self.levels).into(),
+            sampling_locations: self.locations.view(),
+            attention_weights: self.weights.view(),
+        };
+        Ok(Trial::forward(Backend::Cuda(*stopwatch.cuda()), inputs)?)
+    }
+}
+
+struct Errands<'a> {
+    contender: &'a Contender,
+    device: &'a Device,
+    climb: Climb<'a>,
+}
+
+impl Errands<'_> {
+    /// Small problems with each choice, then every case with each that is right; prints a record a case, of the fastest.
+    fn measure(&self, cases: &Cases, choices: &[Choice]) -> Result<()> {
+        let mut right = Vec::new();
+        let mut wrong = None;
+        for choice in choices {
+            match self.climb.small(self.contender, choice)? {
+                Ok(small) => right.push((choice, small)),
+                Err(words) => wrong = Some(words),
+            }
+        }
+        for (workload, distribution) in cases.each() {
+            let seed = self.climb.seed;
+            let mut record = blank(self.contender, self.device, workload, distribution, seed)?;
+            // In a sweep some combinations may be impossible; in a plain run there is but one.
+            if let (Some(words), true) = (&wrong, right.is_empty()) {
+                record.outcome = Outcome::Wrong;
+                record.words = words.clone();
+                print_json(&Line::Rung(Box::new(record)))?;
+                continue;
+            }
+            let problem = Problem::new(workload, distribution, seed)?;
+            let trial = problem.trial(self.climb.stopwatch)?;
+            let best = match &right[..] {
+                [one] => one,
+                several => {
+                    let choices: Vec<_> = several.iter().map(|(choice, _)| *choice).collect();
+                    &several[self.fastest(&choices, &trial)?]
+                }
+            };
+            let (choice, small) = best;
+            let climbed = self.climb.climbed(self.contender, choice, &trial)?;
+            record.small = Some(small.clone());
+            let values = choice.values().iter();
+            record.parameters = values.map(|&(name, value)| (name.to_string(), value)).collect();
+            fill(&mut record, climbed);
+            if let (Some(base), Contender::Rung(rung), Outcome::Measured) = (
+                self.contender.single_change_to(),
+                self.contender,
+                record.outcome,
+            ) {
+                record.against = self.climb.against(rung, choice, &base, &trial, TURN_BUDGET)?;
+            }
+            print_json(&Line::Rung(Box::new(record)))?;
+        }
+        Ok(())
+    }
+
+    /// Which of several choices is fastest; the first if none can be timed.
+    fn fastest(&self, choices: &[&Choice], trial: &Trial<'_>) -> Result<usize> {
+        let climb = Climb {
+            budget: Some(SWEEP_BUDGET),
+            ..self.climb
+        };
+        let mut best = (f64::INFINITY, 0);
+        for (place, choice) in choices.iter().enumerate() {
+            let climbed = climb.climbed(self.contender, choice, trial)?;
+            let time = climbed.hot.map(|hot| hot.timing.median_ms);
+            if let Some(time) = time.filter(|&time| time < best.0) {
+                best = (time, place);
+            }
+        }
+        Ok(best.1)
+    }
+}
+
+/// What became of it.
+fn fill(record: &mut RungRecord, climbed: Climbed) {
+    record.launches = climbed.launches;
+    record.scratch_bytes = climbed.scratch_bytes;
+    record.prepared = climbed.prepared.map(|timed| timed.timing);
+    if let Some(words) = climbed.refused {
+        record.outcome = Outcome::Refused;
+        record.words = words;
+        return;
+    }
+    if let Some(found) = climbed.verification.as_ref().and_then(|one| one.found.clone()) {
+        record.outcome = Outcome::Wrong;
+        record.words = found;
+    }
+    record.verification = climbed.verification;
+    if let Some(hot) = climbed.hot {
+        record.outcome = Outcome::Measured;
+        record.hot = Some(hot.timing);
+        record.conditions = Some(hot.conditions);
+    }
+}
+
+/// Every combination of the parameters' values.
+fn combinations(parameters: &[Parameter]) -> Vec<Choice> {
+    let mut all: Vec<Vec<(String, u32)>> = vec![vec![]];
+    for parameter in parameters {
+        let longer = all.iter().flat_map(|one| {
+            let values = parameter.values.iter();
+            values.map(move |&value| {
+                let mut longer = one.clone();
+                longer.push((parameter.name.to_string(), value));
+                longer
+            })
+        });
+        all = longer.collect();
+    }
+    let choice = |chosen: &Vec<(String, u32)>| Choice::new(parameters, chosen);
+    all.iter().map(choice).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_are_all_of_them_once() {
+        let parameter = |name, values: &'static [u32]| Parameter {
+            name,
+            what: "",
+            values,
+            default: values[0],
+        };
+        let found = combinations(&[parameter("A", &[1, 2, 3]), parameter("B", &[4, 5])]);
+        assert_eq!(found.len(), 6);
+        for (number, one) in found.iter().enumerate() {
+            assert!(!found[..number].contains(one));
+        }
+        assert_eq!(combinations(&[]).len(), 1);
+    }
+}

@@ -1,0 +1,143 @@
+//! Every rung compiles for every shape and parameter it takes, keeps to the limits of a device, and says what it is.
+
+use std::collections::BTreeSet;
+
+use fourtap::cuda::jit::{Architecture, Nvrtc};
+
+use super::plan::{Choice, Hardware, Level, Shape};
+use super::rungs;
+use super::trial::source;
+
+/// An H200, as its driver describes it.
+const H200: Hardware = Hardware {
+    multiprocessors: 132,
+    shared_bytes: 232_448,
+    threads: 2048,
+    l2_bytes: 62_914_560,
+    has_clusters: true,
+    has_tensor_maps: true,
+};
+
+fn shape([images, queries, heads, channels, points]: [u32; 5], levels: &[(u32, u32)]) -> Shape {
+    let mut start = 0;
+    let mut packed = Vec::new();
+    for &(height, width) in levels {
+        packed.push(Level {
+            width,
+            height,
+            start,
+        });
+        start += width * height;
+    }
+    Shape {
+        images,
+        queries,
+        heads,
+        channels,
+        points,
+        pixels: start,
+        levels: packed,
+    }
+}
+
+fn shapes() -> Vec<Shape> {
+    let seed = [(92, 160), (46, 80), (23, 40), (12, 20)];
+    let detr = [(100, 167), (50, 84), (25, 42), (13, 21)];
+    vec![
+        shape([48, 15422, 1, 32, 8], &seed),
+        shape([4, 22223, 8, 32, 4], &detr),
+        shape([6, 10000, 8, 64, 8], &[(116, 200), (58, 100), (29, 50), (15, 25)]),
+        shape([1, 1, 1, 16, 1], &[(1, 1)]),
+        shape([2, 33, 1, 128, 2], &[(7, 13), (1, 9), (4, 1), (1, 1), (2, 2)]),
+    ]
+}
+
+#[test]
+fn names_are_unique_and_every_rung_says_what_it_is() {
+    let rungs = rungs::all();
+    let names: BTreeSet<_> = rungs.iter().map(|rung| rung.name).collect();
+    assert_eq!(names.len(), rungs.len());
+    for rung in &rungs {
+        for words in [rung.title, rung.idea, rung.expected] {
+            assert!(!words.is_empty(), "{}", rung.name);
+        }
+        assert!(rung.source.starts_with("// "), "{}: a header", rung.name);
+        if let Some(base) = rung.builds_on {
+            assert!(names.contains(base), "{} builds on {base}", rung.name);
+        }
+        for parameter in rung.parameters {
+            assert!(parameter.values.contains(&parameter.default));
+            assert!(parameter.values.is_sorted());
+        }
+    }
+}
+
+#[test]
+fn plans_keep_to_the_device() {
+    for rung in rungs::all() {
+        let choice = Choice::new(rung.parameters, &[]);
+        let mut planned = 0;
+        for shape in shapes() {
+            let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
+                continue;
+            };
+            planned += 1;
+            assert!(plan.cleared_bytes <= plan.scratch_bytes, "{}", rung.name);
+            for step in &plan.steps {
+                assert!(step.threads <= 1024 && step.threads % 32 == 0, "{}", rung.name);
+                assert!(step.shared_bytes <= H200.shared_bytes, "{}", rung.name);
+            }
+        }
+        assert!(planned > 0, "{} takes no shape", rung.name);
+        let poor = Hardware {
+            has_clusters: false,
+            has_tensor_maps: false,
+            shared_bytes: 49_152,
+            ..H200
+        };
+        for shape in shapes() {
+            if let Ok(plan) = rung.planned(&shape, &poor, &choice) {
+                let fits = |step: &super::plan::Step| {
+                    step.shared_bytes <= poor.shared_bytes && step.cluster.is_none()
+                };
+                assert!(plan.steps.iter().all(fits) && plan.maps.is_empty(), "{}", rung.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rung_compiles_for_every_value_of_its_parameters() {
+    let nvrtc = match Nvrtc::get() {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            assert!(std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_none(), "{error}");
+            return;
+        }
+    };
+    let hopper = Architecture::of_device(9, 0);
+    for rung in rungs::all() {
+        let mut choices = vec![vec![]];
+        for parameter in rung.parameters {
+            let others = parameter.values.iter().filter(|&&one| one != parameter.default);
+            choices.extend(others.map(|&value| vec![(parameter.name.to_string(), value)]));
+        }
+        for (number, chosen) in choices.iter().enumerate() {
+            let choice = Choice::new(rung.parameters, chosen);
+            // Other parameters than the defaults need not be tried on every shape.
+            let shapes = shapes().into_iter().take(if number == 0 { 5 } else { 1 });
+            for shape in shapes {
+                let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
+                    continue;
+                };
+                let Some(step) = plan.steps.first() else {
+                    continue;
+                };
+                let program = source(&rung, &shape, &choice, &plan, step.entry).program(hopper);
+                let compiled = nvrtc.compile(&program);
+                let words = || format!("{} {chosen:?} {shape:?}", rung.name);
+                assert!(compiled.is_ok(), "{}: {}", words(), compiled.unwrap_err());
+            }
+        }
+    }
+}

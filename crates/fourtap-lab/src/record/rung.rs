@@ -1,0 +1,175 @@
+//! What a rung of the ladder did.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::bench::TrafficCounts;
+use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing, billions_a_second};
+use crate::target::Device;
+use crate::verification::Verification;
+
+/// One rung on one workload. Only what passed every check has a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RungRecord {
+    /// What made it.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// What computed it.
+    pub device: Device,
+    /// As typed: "a08"; "shipped" is the library's own forward.
+    pub rung: String,
+    /// In a few words.
+    pub title: String,
+    /// The rung it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builds_on: Option<String>,
+    /// What was computed.
+    pub workload: String,
+    /// "uniform" or "local".
+    pub distribution: String,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Its sizes.
+    pub problem: ProblemSizes,
+    /// Bytes and operations, by the model.
+    pub traffic: TrafficCounts,
+    /// What was chosen.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, u32>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why there is no time; empty if there is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub words: String,
+    /// What the sanitizer's tools said, by tool: "clean", or what they found.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sanitizer: BTreeMap<String, String>,
+    /// Of small problems, every element of which was compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub small: Option<SmallProblems>,
+    /// How near the oracle sampled rows of this result are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+    /// The relative error an approximate rung states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approximate: Option<f64>,
+    /// All its steps, on the same inputs again and again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<Timing>,
+    /// Without the steps that depend on value alone, for whoever keeps what they made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared: Option<Timing>,
+    /// In turns with the rung it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
+    /// Clocks and the like around the timing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
+    /// Its launches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<RungLaunch>,
+    /// Memory it works in.
+    #[serde(default)]
+    pub scratch_bytes: u64,
+    /// Share of what the samples gather over the time, of the ceiling of 64-byte gathers from L1 in the same run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_gather: Option<f64>,
+    /// Share of what must move over the time, of the ceiling of DRAM in the same run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_dram: Option<f64>,
+    /// What its longest kernel is bound by, by counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// What others published for the idea, and why ours differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<RungClaim>,
+}
+
+/// Small problems a rung was held to, every element.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SmallProblems {
+    /// Computed and right.
+    pub right: usize,
+    /// Elements compared.
+    pub elements: usize,
+    /// Refused by the rung, in words.
+    pub refused: Vec<String>,
+}
+
+/// How a rung does in turns with another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// The other.
+    pub rung: String,
+    /// Time over the other's: the middle of all turns.
+    pub ratio: f64,
+    /// The least of them.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+    /// How many.
+    pub turns: usize,
+}
+
+/// One kernel of a rung, as launched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RungLaunch {
+    /// Its name.
+    pub entry: String,
+    /// Of the launch.
+    pub blocks: u32,
+    /// Of a block.
+    pub threads: u32,
+    /// Blocks of a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<u32>,
+    /// Of a thread.
+    pub registers: u32,
+    /// Of a thread: what was spilled.
+    pub local_bytes: u32,
+    /// Of a block, static and dynamic.
+    pub shared_bytes: u32,
+    /// Whether it depends on value alone.
+    pub prepares: bool,
+}
+
+/// What others published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RungClaim {
+    /// As published.
+    pub words: String,
+    /// Why ours differs.
+    pub why: String,
+}
+
+impl RungRecord {
+    /// Hot, if it was right.
+    pub fn median_ms(&self) -> Option<f64> {
+        self.hot.as_ref().map(|hot| hot.median_ms)
+    }
+
+    /// Bytes the samples ask for over the hot median, in GB/s.
+    pub fn gathered_gb_s(&self) -> Option<f64> {
+        Some(billions_a_second(self.traffic.gathered_bytes, self.median_ms()?))
+    }
+
+    /// Whether it keeps the rule that only what is right has a time.
+    pub fn is_honest(&self) -> bool {
+        let timed = self.hot.is_some() || self.prepared.is_some();
+        let right = self.verification.as_ref().is_some_and(|one| one.passed);
+        !timed || (right && self.outcome == Outcome::Measured)
+    }
+
+    /// Every time in it.
+    pub fn timings(&self) -> impl Iterator<Item = &Timing> {
+        self.hot.iter().chain(&self.prepared)
+    }
+
+    /// The most registers, and the most shared memory of a block, of its launches.
+    pub fn resources(&self) -> Option<(u32, u32)> {
+        let registers = self.launches.iter().map(|one| one.registers).max()?;
+        let shared = self.launches.iter().map(|one| one.shared_bytes).max()?;
+        Some((registers, shared))
+    }
+}

@@ -1,0 +1,160 @@
+//! The ladder: a table a case, the fastest rung first.
+
+use comfy_table::{ContentArrangement, Table};
+
+use super::{align_right, milliseconds, or_dash, with_header};
+use crate::ladder::{Contender, SHIPPED};
+use crate::record::{Outcome, RungRecord};
+use crate::target::Device;
+
+const WIDTH: u16 = 100;
+
+/// Differences smaller than this are called none.
+const SAME: f64 = 0.015;
+
+const CAPTION: &str = "\
+Every time is of a result that was right. x a01: speed against a thread per channel. gather: what the
+samples ask for, as a share of what L1 delivers at most; DRAM: what must move, as a share of what
+DRAM delivers. regs: registers a thread; shared: shared memory a block. binds: by hardware counters.
+~: an approximation, with the error it stated. kept: time without what depends on value alone.";
+
+/// The rungs there are.
+pub fn rungs(contenders: &[Contender]) -> String {
+    let mut table = wrapped(&["rung", "idea", "parameters (the default first)"]);
+    for contender in contenders {
+        let parameters: Vec<String> = contender
+            .parameters()
+            .iter()
+            .map(|one| {
+                let others = one.values.iter().filter(|&&value| value != one.default);
+                let values: Vec<_> = [&one.default].into_iter().chain(others).collect();
+                let values: Vec<_> = values.iter().map(|value| value.to_string()).collect();
+                format!("{}={} ({})", one.name, values.join("|"), one.what)
+            })
+            .collect();
+        table.add_row([
+            contender.name().to_string(),
+            format!("{}: {}", contender.title(), contender.idea()),
+            parameters.join(", "),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+/// Every case a table.
+pub fn ladder(records: &[RungRecord], device: &Device) -> String {
+    let mut text = String::new();
+    for (case, ranked) in cases(records) {
+        let mut table = wrapped(&[
+            "", "rung", "ms", "x a01", "gather", "DRAM", "regs", "shared", "binds", "verdict",
+        ]);
+        for (place, record) in ranked.iter().enumerate() {
+            let share = |share: Option<f64>| or_dash(share.map(|one| format!("{:.0} %", 100.0 * one)));
+            let resources = record.resources();
+            let approximate = if record.approximate.is_some() { "~" } else { "" };
+            table.add_row([
+                record.hot.as_ref().map_or(String::new(), |_| (place + 1).to_string()),
+                format!("{}{approximate}", record.rung),
+                or_dash(record.median_ms().map(milliseconds)),
+                or_dash(times(record, &ranked, "a01").map(|times| format!("{times:.1}"))),
+                share(record.of_gather),
+                share(record.of_dram),
+                or_dash(resources.map(|(registers, _)| registers.to_string())),
+                or_dash(resources.map(|(_, shared)| format!("{} K", shared.div_ceil(1024)))),
+                or_dash(record.binding.as_ref().map(|one| format!("{} {:.0} %", one.limit, 100.0 * one.busy))),
+                verdict(record, &ranked),
+            ]);
+        }
+        align_right(&mut table, 2..8);
+        text += &format!("{case}\n{table}\n\n");
+    }
+    format!("{text}On {}.\n{CAPTION}\n", device.in_words())
+}
+
+/// The cases in the order measured, each with its records, the fastest first.
+pub fn cases<'a>(records: impl IntoIterator<Item = &'a RungRecord>) -> Vec<(String, Vec<&'a RungRecord>)> {
+    let mut cases: Vec<(String, Vec<&RungRecord>)> = Vec::new();
+    for record in records {
+        let name = format!("{}, {}", record.workload, record.distribution);
+        match cases.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, of_case)) => of_case.push(record),
+            None => cases.push((name, vec![record])),
+        }
+    }
+    for (_, of_case) in &mut cases {
+        let time = |record: &RungRecord| record.median_ms().unwrap_or(f64::INFINITY);
+        of_case.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    }
+    cases
+}
+
+/// How many times as fast as another rung of its case.
+pub fn times(record: &RungRecord, of_case: &[&RungRecord], other: &str) -> Option<f64> {
+    let other = of_case.iter().find(|one| one.rung == other)?;
+    Some(other.median_ms()? / record.median_ms()?)
+}
+
+/// What to think of it, in a line.
+pub fn verdict(record: &RungRecord, of_case: &[&RungRecord]) -> String {
+    match record.outcome {
+        Outcome::Measured => {}
+        Outcome::Refused => return format!("refused: {}", record.words),
+        Outcome::Unavailable => return format!("unavailable: {}", record.words),
+        Outcome::Wrong => return format!("WRONG: {}", record.words),
+        Outcome::Hung => return "HUNG".to_string(),
+        Outcome::Crashed => return format!("CRASHED: {}", record.words),
+        Outcome::Failed | Outcome::Works => return format!("FAILED: {}", record.words),
+    }
+    let mut words = standing(record, of_case);
+    if let Some(prepared) = &record.prepared {
+        words += &format!("; kept {}", milliseconds(prepared.median_ms));
+    }
+    if let (Some(_), Some(verification)) = (record.approximate, &record.verification) {
+        words += &format!("; error {:.1e}", verification.relative_error());
+    }
+    words
+}
+
+/// How a rung that has a time does against the one it changes.
+pub fn standing(record: &RungRecord, of_case: &[&RungRecord]) -> String {
+    match &record.against {
+        Some(against) => {
+            let percent = |ratio: f64| 100.0 * (1.0 / ratio - 1.0);
+            let (low, high) = (percent(against.high), percent(against.low));
+            format!(
+                "{:+.1} % speed on {} ({low:+.1} to {high:+.1})",
+                percent(against.ratio),
+                against.rung
+            )
+        }
+        None => {
+            let base = match (&record.builds_on, record.rung.as_str()) {
+                (Some(base), _) => base,
+                (None, SHIPPED) => "a03",
+                (None, _) => "",
+            };
+            match times(record, of_case, base) {
+                Some(times) => compared(times, base),
+                None => String::new(),
+            }
+        }
+    }
+}
+
+fn compared(times: f64, base: &str) -> String {
+    match times {
+        times if times >= 2.0 => format!("{times:.1} times as fast as {base}"),
+        times if times > 1.0 + SAME => format!("{:.0} % faster than {base}", 100.0 * (times - 1.0)),
+        times if times >= 1.0 - SAME => format!("as fast as {base}"),
+        times if times > 0.5 => format!("{:.0} % slower than {base}", 100.0 * (1.0 / times - 1.0)),
+        times => format!("{:.1} times slower than {base}", 1.0 / times),
+    }
+}
+
+fn wrapped(header: &[&str]) -> Table {
+    let mut table = with_header(header);
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH);
+    table
+}
