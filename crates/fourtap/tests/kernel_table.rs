@@ -48,6 +48,7 @@ fn kernels() -> Vec<Specialised> {
         phases: if value.size() == 2 { 2 } else { 1 },
         dense: true,
         alternate: false,
+        keeps: false,
     };
     let one_head = Gather {
         points: 8,
@@ -87,6 +88,7 @@ fn kernels() -> Vec<Specialised> {
         detr(DType::BF16),
         detr(DType::F32),
         one_head,
+        one_head.keeping().expect("levels of one head can be kept"),
         wide(DType::F16),
         wide(DType::F32),
         small,

@@ -29,12 +29,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ladder_a11(const __grid
     const auto fetch = [&](u32 from, int chunk, int slot) {
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            if (!is_sample(chunk, slot + t)) break;
+            if (!is_sample(chunk, slot + t)) continue;
             const char *sources[4];
             pieces.choose_level(p, lane, chunk, slot + t);
             pieces.find(lane, from, slot + t, sources);
 #pragma unroll
             for (int k = 0; k < 4; k++) held[t][k] = load(sources[k]);
+        }
+    };
+    const auto mix = [&](float(&sums)[VECTOR], u32 buffer, int chunk, int slot) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            if (!is_sample(chunk, slot + t)) continue;
+            Tile tile;
+            tile.load(lane, buffer + t * STEP_BYTES, records, slot + t);
+            tile.add_to(sums);
         }
     };
     Ahead ahead;
@@ -58,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ladder_a11(const __grid
                 if (BUFFERS == 1) __syncwarp();
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
-                    if (!is_sample(chunk, slot + t)) break;
+                    if (!is_sample(chunk, slot + t)) continue;
 #pragma unroll
                     for (int k = 0; k < 4; k++) {
                         store_shared(buffer + t * STEP_BYTES + Pieces::target(lane, k), held[t][k]);
@@ -75,13 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ladder_a11(const __grid
                 } else if (more) {
                     fetch(next_records, next_chunk, 0);
                 }
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    if (!is_sample(chunk, slot + t)) break;
-                    Tile tile;
-                    tile.load(lane, buffer + t * STEP_BYTES, records, slot + t);
-                    tile.add_to(sums);
-                }
+                mix(sums, buffer, chunk, slot);
             }
             const u32 read = records;
             records = next_records;

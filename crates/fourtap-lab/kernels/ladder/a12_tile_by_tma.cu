@@ -2,10 +2,11 @@
 //
 // A warp takes GROUPS rows together, a group of VECTORS lanes each; a round is up to four samples of every row, 8 KB of
 // tiles, and STAGES rounds are on their way. A lane works out where one sample lies and asks for its box itself; a
-// barrier that expects the bytes of all boxes ends the round, then every group mixes its row's tiles. Zero fill does the
-// padding: a box may begin a pixel before the level, and weights need no care at borders.
+// barrier that expects the bytes of all boxes ends the round, then every group mixes its row's tiles. Zero fill does
+// the padding: a box may begin a pixel before the level, and weights need no care at borders.
 // No address arithmetic and no load instructions are left, but the engine starts a box only every ten cycles or so (24
-// billion a second measured, on the whole device) and passes L1 by: 23.7 million samples of seed-full take 1 ms or more.
+// billion a second measured, on the whole device) and passes L1 by: the 23.7 million samples of seed-full take 1 ms or
+// more.
 //
 // THREADS of a block; STAGES.
 

@@ -1,9 +1,9 @@
 // A13, warp specialisation: producer warps find the neighbours and have them copied, consumer warps only mix.
 //
-// One block a multiprocessor. A producer warp feeds CONSUMERS consumer warps, each through a ring of STAGES steps of 2 KB
-// (tiles.cuh): it works out where the samples lie, waits until a stage is empty, and starts copies into it which tell
-// the stage's barrier when they are done. Locations are inputs, so producers run ahead as far as the ring is long, over
-// the ends of rows too. A consumer waits for a full stage, reads it, gives it back and adds.
+// One block a multiprocessor. A producer warp feeds CONSUMERS consumer warps, each through a ring of STAGES steps of
+// 2 KB (tiles.cuh): it works out where the samples lie, waits until a stage is empty, and starts copies into it which
+// tell the stage's barrier when they are done. Locations are inputs, so producers run ahead as far as the ring is long,
+// over the ends of rows too. A consumer waits for a full stage, reads it, gives it back and adds.
 // It moves the same bytes over the same pipe as A14, whose copies run ahead just as far, and adds two barriers a step;
 // what it can gain is a shorter stream of instructions in the warps that mix. As issue is not what binds, about A14's
 // time.

@@ -1,10 +1,11 @@
 // A14, cp.async double buffering: the next samples' neighbours are copied into shared memory while these are mixed.
 //
 // One block a multiprocessor, its warps without anything in common; a warp walks its rows (tiles.cuh), and a ring of
-// STAGES steps of 2 KB is always on its way, over the ends of chunks and rows: copies need no registers, so that nothing
-// has to drain. What loads into registers would bring once over the pipe between L1 and registers goes over it twice
-// here, into shared memory and out of it, and shared memory is taken from L1. So it should lose against A3 wherever L1
-// hits (0.6 to 0.7 ms on seed-full), the more with BYPASS: 6 GB at the 9 TB/s that copies of tiles reach from L2.
+// STAGES steps of 2 KB is always on its way, over the ends of chunks and rows: copies need no registers, so that
+// nothing has to drain. What loads into registers would bring once over the pipe between L1 and registers goes over it
+// twice here, into shared memory and out of it, and shared memory is taken from L1. So it should lose against A3
+// wherever L1 hits (0.6 to 0.7 ms on seed-full), the more with BYPASS: 6 GB at the 9 TB/s that copies of tiles reach
+// from L2.
 //
 // THREADS of a block; STAGES: 2, 4 or 8, a divisor of CHUNK; BYPASS: 1, copies pass L1 by; PAIRED: see tiles.cuh.
 

@@ -1,16 +1,16 @@
 // A15, tensor cores: small levels as dense products, out[q, :] += W[q, pixels] * V[pixels, D].
 //
-// A block takes tiles of QUERIES queries of one image and head. The dense levels' pixels lie in its shared memory (V), and so
-// does W in f32: the thread of a query and level adds 4 * POINTS weights to its part of a row, nobody else's, and clears just
-// those after the product. A warp multiplies 16 rows by some channels or some of the pixels (mma.sync, f32 sums); W is split
-// there into two f16 numbers each, which together keep 22 bits (SPLIT 0: one, 11 bits). Other levels are gathered as
-// described in records.cuh, while the next tile's W is built; sums begin with the products.
+// A block takes tiles of QUERIES queries of one image and head. The dense levels' pixels lie in its shared memory (V),
+// and so does W in f32: the thread of a query and level adds 4 * POINTS weights to its part of a row, nobody else's,
+// and clears just those after the product. A warp multiplies 16 rows by some channels or some of the pixels (mma.sync,
+// f32 sums); W is split there into two f16 numbers each, which together keep 22 bits (SPLIT 0: one, 11 bits). Other
+// levels are gathered as described in records.cuh, while the next tile's W is built; sums begin with the products.
 //
-// A dense level costs a row DENSE_K words of W to read and 12 * POINTS words to change, a gathered one 4 * POINTS pixels.
-// With 64-byte pixels that is no gain, since W takes memory from L1; with 128 bytes and more it should be one.
+// A dense level costs a row DENSE_K words of W to read and 12 * POINTS words to change, a gathered one 4 * POINTS
+// pixels. With 64-byte pixels that is no gain, since W takes memory from L1; with 128 bytes and more it should be one.
 //
-// THREADS and TILES of a block; QUERIES of a tile; DENSE_MASK: which levels are dense; DENSE_K: their pixels, rounded up to 16;
-// PARTS_N, PARTS_K: of a product of 16 rows, one a warp. Weights must be in the range of f16.
+// THREADS and TILES of a block; QUERIES of a tile; DENSE_MASK: which levels are dense; DENSE_K: their pixels, rounded
+// up to 16; PARTS_N, PARTS_K: of a product of 16 rows, one a warp. Weights must be in the range of f16.
 
 constexpr int TILES_M = QUERIES / 16;
 constexpr int PART_CHANNELS = CHANNELS / PARTS_N;
@@ -39,8 +39,8 @@ __device__ constexpr List listed(u32 mask) {
 }
 constexpr List DENSE = listed(DENSE_MASK), GATHERED = listed(~DENSE_MASK);
 
-// The row of V that holds a dense pixel: so that four neighbouring words of W are columns 2t, 2t + 1, 2t + 8 and 2t + 9 of
-// a fragment, which is what a lane needs.
+// The row of V that holds a dense pixel: so that four neighbouring words of W are columns 2t, 2t + 1, 2t + 8 and 2t + 9
+// of a fragment, which is what a lane needs.
 __device__ __forceinline__ u32 row_of_pixel(u32 pixel) {
     return (pixel & ~15u) | (pixel >> 1 & 6u) | (pixel & 1u) | (pixel & 2u) << 2;
 }
@@ -208,7 +208,8 @@ __device__ __forceinline__ void gather(const Problem &p, const char *value, cons
             const Level level = p.levels[GATHERED[item / CHUNKS]];
             share_records(current, first_record, group, in_group, level.width, level.height);
             const char *first = value + static_cast<u64>(level.start) * stride + in_group * 16;
-            add_chunk(sums, first_record, POINTS - item % CHUNKS * CHUNK, Global{first}, stride, level.width, level.height);
+            const int left = POINTS - item % CHUNKS * CHUNK;
+            add_chunk(sums, first_record, left, Global{first}, stride, level.width, level.height);
         }
         if (mine) store_sums(p.out + (at * VECTORS + in_group) * 16, sums);
     }

@@ -1,17 +1,17 @@
 // A18, custom layouts: one gather, over value as it is given or as it would be better.
 //
 // LAYOUT 0, AS_GIVEN: [N, S, M, D], what the others are compared with. 1, HEAD_MAJOR: copied to [N, M, S, D], so that x
-// and x + 1 of one head share a 128-byte line. 2, PAIRED: in that copy each pixel is followed by its right neighbour; twice
-// as many lanes fetch both as one segment, which fills whole wavefronts. 3, REORDERED: value as given, rows visited along a
-// Z-shaped path through the image, so that those in flight share pixels in L1; they are sorted by where their first
-// KEY_POINTS samples lie, each image and head for itself.
+// and x + 1 of one head share a 128-byte line. 2, PAIRED: in that copy each pixel is followed by its right neighbour;
+// twice as many lanes fetch both as one segment, which fills whole wavefronts. 3, REORDERED: value as given, rows
+// visited along a Z-shaped path through the image, so that those in flight share pixels in L1; they are sorted by where
+// their first KEY_POINTS samples lie, each image and head for itself.
 //
-// A group of GROUP lanes takes a row, a lane 16 bytes of a pixel (PAIRED: of a pair). A sample's place is worked out by one
-// lane and passed to its group in 16 bytes of shared memory. Should gain: HEAD_MAJOR a tenth with several heads; PAIRED a
-// tenth, less than its copy costs; REORDERED nothing where queries come in raster order already.
+// A group of GROUP lanes takes a row, a lane 16 bytes of a pixel (PAIRED: of a pair). A sample's place is worked out by
+// one lane and passed to its group in 16 bytes of shared memory. Should gain: HEAD_MAJOR a tenth with several heads;
+// PAIRED a tenth, less than its copy costs; REORDERED nothing where queries come in raster order already.
 //
-// THREADS of a block, RESIDENT of a multiprocessor; ROUNDS: rows a group takes; BATCH: samples asked for at a time; GRID:
-// bins a side; HEADS: M; NARROW: all levels are one pixel wide.
+// THREADS of a block, RESIDENT of a multiprocessor; ROUNDS: rows a group takes; BATCH: samples asked for at a time;
+// GRID: bins a side; HEADS: M; NARROW: all levels are one pixel wide.
 
 #define AS_GIVEN 0
 #define HEAD_MAJOR 1
@@ -27,9 +27,10 @@ constexpr int TAPS = LAYOUT == PAIRED ? 2 : 4; // loads of a lane for a sample
 // Neighbouring groups read the two pixels of a pair in opposite order: then two 64-byte pixels share a wavefront.
 constexpr bool ALTERNATE = LAYOUT != PAIRED && PIXEL_UNITS == 4 && !NARROW;
 
-// x: the place to read first, in units; y: weight of the second column, negative (-0 is) where that is the left one; z and
-// w: weights of the upper and the lower row, attention weight included. `level`: width, height, start, pixels to the row below.
-__device__ __forceinline__ Words record_of(float2 location, float weight, int4 level, u32 pixels, u32 group) {
+// x: the place to read first, in units; y: weight of the second column, negative (-0 is) where that is the left one; z
+// and w: weights of the upper and the lower row, attention weight included. `level`: width, height, start, pixels to
+// the row below.
+__device__ __forceinline__ Words record_of(float2 location, float weight, int4 level, u32 pixels, u32 row) {
     const Axis x = axis_of(location.x, level.x), y = axis_of(location.y, level.y);
     const float all = weight * (x.inside * y.inside), lower = all * y.second;
     const u32 pixel = level.z + y.first * level.x + x.first;
@@ -40,7 +41,7 @@ __device__ __forceinline__ Words record_of(float2 location, float weight, int4 l
         first = min(pixel, pixels - 2 - level.w);
         second += static_cast<float>(pixel - first);
     }
-    if (ALTERNATE && ((first ^ group) & 1u)) {
+    if (ALTERNATE && ((first ^ row) & 1u)) {
         first += 1;
         second = -(1.0f - second);
     }
@@ -65,13 +66,11 @@ __device__ __forceinline__ const char *pixels_of(const Problem &p, u32 row) {
                   : p.value + (static_cast<u64>(image) * p.pixels * HEADS + head) * PIXEL_BYTES;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder_a18(const __grid_constant__ Problem p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+    ladder_a18(const __grid_constant__ Problem p) {
     __shared__ __align__(1024) Words records[WARPS][32 * PER_LANE];
     __shared__ int4 levels[LEVELS];
-    if (threadIdx.x < LEVELS) {
-        const Level level = p.levels[threadIdx.x];
-        levels[threadIdx.x] = make_int4(level.width, level.height, level.start, level.height > 1 ? level.width : 0);
-    }
+    if (threadIdx.x < LEVELS) levels[threadIdx.x] = level_of(p, threadIdx.x);
     __syncthreads();
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / GROUP, in_group = lane % GROUP;
     const u32 first_record = shared_address(&records[warp][group]), sample = in_group * PER_LANE;
@@ -96,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) {
                 store_shared(record_at(first_record, sample + i),
-                             record_of(current.locations[i], current.weights[i], level, p.pixels, group));
+                             record_of(current.locations[i], current.weights[i], level, p.pixels, row));
             }
             __syncwarp();
             const char *lower = upper + static_cast<u64>(level.w * PIXEL_UNITS) * 16;
@@ -124,9 +123,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
                     b[1] = column * rows[1];
 #else
                     const bool left = ALTERNATE && static_cast<int>(record.y) < 0;
-                    const u64 other = NARROW      ? first
-                                      : ALTERNATE ? static_cast<u64>(left ? record.x - PIXEL_UNITS : record.x + PIXEL_UNITS) * 16
-                                                  : first + PIXEL_UNITS * 16;
+                    const u32 place = left ? record.x - PIXEL_UNITS : record.x + PIXEL_UNITS;
+                    const u64 next = first + (NARROW ? 0 : PIXEL_UNITS * 16);
+                    const u64 other = ALTERNATE ? static_cast<u64>(place) * 16 : next;
                     t[0] = load(upper + first);
                     t[1] = load(upper + other);
                     t[2] = load(lower + first);

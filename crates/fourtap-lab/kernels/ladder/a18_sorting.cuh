@@ -1,8 +1,8 @@
 // A18, rows in space order: what the gather of a18_layouts.cu does not have. Stands before it.
 //
-// Rows of an image and head are sorted by the bin that the mean of their first KEY_POINTS locations lies in; bins are numbered
-// along a Z-shaped path. Two launches: the first counts the rows of each bin and numbers them, the second finds where bins
-// begin and writes the order. Limited by launches and by the latency of the counting.
+// Rows of an image and head are sorted by the bin that the mean of their first KEY_POINTS locations lies in; bins are
+// numbered along a Z-shaped path. Two launches: the first counts the rows of each bin and numbers them, the second
+// finds where bins begin and writes the order. Limited by launches and by the latency of the counting.
 //
 // GRID: bins a side, 16 to 64; SORT_THREADS of a block; SORTED: rows of a block of the second launch.
 

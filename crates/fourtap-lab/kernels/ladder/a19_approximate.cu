@@ -1,23 +1,24 @@
 // A19, approximate: value in eight bits, in scratch head by head, one scale for each image and head.
 //
 // KIND 0, INT8: whole numbers from -127 to 127. Weights become whole numbers too, of 16 bits against the largest of the
-// chunk; a `dp2a` then adds two neighbours of a channel: three instructions for a channel of a sample instead of eight.
-// Sums are exact; error about 4e-3. 1, FP8: e4m3, widened to half precision, in which chunks are summed: four
+// row; a `dp2a` then adds two neighbours of a channel: three instructions for a channel of a sample instead of eight.
+// Sums are exact; error about 4e-3. 1, FP8: e4m3, widened to half precision, in which rows are summed: four
 // instructions; error about 2.5e-2.
 //
-// A group of CHANNELS / 16 lanes takes a row, a lane 16 bytes of a pixel. See sharing.cuh for how places are found. Should
-// gain a quarter: half the bytes to fetch, and twice as much of a head fits L1; no less than half as many wavefronts.
+// A group of CHANNELS / 16 lanes takes a row, a lane 16 bytes of a pixel. See sharing.cuh for how places are found.
+// Should gain a third: half the bytes to fetch, twice as much of a head in L1, and fewer instructions.
 //
 // THREADS of a block, RESIDENT of a multiprocessor. What was prepared is described in a19_quantising.cuh.
 
 constexpr int CHUNK = GROUP * PER_LANE;
 constexpr int CHUNKS = (SAMPLES + CHUNK - 1) / CHUNK;
 constexpr int STEPS = SAMPLES < CHUNK ? SAMPLES : CHUNK;
+constexpr int UNROLLED = STEPS % 4 == 0 ? 4 : STEPS; // more loads ahead than this would cost registers
 constexpr int LANE_CHANNELS = 16;
-// What the largest weight of a chunk becomes. A chunk has at most 32 samples, whose neighbours' weights add up to no more than
-// this + 2 each: INT8 sums stay below 2^27, FP8 sums below 2^14.
-constexpr float LARGEST_WEIGHT = KIND == INT8 ? 32765.0f : 1.0f;
-static_assert(CHUNK <= 32, "sums of a chunk fit");
+// What the largest weight of a row becomes: so much that sums stay below 2^31 (INT8, where rounding adds up to 2 for
+// each sample) or 2^16 (FP8).
+constexpr int MOST = 16909320 / SAMPLES - 2;
+constexpr float LARGEST_WEIGHT = KIND == INT8 ? (MOST < 32765 ? MOST : 32765) : SAMPLES > 128 ? 128.0f / SAMPLES : 1.0f;
 
 // A pair of weights, of the upper or lower neighbours.
 __device__ __forceinline__ u32 weights_of(float left, float right) {
@@ -63,12 +64,7 @@ struct Sums {
             of[4 * i + 3] = dot_high(weights, high, of[4 * i + 3]);
         }
     }
-    __device__ __forceinline__ void add_to(float (&totals)[LANE_CHANNELS], float scale) const {
-#pragma unroll
-        for (int i = 0; i < LANE_CHANNELS; i++) {
-            totals[i] = __fmaf_rn(scale, static_cast<float>(of[i]), totals[i]);
-        }
-    }
+    __device__ __forceinline__ float operator[](int channel) const { return static_cast<float>(of[channel]); }
 };
 #else
 // Two numbers of the low or high half of a word.
@@ -101,19 +97,37 @@ struct Sums {
             of[2 * i + 1] = multiply_add(second, widen_high(b[i]), of[2 * i + 1]);
         }
     }
-    __device__ __forceinline__ void add_to(float (&totals)[LANE_CHANNELS], float scale) const {
-#pragma unroll
-        for (int i = 0; i < LANE_CHANNELS / 2; i++) {
-            float low, high;
-            widen(of[i], low, high);
-            totals[2 * i] = __fmaf_rn(scale, low, totals[2 * i]);
-            totals[2 * i + 1] = __fmaf_rn(scale, high, totals[2 * i + 1]);
-        }
+    __device__ __forceinline__ float operator[](int channel) const {
+        float pair[2];
+        widen(of[channel / 2], pair[0], pair[1]);
+        return pair[channel % 2];
     }
 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder_a19(const __grid_constant__ Problem p) {
+// The largest magnitude of a row's weights, the same for all lanes of a group.
+__device__ __forceinline__ float largest_weight(const Problem &p, u32 row, u32 in_group) {
+    constexpr int WIDTH = SAMPLES % 4 == 0 ? 4 : 1;
+    struct __align__(WIDTH * 4) Weights {
+        float of[WIDTH];
+    };
+    float largest = 0.0f;
+    if (row != NONE) {
+        const Weights *weights = reinterpret_cast<const Weights *>(p.weights + static_cast<u64>(row) * SAMPLES);
+#pragma unroll 8
+        for (int i = in_group; i < SAMPLES / WIDTH; i += GROUP) {
+            const Weights some = weights[i];
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) largest = fmaxf(largest, fabsf(some.of[j]));
+        }
+    }
+#pragma unroll
+    for (int other = 1; other < GROUP; other *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, other));
+    return largest;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+    ladder_a19(const __grid_constant__ Problem p) {
     __shared__ __align__(1024) Words records[WARPS][32 * PER_LANE];
     __shared__ int4 levels[LEVELS];
     if (threadIdx.x < LEVELS) levels[threadIdx.x] = level_of(p, threadIdx.x);
@@ -124,20 +138,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
     const u32 row = at >= row_count(p) ? NONE : (plane / HEADS * p.queries + at % p.queries) * HEADS + plane % HEADS;
     const char *pixels = pixels_of(p, plane) + in_group * 16;
     asm("" : "+l"(pixels)); // one register pair, not a sum to be repeated at each load
-    float totals[LANE_CHANNELS] = {};
     Pending pending;
     pending.ask(p, row, sample);
+    const float largest = largest_weight(p, row, in_group);
+    // Below this, results are zero in f16, and its inverse would be infinite.
+    const float inverse = largest > 1e-30f ? LARGEST_WEIGHT / largest : 0.0f;
+    Sums sums;
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const Pending current = pending;
         if (chunk + 1 < CHUNKS) pending.ask(p, row, (chunk + 1) * CHUNK + sample);
-        float largest = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) largest = fmaxf(largest, fabsf(current.weights[i]));
-#pragma unroll
-        for (int other = 1; other < GROUP; other *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, other));
-        // Below this, results are zero in f16, and its inverse would be infinite.
-        const float inverse = largest > 1e-30f ? LARGEST_WEIGHT / largest : 0.0f;
         const int4 level = levels[min((chunk * CHUNK + sample) / POINTS, LEVELS - 1)];
         __syncwarp();
 #pragma unroll
@@ -148,35 +158,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
         __syncwarp();
         Words taps[2][4];
         u32 weights[2][2];
-        const auto ask = [&](int step) {
+        const auto ask = [&](int step, int to) {
             const Words record = load_shared(record_at(first_record, step));
-            const char *upper = pixels + static_cast<u64>(record.x) * 16, *lower = pixels + static_cast<u64>(record.y) * 16;
-            Words(&t)[4] = taps[step % 2];
+            const char *upper = pixels + static_cast<u64>(record.x) * 16;
+            const char *lower = pixels + static_cast<u64>(record.y) * 16;
+            Words(&t)[4] = taps[to];
             t[0] = load(upper);
             t[1] = load(upper + CHANNELS);
             t[2] = load(lower);
             t[3] = load(lower + CHANNELS);
-            weights[step % 2][0] = record.z;
-            weights[step % 2][1] = record.w;
+            weights[to][0] = record.z;
+            weights[to][1] = record.w;
         };
-        Sums sums;
-        ask(0);
+        ask(0, 0);
+#pragma unroll 1
+        for (int first = 0; first < STEPS; first += UNROLLED) {
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (SAMPLES > CHUNK && SAMPLES % CHUNK != 0 && chunk * CHUNK + step >= SAMPLES) break;
-            if (step + 1 < STEPS) ask(step + 1);
-            sums.add(taps[step % 2][0], taps[step % 2][1], weights[step % 2][0]);
-            sums.add(taps[step % 2][2], taps[step % 2][3], weights[step % 2][1]);
+            for (int i = 0; i < UNROLLED; i++) {
+                const int step = first + i, from = i % 2;
+                if (SAMPLES > CHUNK && SAMPLES % CHUNK != 0 && chunk * CHUNK + step >= SAMPLES) break;
+                if (step + 1 < STEPS) ask(step + 1, 1 - from);
+                sums.add(taps[from][0], taps[from][1], weights[from][0]);
+                sums.add(taps[from][2], taps[from][3], weights[from][1]);
+            }
         }
-        sums.add_to(totals, largest);
     }
     if (row == NONE) return;
-    const float scale = largest_of(p)[plane] * (1.0f / (LARGEST_VALUE * LARGEST_WEIGHT));
+    const float scale = largest_of(p)[plane] * (largest / (LARGEST_VALUE * LARGEST_WEIGHT));
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float sums[VECTOR];
+        float scaled[VECTOR];
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) sums[i] = scale * totals[half * VECTOR + i];
-        store_sums(p.out + (static_cast<u64>(row) * GROUP + in_group) * 32 + half * 16, sums);
+        for (int i = 0; i < VECTOR; i++) scaled[i] = scale * sums[half * VECTOR + i];
+        store_sums(p.out + (static_cast<u64>(row) * GROUP + in_group) * 32 + half * 16, scaled);
     }
 }

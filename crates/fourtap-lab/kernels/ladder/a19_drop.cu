@@ -1,20 +1,22 @@
-// A19, dropping: samples that weigh less than THRESHOLD thousandths of the row's heaviest are not read.
+// A19, dropping: samples that weigh less than THRESHOLD thousandths of the heaviest of a row's piece are not read.
 //
-// A group of CHANNELS / 8 lanes takes a row, a lane 16 bytes of a pixel. Up to PIECE samples at a time: the lanes work out what
-// each weighs, attention weight and what zero padding leaves of it, and line up those that stay in shared memory; then each
-// group reads as many as it has. Of 32 softmax weights of normal logits a fifth falls under 50 thousandths, at an error of
-// 6e-2. But a warp takes as long as its slowest group: should save a fifth of the loads and a twentieth of the instructions.
+// A group of CHANNELS / 8 lanes takes a row, a lane 16 bytes of a pixel. Up to PIECE samples at a time: the lanes work
+// out what each weighs, attention weight and what zero padding leaves of it, and line up those that stay in shared
+// memory; then each group reads as many as it has. Of 32 softmax weights of normal logits a fifth falls under 50
+// thousandths, at an error of 6e-2. But a warp takes as long as its slowest group: should save a fifth of the loads and
+// a twentieth of the instructions.
 //
 // With more than 32 samples a row the threshold is lowered in proportion, since many small weights add up.
 //
-// THREADS of a block, RESIDENT of a multiprocessor; GROUP: lanes of a row; PER_LANE: samples a lane works out; HEADS: M;
-// NARROW: all levels are one pixel wide.
+// THREADS of a block, RESIDENT of a multiprocessor; GROUP: lanes of a row; PER_LANE: samples a lane works out; HEADS:
+// M; NARROW: all levels are one pixel wide.
 
 constexpr int PIECE = GROUP * PER_LANE;
 constexpr u32 PIXEL_UNITS = HEADS * VECTORS; // of 16 bytes, from a pixel to the next
 constexpr float LEAST = THRESHOLD * 0.001f * (SAMPLES > 32 ? 32.0f / SAMPLES : 1.0f);
 
-// x and y: the upper and the lower pair's place, in units; z and w: their weights, in f16. Weights are at most 1 by now.
+// x and y: the upper and the lower pair's place, in units; z and w: their weights, in f16. Weights are at most 1 by
+// now.
 __device__ __forceinline__ Words record_of(const Axis &x, const Axis &y, float weight, int4 level, u32 pixels) {
     const float lower = weight * y.second, upper = weight - lower;
     const u32 pixel = level.z + y.first * level.x + x.first;
@@ -30,7 +32,8 @@ __device__ __forceinline__ Words record_of(const Axis &x, const Axis &y, float w
             rounded(lower - right[1], right[1])};
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder_a19_drop(const __grid_constant__ Problem p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+    ladder_a19_drop(const __grid_constant__ Problem p) {
     __shared__ __align__(1024) Words records[WARPS][32 * PER_LANE];
     __shared__ int4 levels[LEVELS];
     if (threadIdx.x < LEVELS) levels[threadIdx.x] = level_of(p, threadIdx.x);
@@ -42,7 +45,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
     asm("" : "+l"(pixels)); // one register pair, not a sum to be repeated at each load
     const u64 first_sample = static_cast<u64>(row) * SAMPLES;
     // In each slot the groups' order is turned another way: lanes that write neighbouring slots meet no bank twice.
-    const auto record_in = [&](u32 slot) { return first_record + (slot * GROUPS + ((group ^ slot) & (GROUPS - 1))) * 16; };
+    const auto record_in = [&](u32 slot) {
+        return first_record + (slot * GROUPS + ((group ^ slot) & (GROUPS - 1))) * 16;
+    };
     float sums[VECTOR] = {};
 #pragma unroll 1
     for (int piece = 0; piece < SAMPLES; piece += PIECE) {
@@ -75,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
             const bool stays = weight != 0.0f && fabsf(weight) >= LEAST;
             const u32 all = __ballot_sync(ALL, stays) >> group * GROUP & (ALL >> (32 - GROUP));
             if (stays) {
-                store_shared(record_in(count + __popc(all & ((1u << in_group) - 1))),
-                             record_of(axis_of(locations[i].x, level.x), axis_of(locations[i].y, level.y), weight, level,
-                                       p.pixels));
+                const Axis x = axis_of(locations[i].x, level.x), y = axis_of(locations[i].y, level.y);
+                const u32 before = __popc(all & ((1u << in_group) - 1));
+                store_shared(record_in(count + before), record_of(x, y, weight, level, p.pixels));
             }
             count += __popc(all);
         }
@@ -87,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) ladder
         const auto ask = [&](u32 step, int to) {
             if (step >= count) return;
             const Words record = load_shared(record_in(step));
-            const char *upper = pixels + static_cast<u64>(record.x) * 16, *lower = pixels + static_cast<u64>(record.y) * 16;
+            const char *upper = pixels + static_cast<u64>(record.x) * 16;
+            const char *lower = pixels + static_cast<u64>(record.y) * 16;
             taps[to][0] = load(upper);
             taps[to][1] = load(upper + (NARROW ? 0 : PIXEL_UNITS * 16));
             taps[to][2] = load(lower);

@@ -1,10 +1,11 @@
 // A19, value in eight bits: how it is made. Stands before a19_approximate.cu.
 //
-// Two launches that depend on value alone: the first finds the largest value of each image and head, in PARTS of its pixels;
-// the second writes all pixels, head by head, so scaled that this largest becomes LARGEST_VALUE. Limited by DRAM.
+// Two launches that depend on value alone: the first finds the largest value of each image and head, in PARTS of its
+// pixels; the second writes all pixels, head by head, so scaled that this largest becomes LARGEST_VALUE. Limited by
+// DRAM.
 //
-// Scratch: of each image and head the largest value, then those of its parts; at SCALES bytes the pixels, and one of zeros
-// after the last of an image and head, right of which there is none.
+// Scratch: of each image and head the largest value, then those of its parts; at SCALES bytes the pixels, and one of
+// zeros after the last of an image and head, right of which there is none.
 //
 // KIND: 0 INT8, 1 FP8 (e4m3); HEADS: M; PREPARING: threads of a block.
 

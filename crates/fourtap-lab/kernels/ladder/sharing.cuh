@@ -1,8 +1,9 @@
-// What rungs with another layout or fewer bits share: how lanes find out for each other where samples lie. Stands before them.
+// What rungs with another layout or fewer bits share: how lanes find out for each other where samples lie. Stands
+// before them.
 //
-// A group of GROUP lanes works on one row, GROUPS neighbouring rows a warp. Samples are taken CHUNK at a time: each lane works
-// out PER_LANE of them, all of one level, and leaves 16 bytes of each in shared memory for the others of its group.
-// A cell at a border is moved inside and the weights follow, so that no load is conditional.
+// A group of GROUP lanes works on one row, GROUPS neighbouring rows a warp. Samples are taken CHUNK at a time: each
+// lane works out PER_LANE of them, all of one level, and leaves 16 bytes of each in shared memory for the others of its
+// group. A cell at a border is moved inside and the weights follow, so that no load is conditional.
 //
 // GROUP, PER_LANE and THREADS are the rung's.
 
@@ -20,7 +21,8 @@ __device__ __forceinline__ Axis axis_of(float location, int size) {
     const float wide = static_cast<float>(size), at = __fmaf_rn(location, wide, -0.5f);
     const float clamped = fmaxf(fminf(at, wide - 1.0f), 0.0f);
     const int first = min(static_cast<int>(clamped), max(size - 2, 0));
-    return {__saturatef(at + 1.0f) * __saturatef(wide - at), clamped - static_cast<float>(first), static_cast<u32>(first)};
+    const float inside = __saturatef(at + 1.0f) * __saturatef(wide - at);
+    return {inside, clamped - static_cast<float>(first), static_cast<u32>(first)};
 }
 
 // width, height, first pixel, pixels to the row below; a level of one row is its own row below.
@@ -29,8 +31,8 @@ __device__ __forceinline__ int4 level_of(const Problem &p, int number) {
     return make_int4(level.width, level.height, level.start, level.height > 1 ? level.width : 0);
 }
 
-// Where a group's record of a slot lies, given where that of slot 0 does. In each slot the groups' order is turned another
-// way, so that writing a column of records meets no bank twice.
+// Where a group's record of a slot lies, given where that of slot 0 does. In each slot the groups' order is turned
+// another way, so that writing a column of records meets no bank twice.
 __device__ __forceinline__ u32 record_at(u32 first, u32 slot) {
     constexpr u32 STEP = 8 / GROUP > 0 ? 8 / GROUP : 1;
     return (first ^ (slot / PER_LANE * STEP & (GROUPS - 1)) * 16) + slot * (GROUPS * 16);

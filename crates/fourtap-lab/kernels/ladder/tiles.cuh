@@ -1,5 +1,5 @@
-// What the rungs share that bring the four neighbours of a sample, its tile, into shared memory: the walk of a warp over
-// its rows, records of where samples lie, and the mixing of a tile.
+// What the rungs share that bring the four neighbours of a sample, its tile, into shared memory: the walk of a warp
+// over its rows, records of where samples lie, and the mixing of a tile.
 //
 // A warp takes GROUPS rows together, a group of VECTORS lanes each, and at each step one sample of every row: 2 KB of
 // tiles. Where samples lie is worked out a CHUNK of a row at a time, each by one lane. A record is 16 bytes: the first
@@ -39,8 +39,8 @@ struct Lane {
     }
 };
 
-// Where a group's record of a slot lies, given where its record of slot 0 does. In each slot the groups' order is turned
-// another way: then no bank is met twice when the lanes of a group write their slots.
+// Where a group's record of a slot lies, given where its record of slot 0 does. In each slot the groups' order is
+// turned another way: then no bank is met twice when the lanes of a group write their slots.
 __device__ __forceinline__ u32 record_at(u32 first, int slot) {
     const u32 turned = (GROUPS >= 8 ? slot * (8 / VECTORS) : slot / (8 / GROUPS)) & (GROUPS - 1);
     return (first ^ turned * 16) + slot * (GROUPS * 16);

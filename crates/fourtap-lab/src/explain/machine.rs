@@ -82,7 +82,7 @@ impl Machine {
         let (launches, reason, sorts, scatters, workspace_bytes) = match case.direction {
             Direction::Forward => {
                 let plan = described.forward(device.size, Wanted::Best)?;
-                let launches = vec![(plan.kernel, plan.blocks, plan.threads)];
+                let launches = vec![(plan.kernel, plan.blocks, plan.threads, plan.shared_bytes)];
                 (launches, plan.reason, false, false, 0)
             }
             Direction::Backward => {
@@ -93,7 +93,7 @@ impl Machine {
                     .any(|step| matches!(step.kernel, Specialised::Place(_)));
                 let launches = steps
                     .iter()
-                    .map(|step| (step.kernel, step.blocks, step.threads));
+                    .map(|step| (step.kernel, step.blocks, step.threads, 0));
                 let scatters = !plan.is_deterministic();
                 (
                     launches.collect(),
@@ -105,13 +105,13 @@ impl Machine {
             }
         };
         let multiprocessor = Multiprocessor::of(device.capability);
-        let used = |(kernel, blocks, threads): (Specialised, u32, u32)| {
+        let used = |(kernel, blocks, threads, asked): (Specialised, u32, u32, u32)| {
             let taken = Taken::by(&kernel, device.capability);
             let held = |taken: &Taken| {
                 multiprocessor?.holds(Block {
                     threads,
                     registers: taken.registers,
-                    shared_bytes: taken.shared_bytes,
+                    shared_bytes: taken.shared_bytes + asked,
                 })
             };
             KernelUse {

@@ -25,6 +25,7 @@ pub use ceilings::Ceilings;
 pub use limits::Floor;
 pub use machine::{DeviceLike, Machine};
 pub use measured::{Achieved, Measured};
+pub use occupancy::Multiprocessor;
 
 use limits::Limit;
 use verdict::{Evidence, Verdict};

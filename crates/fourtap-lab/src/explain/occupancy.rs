@@ -73,6 +73,11 @@ impl Multiprocessor {
         })
     }
 
+    /// Most shared memory of a block.
+    pub fn shared_bytes_a_block(&self) -> u32 {
+        self.shared_bytes - SHARED_RESERVED
+    }
+
     /// How many such blocks it holds; none if not even one.
     pub fn holds(&self, block: Block) -> Option<Occupancy> {
         let Block {

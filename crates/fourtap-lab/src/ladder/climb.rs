@@ -90,8 +90,6 @@ pub struct Climbed {
     pub hot: Option<Timed>,
     /// Without those that depend on value alone.
     pub prepared: Option<Timed>,
-    /// In turns with the rung it changes.
-    pub against: Option<Against>,
     /// What was launched.
     pub launches: Vec<RungLaunch>,
     /// Memory it works in.

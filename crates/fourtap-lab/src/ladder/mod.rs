@@ -145,6 +145,21 @@ impl Contender {
     }
 }
 
+/// Why what a tool of the sanitizer reports of a rung is no fault of it: how that is known, in words. Every other report
+/// keeps a rung from having a time.
+pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
+    match (rung, tool) {
+        ("a08" | "a08-channels" | "a09", "racecheck") => Some(
+            "the tool does not count a barrier of the cluster as the end of asynchronous copies; each thread waits for \
+             its own before it arrives there",
+        ),
+        ("a13", "racecheck") => Some(
+            "the tool does not follow asynchronous copies whose arrivals share a barrier with ordinary ones",
+        ),
+        _ => None,
+    }
+}
+
 /// Everything that takes part: the rungs, then what the library ships.
 pub fn contenders() -> Vec<Contender> {
     let rungs = rungs::all().into_iter().map(Contender::Rung);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bench::TrafficCounts;
-use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing, billions_a_second};
+use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing};
 use crate::target::Device;
 use crate::verification::Verification;
 
@@ -21,6 +21,9 @@ pub struct RungRecord {
     pub rung: String,
     /// In a few words.
     pub title: String,
+    /// What it should gain and why, written before it was measured.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub expected: String,
     /// The rung it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builds_on: Option<String>,
@@ -147,11 +150,6 @@ impl RungRecord {
     /// Hot, if it was right.
     pub fn median_ms(&self) -> Option<f64> {
         self.hot.as_ref().map(|hot| hot.median_ms)
-    }
-
-    /// Bytes the samples ask for over the hot median, in GB/s.
-    pub fn gathered_gb_s(&self) -> Option<f64> {
-        Some(billions_a_second(self.traffic.gathered_bytes, self.median_ms()?))
     }
 
     /// Whether it keeps the rule that only what is right has a time.

@@ -48,6 +48,7 @@ struct Schedule {
     u32 planes_an_image;
     u32 order; // 0: queries as they come; 1: queries are the pixels of all levels, walked in strips
     Divisor by_plane, by_planes_an_image;
+    u32 kept; // the levels kept in shared memory, a bit each; only of kernels that keep any
 };
 
 struct Sample {
@@ -87,13 +88,6 @@ struct Pending {
     }
 };
 
-// The smaller, NaN if either is: the usual minimum would turn a NaN coordinate into a legal one.
-static __device__ __forceinline__ float least_or_nan(float a, float b) {
-    float least;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
-    return least;
-}
-
 // Adding 2^23 towards zero leaves the whole part of a number below 2^23 in the low bits: a floor that costs one addition.
 constexpr float SHIFT = 8388608.0f;
 constexpr u32 SHIFT_BITS = 0x4b000000u;
@@ -107,7 +101,8 @@ struct Axis {
 static __device__ __forceinline__ Axis axis(float location, float size) {
     const float at = __fmaf_rn(location, size, -0.5f);
     Axis a;
-    a.inside = fmaxf(least_or_nan(least_or_nan(at + 1.0f, size - at), 1.0f), 0.0f);
+    // At most one of the two is below 1; NaN saturates to 0.
+    a.inside = __saturatef(at + 1.0f) * __saturatef(size - at);
     const float clamped = fmaxf(fminf(at, size - 1.0f), 0.0f);
     const float first = fminf(__fadd_rz(clamped, SHIFT), fmaxf(size - 2.0f, 0.0f) + SHIFT);
     a.second = clamped - (first - SHIFT);

@@ -110,6 +110,16 @@ fn build(context: &'static Context, specialised: &msda::Specialised) -> Result<L
     let kernel = Library::load(&code)?.kernel(specialised.entry())?;
     // Now, so that nothing is loaded behind the first launch, which may be inside a graph capture.
     kernel.prepare(context)?;
+    if specialised.has_dynamic_shared() {
+        // As much as there is: how much a launch takes is its own affair.
+        let device = context.device();
+        let declared = kernel.facts(device)?.shared_bytes;
+        let most = device.facts().shared_bytes_per_block_opt_in;
+        kernel.set_max_dynamic_shared(device, most.saturating_sub(declared))?;
+        // No more than that, or first-level cache would be lost for nothing.
+        let all = device.facts().shared_bytes_per_multiprocessor.max(1);
+        kernel.set_shared_carveout(device, (100 * msda::kept::MOST_BYTES / all).min(100))?;
+    }
     if std::env::var_os("FOURTAP_TRACE").is_some_and(|value| !value.is_empty() && value != "0") {
         let device = context.device();
         eprintln!(

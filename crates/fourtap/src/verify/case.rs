@@ -52,6 +52,8 @@ enum Taste {
     Any,
     /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
     Aligned,
+    /// Of those the ones whose small levels kernels may keep in shared memory: odd heads, points by fours.
+    Keepable,
 }
 
 impl Case {
@@ -63,6 +65,11 @@ impl Case {
     /// The problem of this seed among those whose channels and rows fill 16 bytes.
     pub fn aligned(seed: u64) -> Self {
         Case::new(seed, Taste::Aligned)
+    }
+
+    /// The problem of this seed among those whose small levels kernels may keep in fast memory.
+    pub fn keepable(seed: u64) -> Self {
+        Case::new(seed, Taste::Keepable)
     }
 
     fn new(seed: u64, taste: Taste) -> Self {
@@ -151,6 +158,7 @@ fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
 fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: Taste) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
+            _ if taste == Taste::Keepable => 32,
             _ if taste == Taste::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
@@ -177,11 +185,17 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: Taste) -> (Sizes, Levels) {
         let sizes = Sizes {
             images: pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 5]),
             pixels: levels.pixels(),
-            heads: pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
+            heads: match taste {
+                Taste::Keepable => pick(rng, &[1, 1, 3]),
+                _ => pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
+            },
             channels,
             queries: pick(rng, &[0, 1, 1, 2, 3, 5, 7, 13, 17, 32, 64, 101, 300]),
             levels: levels.len(),
-            points: pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
+            points: match taste {
+                Taste::Keepable => pick(rng, &[4, 8, 8, 16]),
+                _ => pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
+            },
         };
         // An empty problem is worth trying now and then, not every time a size may be 0.
         let empty = sizes.samples() == 0;
@@ -223,7 +237,7 @@ fn random_storage(rng: &mut Xoshiro256PlusPlus, rank: usize, input: bool, taste:
     if rng.random_bool(0.6) {
         return storage;
     }
-    if taste == Taste::Aligned {
+    if taste != Taste::Any {
         // Gaps between rows only: after the channels of value and out, and after the samples of a row.
         storage.guard = 16;
         let inner = if rank < 5 { 1 } else { rank - 3 };

@@ -105,9 +105,23 @@ fn large_problems_agree_with_the_plain_kernel_in_every_element() {
         let found = distance::<f32>(&cuda, &pyramid, sizes);
         assert!(found < 2e-6, "{name}, f32: {found:e}");
     }
+    // Half of the levels fit into shared memory.
+    let steep = Levels::packed(&[(46, 80), (23, 40), (12, 20), (6, 10)]).unwrap();
+    for heads in [1, 3] {
+        let sizes = Sizes {
+            images: 31,
+            pixels: steep.pixels(),
+            heads,
+            points: 8,
+            queries: 7001,
+            ..sizes
+        };
+        let found = distance::<f16>(&cuda, &steep, sizes);
+        assert!(found < 1.5e-3, "levels kept, {heads} heads: {found:e}");
+    }
     let details = format!(
         "{} large problems, every element, f16 and f32",
-        several.len()
+        several.len() + 2
     );
     gpu::evidence(&cuda, "large", &["msda_forward_gather"], &details);
 }

@@ -48,6 +48,7 @@ fn random_problems_match_the_oracle() {
     let (tally, cases) = (Tally::default(), cases(2000));
     check(&cuda, 0..cases, Case::random, &tally);
     check(&cuda, 0..cases, Case::aligned, &tally);
+    check(&cuda, 0..cases / 5, Case::keepable, &tally);
     assert!(tally.count("msda_forward_gather") > cases);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, "oracle", &gpu::kernels("msda_forward_"), details);

@@ -19,6 +19,7 @@ fn shapes() {
     let tally = Tally::default();
     check(&cuda, FIRST..FIRST + CASES, Case::random, &tally);
     check(&cuda, FIRST..FIRST + CASES, Case::aligned, &tally);
+    check(&cuda, FIRST..FIRST + CASES / 2, Case::keepable, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_forward_"), details);
 }

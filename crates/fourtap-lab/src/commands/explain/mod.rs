@@ -7,7 +7,7 @@ use super::{note, print, print_json};
 use crate::cli::{DeviceChoice, ExplainArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Machine, Measured, explain};
+use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Machine, Measured, Multiprocessor, explain};
 use crate::record::Run;
 use crate::target::{CudaDevice, Device};
 use crate::{machine, target};
@@ -156,13 +156,17 @@ fn stored(ceilings: &Ceilings) -> Result<DeviceLike> {
     let device = &ceilings.device;
     let capability = |cuda: &CudaDevice| target::parse_dotted(&cuda.compute_capability);
     let described = device.cuda.as_ref().and_then(|cuda| {
+        let capability = capability(cuda)?;
         Some(DeviceLike {
             name: device.model.clone().unwrap_or("unknown device".to_string()),
             size: DeviceSize {
                 multiprocessors: cuda.multiprocessors,
                 l2_bytes: cuda.l2_bytes,
+                // Nobody knows of a newer one; then nothing is kept there.
+                shared_bytes: Multiprocessor::of(capability)
+                    .map_or(0, |one| one.shared_bytes_a_block()),
             },
-            capability: capability(cuda)?,
+            capability,
         })
     });
     described.ok_or_else(|| Error::Records {

@@ -162,7 +162,8 @@ impl Ladder<'_> {
         for contender in chosen {
             bar.set_message(contender.name());
             let found = findings.of(contender.name());
-            let mut records = match found.values().find(|words| !sanitizer::is_clean(words)) {
+            let fault = found.values().find(|words| !sanitizer::is_clean(words));
+            let mut records = match fault {
                 Some(words) => {
                     let words = format!("compute-sanitizer: {words}");
                     self.without_time(contender, Outcome::Wrong, &words)?
@@ -292,15 +293,16 @@ fn blank(
 ) -> Result<RungRecord> {
     let levels = workload.levels()?;
     let sizes = workload.sizes(&levels);
-    let (builds_on, approximate, claim) = match contender {
-        Contender::Rung(rung) => (rung.builds_on, rung.approximate, rung.claim),
-        Contender::Shipped => (None, None, None),
+    let (expected, builds_on, approximate, claim) = match contender {
+        Contender::Rung(rung) => (rung.expected, rung.builds_on, rung.approximate, rung.claim),
+        Contender::Shipped => ("", None, None, None),
     };
     Ok(RungRecord {
         origin: Origin::here(),
         device: device.clone(),
         rung: contender.name().to_string(),
         title: contender.title().to_string(),
+        expected: expected.to_string(),
         builds_on: builds_on.map(str::to_string),
         workload: workload.name.clone(),
         distribution: distribution.name().to_string(),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::cli::Errand;
 use crate::error::Result;
 use crate::isolation::run;
-use crate::ladder::Contender;
+use crate::ladder::{Contender, blind_spot};
 use super::super::progress;
 
 const PROGRAM: &str = "compute-sanitizer";
@@ -27,6 +27,9 @@ const CLEAN: &str = "clean";
 
 /// What begins the words of a tool that did not run.
 const NOT_RUN: &str = "not run";
+
+/// What begins the words of a tool whose report is known to be no fault.
+const BLIND: &str = "blind spot";
 
 /// Lines of a tool that say nothing about what it found.
 const BESIDE_THE_POINT: [&str; 4] = [
@@ -71,9 +74,9 @@ impl Findings {
     }
 }
 
-/// Whether nothing was found, or nothing looked.
+/// Whether nothing was found that is a fault, or nothing looked.
 pub fn is_clean(words: &str) -> bool {
-    words == CLEAN || words.starts_with(NOT_RUN)
+    words == CLEAN || words.starts_with(NOT_RUN) || words.starts_with(BLIND)
 }
 
 /// Runs every tool over every rung.
@@ -120,6 +123,10 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
     let mut findings = Findings::default();
     for result in found.into_inner().unwrap_or_else(|list| list.into_inner()) {
         let (rung, tool, words) = result?;
+        let words = match blind_spot(rung, tool) {
+            Some(why) if !is_clean(&words) => format!("{BLIND}: {why}; it said: {words}"),
+            _ => words,
+        };
         let of_rung = findings.found.entry(rung).or_default();
         of_rung.insert(tool.to_string(), words);
     }

@@ -26,7 +26,7 @@ const A15: Rung = Rung {
     name: "a15",
     title: "tensor cores",
     idea: "small levels as dense products W * V on tensor cores, W in two f16 numbers; the others gathered",
-    expected: "no gain with 32 channels, where W costs shared memory as much as the gather it replaces; some from 64 on",
+    expected: "no gain with 32 channels, where W costs as much shared memory traffic as it saves; some from 64 on",
     claim: Some(Claim {
         words: "impossible",
         why: "a gather is no product, but a small level's bilinear weights are a sparse matrix that can be one",

@@ -10,8 +10,12 @@ const THREADS: &[Parameter] = &[Parameter {
     name: "THREADS",
     what: "threads a block, of which there is one a multiprocessor",
     values: &[512, 640, 768, 896],
-    default: 896,
+    default: 768,
 }];
+
+/// What a block that keeps levels may take of a multiprocessor's fast memory, with what the driver adds.
+const KEEPING_BYTES: u32 = 100 << 10;
+const RESERVED_BYTES: u32 = 2 << 10;
 
 const A15_SUMS: Rung = Rung {
     name: "a15-sums",
@@ -66,7 +70,7 @@ const A16: Rung = Rung {
     name: "a16",
     title: "combined",
     idea: "geometry once a sample, neighbouring rows on one multiprocessor, two pixels a wavefront, the next sample's \
-           loads before this one's sums",
+           loads before this one's sums, and of a single head the small levels in shared memory",
     expected: "as fast as the shipped kernel, which is the same with strides, types and infinities besides",
     claim: Some(Claim {
         words: "1.86 TFLOPS, slower than its parts",
@@ -74,7 +78,7 @@ const A16: Rung = Rung {
     }),
     builds_on: Some("a04"),
     source: include_str!("../../../kernels/ladder/a16_combined.cu"),
-    hopper: false,
+    hopper: true,
     approximate: None,
     parameters: THREADS,
     plan: |shape, hardware, choice| combined(shape, hardware, choice, 0),
@@ -103,12 +107,51 @@ fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> P
     let per_lane = if shape.points % 2 == 0 { 2 } else { 1 };
     // A record of 16 bytes for each sample of a chunk of each of a warp's rows.
     let records = threads / 32 * (32 / lanes) * (lanes * per_lane) * 16;
-    let mut plan = turns.plan("ladder_a16", shape, threads, records);
+    let may_keep = shape.channels == 32
+        && heads == 1
+        && shape.points % (lanes * per_lane) == 0
+        && hardware.shared_bytes >= 2 * KEEPING_BYTES;
+    let room = KEEPING_BYTES.saturating_sub(records + RESERVED_BYTES);
+    let (kept, bytes) = match may_keep {
+        true => smallest_levels(shape, room),
+        false => (0, 0),
+    };
+    let mut plan = turns.plan("ladder_a16", shape, threads, records + bytes);
+    for step in &mut plan.steps {
+        let percent = 100 * KEEPING_BYTES / (hardware.shared_bytes + RESERVED_BYTES);
+        step.carveout = (kept != 0).then_some(percent);
+    }
     plan.defines.extend([
         ("PIXEL_QUERIES", u32::from(shape.queries == shape.pixels)),
         ("HALF", half),
+        ("KEPT", kept),
     ]);
     Ok(plan)
+}
+
+/// As many of the smallest levels as fit, as bits, and what they take. Levels of one column are left out: there a pixel
+/// has no right-hand neighbour.
+fn smallest_levels(shape: &Shape, room: u32) -> (u32, u32) {
+    let mut sizes: Vec<(u64, usize)> = shape
+        .levels
+        .iter()
+        .enumerate()
+        .filter(|(_, level)| level.width > 1)
+        .map(|(number, level)| {
+            let bytes = u64::from(level.pixels()) * u64::from(shape.pixel_bytes());
+            (bytes, number)
+        })
+        .collect();
+    sizes.sort_unstable();
+    let (mut kept, mut total) = (0, 0);
+    for (bytes, number) in sizes {
+        if u64::from(total) + bytes > u64::from(room) {
+            break;
+        }
+        total += bytes as u32;
+        kept |= 1 << number;
+    }
+    (kept, total)
 }
 
 /// How the work is dealt out: all blocks side by side in as many images as L2 holds half of, then in the next.

@@ -105,8 +105,8 @@ const A11: Rung = Rung {
         Parameter {
             name: "THREADS",
             what: "threads a block, one block a multiprocessor",
-            values: &[512, 768, 1024],
-            default: 768,
+            values: &[512, 640, 768],
+            default: 640,
         },
         Parameter {
             name: "TILES",
@@ -276,8 +276,8 @@ const A14: Rung = Rung {
     name: "a14",
     title: "cp.async double buffering",
     idea: "each warp has the next neighbours copied into shared memory, without registers, while it mixes these",
-    expected: "never drains, but each byte passes the pipe twice, into shared memory and out of it, and L1 shrinks: 0.6 \
-               to 0.7 ms on seed-full, slower than A3",
+    expected: "never drains, but each byte passes the pipe twice, into shared memory and out of it, and L1 shrinks: \
+               0.6 to 0.7 ms on seed-full, slower than A3",
     claim: None,
     builds_on: Some("a03"),
     source: concat!(

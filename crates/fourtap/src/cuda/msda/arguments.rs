@@ -224,6 +224,7 @@ pub(super) struct Schedule {
     pub order: u32,
     pub by_plane: Divisor,
     pub by_planes_an_image: Divisor,
+    pub kept: u32,
 }
 
 #[cfg(test)]
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(size_of::<Arguments<16>>(), 232 + 16 * 16);
         assert!(size_of::<Arguments<240>>() <= 4096);
         assert!(size_of::<Arguments<2000>>() <= 32764);
-        assert_eq!(size_of::<Schedule>(), 40);
+        assert_eq!(size_of::<Schedule>(), 44);
         assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
         assert_eq!(size_of::<Work>(), 72);
     }

@@ -15,6 +15,8 @@ pub struct DeviceSize {
     pub multiprocessors: u32,
     /// Bytes of second-level cache.
     pub l2_bytes: u32,
+    /// Most shared memory of a block.
+    pub shared_bytes: u32,
 }
 
 impl From<&DeviceFacts> for DeviceSize {
@@ -22,6 +24,7 @@ impl From<&DeviceFacts> for DeviceSize {
         DeviceSize {
             multiprocessors: facts.multiprocessors,
             l2_bytes: facts.l2_bytes,
+            shared_bytes: facts.shared_bytes_per_block_opt_in,
         }
     }
 }
@@ -44,7 +47,7 @@ impl From<&DeviceFacts> for DeviceSize {
 ///     levels: &levels,
 ///     types: Types { value: DType::F16, locations: DType::F32, weights: DType::F32 },
 /// };
-/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20 };
+/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
 /// let plan = described.forward(device, Default::default())?;
 /// assert!(plan.kernel.to_string().starts_with("msda-forward-gather-f16"));
 /// # Ok::<(), fourtap::Error>(())
@@ -198,6 +201,7 @@ mod tests {
     const H200: DeviceSize = DeviceSize {
         multiprocessors: 132,
         l2_bytes: 62_914_560,
+        shared_bytes: 232_448,
     };
 
     fn encoder(value: DType, levels: &Levels) -> Described<'_> {

@@ -4,9 +4,10 @@ use std::fmt;
 
 use super::arguments::{Held, Schedule, pointer};
 use super::fit::{self, Fit, aligned};
+use super::kept::Kept;
 use super::launch;
 use super::schedule::schedule;
-use super::specialised::{Channel, Specialised};
+use super::specialised::{Channel, Gather, Specialised};
 use super::{DeviceSize, Wanted};
 use crate::cuda::Cuda;
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads of each.
     pub threads: u32,
+    /// Shared memory each asks for beyond what the kernel declares.
+    pub shared_bytes: u32,
     /// Why it is not a faster kernel.
     pub reason: Option<String>,
     pub(super) schedule: Option<Schedule>,
@@ -33,10 +36,14 @@ impl fmt::Display for Plan {
             kernel,
             blocks,
             threads,
+            shared_bytes,
             reason,
             ..
         } = self;
         write!(f, "{kernel}, {blocks} blocks of {threads} threads")?;
+        if *shared_bytes > 0 {
+            write!(f, ", {shared_bytes} bytes of levels in shared memory")?;
+        }
         match reason {
             Some(reason) => write!(f, " (not gather: {reason})"),
             None => Ok(()),
@@ -92,6 +99,7 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
         }),
         blocks: blocks_needed.clamp(1, most.max(1)) as u32,
         threads: CHANNEL_THREADS,
+        shared_bytes: 0,
         reason,
         schedule: None,
     })
@@ -142,11 +150,29 @@ fn gather(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Fit<Plan> {
         gather.phases = 1;
     }
     samples(gather.per_lane)?;
-    let (schedule, blocks) = schedule(sizes, &gather, device.multiprocessors, device.l2_bytes);
+    let dealt = |gather: &Gather| schedule(sizes, gather, device.multiprocessors, device.l2_bytes);
+    let (mut schedule, mut blocks) = dealt(&gather);
+    let mut shared_bytes = 0;
+    if let Some(keeping) = gather.keeping() {
+        let (with_kept, as_many) = dealt(&keeping);
+        let levels = problem.levels();
+        let kept = match wanted {
+            Wanted::GatherMany => Kept::of(levels, &keeping, device),
+            _ => Kept::where_it_pays(levels, &keeping, &with_kept, device),
+        };
+        if let Some(kept) = kept {
+            (gather, blocks, shared_bytes) = (keeping, as_many, kept.bytes);
+            schedule = Schedule {
+                kept: kept.levels,
+                ..with_kept
+            };
+        }
+    }
     Ok(Plan {
         kernel: Specialised::Gather(gather),
         blocks,
         threads: gather.threads,
+        shared_bytes,
         reason: None,
         schedule: Some(schedule),
     })
@@ -186,8 +212,8 @@ impl Cuda {
             launch(
                 self,
                 &plan.kernel,
-                plan.blocks,
-                plan.threads,
+                [plan.blocks, plan.threads],
+                plan.shared_bytes,
                 &mut parameters[..declared],
             )
         }

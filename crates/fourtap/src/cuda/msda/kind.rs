@@ -95,6 +95,7 @@ impl Kind {
             phases: if in_phases { 2 } else { 1 },
             dense: true,
             alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
+            keeps: false,
         }
     }
 
@@ -131,6 +132,7 @@ impl Kind {
             if let Ok(units) = u32::try_from(units) {
                 let gathers = [false, true].map(|few_rows| self.gather(units, few_rows));
                 kernels.extend(gathers.map(Specialised::Gather));
+                kernels.extend(gathers[0].keeping().map(Specialised::Gather));
                 let scatters: &[bool] = match self.types.value {
                     DType::F32 => &[false, true],
                     _ => &[false],

@@ -5,6 +5,7 @@ mod backward;
 mod described;
 mod fit;
 mod forward;
+pub(super) mod kept;
 mod kind;
 mod schedule;
 mod specialised;
@@ -47,8 +48,8 @@ pub enum Wanted {
 unsafe fn launch(
     cuda: &Cuda,
     kernel: &Specialised,
-    blocks: u32,
-    threads: u32,
+    [blocks, threads]: [u32; 2],
+    shared_bytes: u32,
     parameters: &mut [*mut c_void],
 ) -> Result<()> {
     let kernel = kernels::load(cuda.context, kernel)?;
@@ -56,6 +57,7 @@ unsafe fn launch(
     let how = Launch {
         grid: [blocks, 1, 1],
         block: [threads, 1, 1],
+        shared_bytes,
         stream: cuda.stream(),
         ..Launch::default()
     };

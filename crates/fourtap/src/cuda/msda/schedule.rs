@@ -58,6 +58,7 @@ pub(super) fn schedule(
         order: queries_are_pixels as u32,
         by_plane: Divisor::new(plane.max(1)),
         by_planes_an_image: Divisor::new(planes_an_image.max(1)),
+        kept: 0,
     };
     (schedule, blocks)
 }

@@ -98,10 +98,16 @@ pub struct Gather {
     pub dense: bool,
     /// Whether pixel pairs are read in an order that depends on their place.
     pub alternate: bool,
+    /// Whether small levels are kept in shared memory.
+    pub keeps: bool,
 }
 
 /// Lanes of a warp.
 const WARP: u32 = 32;
+
+/// Threads of a block that keeps levels: with more, what they tell each other would push what is kept past the next
+/// size of shared memory a multiprocessor can be set to.
+const KEEPING_THREADS: u32 = 768;
 
 impl Gather {
     /// Lanes that work on a row.
@@ -117,6 +123,27 @@ impl Gather {
     /// Rows a block works on at a time.
     pub fn rows_a_block(&self) -> u32 {
         self.threads / self.group()
+    }
+
+    /// The same that keeps small levels in shared memory; none where that was not seen to pay, or levels share chunks.
+    /// Measured on pixels of 64 bytes of a single head: several heads side by side find them in L1.
+    pub fn keeping(&self) -> Option<Gather> {
+        let chunk = self.group() * self.per_lane;
+        let can = self.group() == 4
+            && self.split == 1
+            && self.heads_together == 1
+            && self.phases == 1
+            && self.points.is_multiple_of(chunk);
+        can.then_some(Gather {
+            threads: KEEPING_THREADS,
+            keeps: true,
+            ..*self
+        })
+    }
+
+    /// Shared memory of a block that the source declares, and a little for what the compiler and the driver add.
+    pub(in super::super) fn static_shared_bytes(&self) -> u32 {
+        self.threads * self.per_lane * 16 + (2 << 10)
     }
 
     /// What all kernels that gather are specialised by.
@@ -150,6 +177,9 @@ impl Gather {
         if !self.dense {
             f.write_str("-strided")?;
         }
+        if self.keeps {
+            f.write_str("-keep")?;
+        }
         Ok(())
     }
 }
@@ -166,6 +196,7 @@ impl Recipe for Gather {
     fn defines(&self) -> Defines {
         let mut defines = self.common_defines();
         defines.push(("ALTERNATE", flag(self.alternate)));
+        defines.push(("KEEP", flag(self.keeps)));
         defines
     }
 }

@@ -117,6 +117,11 @@ impl Specialised {
         self.recipe().entry()
     }
 
+    /// Whether launches ask for shared memory beyond what the source declares.
+    pub(in super::super) fn has_dynamic_shared(&self) -> bool {
+        matches!(self, Specialised::Gather(gather) if gather.keeps)
+    }
+
     /// Hash of its source, as [`shipped`] has it.
     pub fn source_hash(&self) -> String {
         hash(self.recipe().parts())

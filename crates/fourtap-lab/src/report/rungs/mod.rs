@@ -1,0 +1,138 @@
+//! The ladder of kernel ideas: every rung by time, what was published of it, and what single changes gain.
+
+mod chart;
+mod claims;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use super::page::{Block, Section};
+use super::part::Part;
+use crate::record::RungRecord;
+use crate::table;
+
+/// What speeds are shown against: a thread a channel.
+const PLAINEST: &str = "a01";
+
+/// The case that published figures stand beside.
+const PUBLISHED_BESIDE: &str = "seed-full, uniform";
+
+/// Problems with fewer results than this give a large GPU a wave of threads or two: their times are those of launches.
+const LARGE: usize = 1_000_000;
+
+const LEAD: &str = "Every idea for a fast forward kernel is a rung, and all rungs compute the same: value in f16, \
+    locations and weights in f32. A rung has a time only if it was right: small problems in every element, then rows \
+    of the very result that was timed. An approximation is held to the error it states. What hung, crashed or came \
+    out wrong stands last in its table, with the reason.";
+
+const COLUMNS: &str = "× a01 is speed against the plainest rung, a thread a channel; shipped is the library's own \
+    forward as a user calls it. Kept is the time without the steps that depend on value alone, for whoever calls \
+    again with the same value, and scratch the memory it works in. Gather is what the samples ask for, as a share of what L1 delivers at most; DRAM what \
+    must move at least once, as a share of what DRAM delivers; both ceilings were measured in the same run. What \
+    binds is said by hardware counters.";
+
+/// A problem and what every rung did with it, the fastest first, those without a time last.
+#[derive(Debug)]
+struct Case<'a> {
+    name: String,
+    ranked: Vec<&'a RungRecord>,
+}
+
+impl<'a> Case<'a> {
+    fn of(&self, rung: &str) -> Option<&'a RungRecord> {
+        self.ranked.iter().copied().find(|it| it.rung == rung)
+    }
+
+    fn times_plainest(&self, record: &RungRecord) -> Option<f64> {
+        table::times(record, &self.ranked, PLAINEST)
+    }
+
+    fn timed(&self) -> usize {
+        self.ranked.iter().filter(|it| it.hot.is_some()).count()
+    }
+}
+
+/// The section; none without rungs.
+pub fn section(parts: &[Part<'_>]) -> Option<Section> {
+    let mut blocks = vec![];
+    for part in parts.iter().filter(|part| !part.rungs.is_empty()) {
+        blocks.extend(part.title.as_ref().map(Block::heading));
+        add_part(&mut blocks, part);
+    }
+    if blocks.is_empty() {
+        return None;
+    }
+    let leads = [LEAD, COLUMNS].map(Block::words);
+    blocks.splice(0..0, leads);
+    Some(Section {
+        id: "rungs",
+        title: "Kernel ideas",
+        blocks,
+    })
+}
+
+fn add_part(blocks: &mut Vec<Block>, part: &Part<'_>) {
+    let cases = table::cases(part.rungs.iter().copied()).into_iter();
+    let cases = cases.map(|(name, ranked)| Case { name, ranked });
+    let (large, small): (Vec<_>, Vec<_>) = cases.partition(|case| is_large(case.ranked[0]));
+    for (index, case) in large.iter().enumerate() {
+        if case.timed() > 0 {
+            let slug = format!("{}rungs-{}", part.prefix, slug(&case.name, index + 1));
+            blocks.push(Block::Chart {
+                chart: chart::chart(case, &slug),
+            });
+        }
+        blocks.push(tables::all_about(case));
+        blocks.extend(tables::what_binds(case));
+    }
+    let beside = large.iter().find(|case| case.name == PUBLISHED_BESIDE);
+    if let Some(case) = beside.or(large.first()).or(small.first()) {
+        claims::add_published(blocks, part, case);
+    }
+    claims::add_single_changes(blocks, part, if large.is_empty() { &small } else { &large });
+    if !small.is_empty() {
+        blocks.push(Block::heading("Small problems"));
+        blocks.push(Block::words(
+            "These do not fill the device, so that what is ranked is how long a launch takes rather than what a \
+             kernel does.",
+        ));
+        blocks.extend(small.iter().map(tables::all_about));
+    }
+}
+
+/// How far an approximation was from the oracle.
+fn error(record: &RungRecord) -> Option<f64> {
+    record.approximate?;
+    record.verification.as_ref().map(|it| it.relative_error())
+}
+
+/// The parameters, as they would be asked for.
+fn chosen(record: &RungRecord) -> String {
+    let each = record.parameters.iter();
+    let each: Vec<_> = each
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    each.join(" ")
+}
+
+/// Whether a problem fills a GPU.
+pub fn is_large(record: &RungRecord) -> bool {
+    let problem = &record.problem;
+    let sizes = [
+        problem.images,
+        problem.queries,
+        problem.heads,
+        problem.channels,
+    ];
+    sizes.into_iter().fold(1, usize::saturating_mul) >= LARGE
+}
+
+/// A case's name as part of a file's; its number where it has other letters than such names should.
+fn slug(name: &str, number: usize) -> String {
+    let slug = name.replace(", ", "-");
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '-';
+    match slug.chars().all(is_plain) && slug.len() < 64 {
+        true => slug,
+        false => number.to_string(),
+    }
+}

@@ -1,0 +1,138 @@
+//! Small levels kept in shared memory: which, and whether that pays.
+
+use super::DeviceSize;
+use super::arguments::Schedule;
+use super::specialised::Gather;
+use crate::msda::Levels;
+
+/// What a block may take of a multiprocessor's fast memory, the rest of which is first-level cache: with more, large
+/// levels lose there what small ones gain.
+pub(in super::super) const MOST_BYTES: u32 = 100 << 10;
+
+/// A block's rows of one turn, in multiples of what it works on at a time, below which copying and waiting for the last
+/// warp cost more than is gained.
+const LEAST_ROUNDS: u32 = 8;
+
+/// Levels kept in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// A bit each.
+    pub levels: u32,
+    /// What they take.
+    pub bytes: u32,
+}
+
+impl Kept {
+    /// For a kernel that can keep levels, on this schedule; none where it does not pay. Measured on an H200: rows must
+    /// be many, and half of the samples of levels that fit.
+    pub(super) fn where_it_pays(
+        levels: &Levels,
+        gather: &Gather,
+        schedule: &Schedule,
+        device: DeviceSize,
+    ) -> Option<Self> {
+        let rows = LEAST_ROUNDS * gather.rows_a_block();
+        let many = schedule.share >= rows && schedule.plane >= 2 * rows;
+        let half = |kept: &Kept| 2 * kept.levels.count_ones() >= gather.levels;
+        let roomy = device.shared_bytes >= 2 * MOST_BYTES;
+        Kept::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
+    }
+
+    /// As many of the smallest levels as fit; none if not even one does.
+    pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
+        let pixel = gather.channels as usize * gather.types.value.size();
+        let most = MOST_BYTES.min(device.shared_bytes);
+        let room = most.checked_sub(gather.static_shared_bytes())?;
+        // In levels of one column a pixel would have no right-hand neighbour.
+        let mut sizes: Vec<(usize, usize)> = levels
+            .iter()
+            .enumerate()
+            .filter(|(_, level)| level.width > 1 && level.height > 0)
+            .map(|(number, level)| (level.pixels().saturating_mul(pixel), number))
+            .collect();
+        sizes.sort_unstable();
+        let mut kept = Kept {
+            levels: 0,
+            bytes: 0,
+        };
+        for (bytes, number) in sizes {
+            let Some(total) = u32::try_from(bytes)
+                .ok()
+                .and_then(|bytes| bytes.checked_add(kept.bytes))
+                .filter(|&total| total <= room)
+            else {
+                break;
+            };
+            kept.bytes = total;
+            kept.levels |= 1 << number;
+        }
+        (kept.levels != 0).then_some(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::msda::schedule::schedule;
+    use crate::cuda::msda::{Kind, Types};
+    use crate::dtype::DType;
+    use crate::msda::Sizes;
+
+    const H200: DeviceSize = DeviceSize {
+        multiprocessors: 132,
+        l2_bytes: 62_914_560,
+        shared_bytes: 232_448,
+    };
+
+    fn kept(shapes: &[(usize, usize)], queries: usize, device: DeviceSize) -> Option<Kept> {
+        let levels = Levels::packed(shapes).unwrap();
+        let sizes = Sizes {
+            images: 48,
+            pixels: levels.pixels(),
+            heads: 1,
+            channels: 32,
+            queries,
+            levels: levels.len(),
+            points: 8,
+        };
+        let kind = Kind {
+            types: Types {
+                value: DType::F16,
+                locations: DType::F32,
+                weights: DType::F32,
+            },
+            heads: 1,
+            channels: 32,
+            levels: levels.len(),
+            points: 8,
+        };
+        let gather = kind.gather(4, false).keeping()?;
+        let (schedule, _) = schedule(&sizes, &gather, device.multiprocessors, device.l2_bytes);
+        Kept::where_it_pays(&levels, &gather, &schedule, device)
+    }
+
+    #[test]
+    fn as_many_of_the_smallest_as_fit() {
+        let pyramid = [(92, 160), (46, 80), (23, 40), (12, 20)];
+        let found = kept(&pyramid, 15_422, H200).unwrap();
+        assert_eq!((found.levels, found.bytes), (0b1100, (920 + 240) * 64));
+        let mut upside_down = pyramid;
+        upside_down.reverse();
+        assert_eq!(kept(&upside_down, 15_422, H200).unwrap().levels, 0b0011);
+    }
+
+    #[test]
+    fn not_where_it_does_not_pay() {
+        let pyramid = [(92, 160), (46, 80), (23, 40), (12, 20)];
+        assert_eq!(kept(&pyramid, 300, H200), None, "few rows");
+        let large = [(92, 160), (46, 80), (46, 80), (12, 20)];
+        assert_eq!(kept(&large, 15_422, H200), None, "a quarter of the samples");
+        let narrow = [(92, 160), (46, 80), (920, 1), (240, 1)];
+        assert_eq!(kept(&narrow, 15_422, H200), None, "one column");
+        let small = DeviceSize {
+            shared_bytes: 101_376,
+            ..H200
+        };
+        assert_eq!(kept(&pyramid, 15_422, small), None, "little fast memory");
+    }
+}
