@@ -40,7 +40,7 @@ pub struct LadderArgs {
     /// Try every combination of each rung's parameters, and keep the fastest
     #[arg(long, conflicts_with = "set")]
     pub sweep: bool,
-    /// Read hardware counters too, to say what binds (needs Nsight Compute)
+    /// Read hardware counters of the first workload too, to say what binds (needs Nsight Compute)
     #[arg(long)]
     pub counters: bool,
     /// Do not run compute-sanitizer; the records then say so

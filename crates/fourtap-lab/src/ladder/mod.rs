@@ -154,7 +154,7 @@ pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
              its own before it arrives there",
         ),
         ("a13", "racecheck") => Some(
-            "the tool does not follow asynchronous copies whose arrivals share a barrier with ordinary ones",
+            "the tool does not see that the arrival of one lane speaks for all that met it at the warp's barrier",
         ),
         _ => None,
     }

@@ -25,7 +25,10 @@ use crate::workload::Workload;
 const BUDGET: Duration = Duration::from_secs(1);
 
 /// In turns with another rung there are several.
-const TURN_BUDGET: Duration = Duration::from_millis(200);
+const TURN_BUDGET: Duration = Duration::from_millis(100);
+
+/// Bytes gathered from which on a few percent of the time can be told apart.
+const LARGE: u64 = 1 << 30;
 
 /// In a sweep there are many.
 const SWEEP_BUDGET: Duration = Duration::from_millis(100);
@@ -164,10 +167,12 @@ impl Errands<'_> {
             let values = choice.values().iter();
             record.parameters = values.map(|&(name, value)| (name.to_string(), value)).collect();
             fill(&mut record, climbed);
-            if let (Some(base), Contender::Rung(rung), Outcome::Measured) = (
+            let large = record.traffic.gathered_bytes >= LARGE;
+            if let (Some(base), Contender::Rung(rung), Outcome::Measured, true) = (
                 self.contender.single_change_to(),
                 self.contender,
                 record.outcome,
+                large,
             ) {
                 record.against = self.climb.against(rung, choice, &base, &trial, TURN_BUDGET)?;
             }
