@@ -29,8 +29,14 @@ fn every_idea_is_listed_with_what_can_be_set() {
 fn the_beginning_of_a_name_stands_for_all_that_begin_so() {
     let (code, stdout, _) = said(&["ladder", "--list", "s1", "a08"]);
     assert_eq!(code, Some(0));
-    assert!(stdout.contains("s1-async") && stdout.contains(" a08 "), "{stdout}");
-    assert!(!stdout.contains("s2-") && !stdout.contains("a08-channels"), "{stdout}");
+    assert!(
+        stdout.contains("s1-async") && stdout.contains(" a08 "),
+        "{stdout}"
+    );
+    assert!(
+        !stdout.contains("s2-") && !stdout.contains("a08-channels"),
+        "{stdout}"
+    );
 }
 
 #[test]

@@ -191,6 +191,8 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
     // The kernels that sum sorted samples keep a little there that is needed once a run, not in the inner loop.
     let allowed = match kernel {
         Specialised::ValueChannel(_) | Specialised::ValueMatrix(_) => 128,
+        // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
+        Specialised::Gather(gather) if gather.keeps => 8,
         _ => 0,
     };
     assert!(

@@ -55,7 +55,11 @@ impl ProblemArgument {
                 width: level.width as i32,
                 height: level.height as i32,
                 start: level.start as i32,
-                below: if level.height > 1 { level.width as i32 } else { 0 },
+                below: if level.height > 1 {
+                    level.width as i32
+                } else {
+                    0
+                },
             };
         }
         ProblemArgument {

@@ -137,7 +137,9 @@ impl Climb<'_> {
         };
         // So that it is seen if what is timed does not compute.
         self.stopwatch.once(|cuda| runner.poison(cuda))?;
-        let hot = self.stopwatch.hot(budget, |cuda| runner.queue(cuda, true))?;
+        let hot = self
+            .stopwatch
+            .hot(budget, |cuda| runner.queue(cuda, true))?;
         let after = runner.download()?;
         climbed.verification = Some(match before[0].bytes() == after[0].bytes() {
             true => verification,
@@ -148,7 +150,9 @@ impl Climb<'_> {
         }
         climbed.hot = Some(hot);
         if matches!(&runner, Runner::Rung(ready, _) if ready.prepares()) {
-            let timed = self.stopwatch.hot(budget, |cuda| runner.queue(cuda, false))?;
+            let timed = self
+                .stopwatch
+                .hot(budget, |cuda| runner.queue(cuda, false))?;
             climbed.prepared = Some(timed);
         }
         Ok(climbed)
@@ -177,7 +181,9 @@ impl Climb<'_> {
         let mut ratios = Vec::new();
         for _ in 0..TURNS {
             let timed = |runner: &mut Runner<'_>| -> Result<f64> {
-                let timed = self.stopwatch.hot(budget, |cuda| runner.queue(cuda, true))?;
+                let timed = self
+                    .stopwatch
+                    .hot(budget, |cuda| runner.queue(cuda, true))?;
                 Ok(timed.timing.median_ms)
             };
             let other = timed(&mut of_base)?;
@@ -208,14 +214,13 @@ impl Climb<'_> {
                 attention_weights: tensors.weights.view(),
             };
             let trial = Trial::forward(Backend::Cuda(*self.stopwatch.cuda()), inputs)?;
-            let mut runner =
-                match Runner::new(contender, choice, &trial, self.stopwatch.cuda())? {
-                    Ok(runner) => runner,
-                    Err(words) => {
-                        found.refused.push(words);
-                        continue;
-                    }
-                };
+            let mut runner = match Runner::new(contender, choice, &trial, self.stopwatch.cuda())? {
+                Ok(runner) => runner,
+                Err(words) => {
+                    found.refused.push(words);
+                    continue;
+                }
+            };
             let result = runner.computed(self.stopwatch)?;
             let verification = verify_forward(&trial, &result, None, contender.rule())?;
             if let Some(wrong) = verification.found {

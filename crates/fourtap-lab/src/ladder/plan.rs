@@ -114,7 +114,12 @@ impl Choice {
             let named = chosen.iter().find(|(name, _)| name == parameter.name);
             named.map_or(parameter.default, |(_, value)| *value)
         };
-        Choice(parameters.iter().map(|one| (one.name, value(one))).collect())
+        Choice(
+            parameters
+                .iter()
+                .map(|one| (one.name, value(one)))
+                .collect(),
+        )
     }
 
     /// The value of a parameter the rung has declared.
@@ -123,7 +128,9 @@ impl Choice {
     /// If it has not.
     pub fn get(&self, name: &str) -> u32 {
         let found = self.0.iter().find(|(known, _)| *known == name);
-        found.expect("a rung asks only for parameters it declares").1
+        found
+            .expect("a rung asks only for parameters it declares")
+            .1
     }
 
     /// All of them.

@@ -46,9 +46,15 @@ fn shapes() -> Vec<Shape> {
     vec![
         shape([48, 15422, 1, 32, 8], &seed),
         shape([4, 22223, 8, 32, 4], &detr),
-        shape([6, 10000, 8, 64, 8], &[(116, 200), (58, 100), (29, 50), (15, 25)]),
+        shape(
+            [6, 10000, 8, 64, 8],
+            &[(116, 200), (58, 100), (29, 50), (15, 25)],
+        ),
         shape([1, 1, 1, 16, 1], &[(1, 1)]),
-        shape([2, 33, 1, 128, 2], &[(7, 13), (1, 9), (4, 1), (1, 1), (2, 2)]),
+        shape(
+            [2, 33, 1, 128, 2],
+            &[(7, 13), (1, 9), (4, 1), (1, 1), (2, 2)],
+        ),
     ]
 }
 
@@ -84,7 +90,11 @@ fn plans_keep_to_the_device() {
             planned += 1;
             assert!(plan.cleared_bytes <= plan.scratch_bytes, "{}", rung.name);
             for step in &plan.steps {
-                assert!(step.threads <= 1024 && step.threads % 32 == 0, "{}", rung.name);
+                assert!(
+                    step.threads <= 1024 && step.threads % 32 == 0,
+                    "{}",
+                    rung.name
+                );
                 assert!(step.shared_bytes <= H200.shared_bytes, "{}", rung.name);
             }
         }
@@ -100,7 +110,11 @@ fn plans_keep_to_the_device() {
                 let fits = |step: &super::plan::Step| {
                     step.shared_bytes <= poor.shared_bytes && step.cluster.is_none()
                 };
-                assert!(plan.steps.iter().all(fits) && plan.maps.is_empty(), "{}", rung.name);
+                assert!(
+                    plan.steps.iter().all(fits) && plan.maps.is_empty(),
+                    "{}",
+                    rung.name
+                );
             }
         }
     }
@@ -111,7 +125,10 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
     let nvrtc = match Nvrtc::get() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
-            assert!(std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_none(), "{error}");
+            assert!(
+                std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_none(),
+                "{error}"
+            );
             return;
         }
     };
@@ -119,7 +136,10 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
     for rung in rungs::all() {
         let mut choices = vec![vec![]];
         for parameter in rung.parameters {
-            let others = parameter.values.iter().filter(|&&one| one != parameter.default);
+            let others = parameter
+                .values
+                .iter()
+                .filter(|&&one| one != parameter.default);
             choices.extend(others.map(|&value| vec![(parameter.name.to_string(), value)]));
         }
         for (number, chosen) in choices.iter().enumerate() {

@@ -79,7 +79,10 @@ pub fn shape_of(trial: &Trial<'_>) -> std::result::Result<Shape, String> {
         channels: small("channels", sizes.channels)?,
         points: small("points", sizes.points)?,
         pixels: small("pixels", sizes.pixels)?,
-        levels: levels.iter().map(level).collect::<std::result::Result<_, _>>()?,
+        levels: levels
+            .iter()
+            .map(level)
+            .collect::<std::result::Result<_, _>>()?,
     })
 }
 
@@ -171,7 +174,8 @@ impl Ready {
                 continue;
             }
             if !step.prepares && !cleared {
-                self.scratch.fill_first(self.cleared_bytes, 0, cuda.stream())?;
+                self.scratch
+                    .fill_first(self.cleared_bytes, 0, cuda.stream())?;
                 cleared = true;
             }
             // SAFETY: rungs' kernels take these two (or the first of them, then the second is not looked at), mirrored

@@ -49,11 +49,19 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
             "", "rung", "ms", "x a01", "gather", "DRAM", "regs", "shared", "binds", "verdict",
         ]);
         for (place, record) in ranked.iter().enumerate() {
-            let share = |share: Option<f64>| or_dash(share.map(|one| format!("{:.0} %", 100.0 * one)));
+            let share =
+                |share: Option<f64>| or_dash(share.map(|one| format!("{:.0} %", 100.0 * one)));
             let resources = record.resources();
-            let approximate = if record.approximate.is_some() { "~" } else { "" };
+            let approximate = if record.approximate.is_some() {
+                "~"
+            } else {
+                ""
+            };
             table.add_row([
-                record.hot.as_ref().map_or(String::new(), |_| (place + 1).to_string()),
+                record
+                    .hot
+                    .as_ref()
+                    .map_or(String::new(), |_| (place + 1).to_string()),
                 format!("{}{approximate}", record.rung),
                 or_dash(record.median_ms().map(milliseconds)),
                 or_dash(times(record, &ranked, "a01").map(|times| format!("{times:.1}"))),
@@ -61,7 +69,12 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
                 share(record.of_dram),
                 or_dash(resources.map(|(registers, _)| registers.to_string())),
                 or_dash(resources.map(|(_, shared)| format!("{} K", shared.div_ceil(1024)))),
-                or_dash(record.binding.as_ref().map(|one| format!("{} {:.0} %", one.limit, 100.0 * one.busy))),
+                or_dash(
+                    record
+                        .binding
+                        .as_ref()
+                        .map(|one| format!("{} {:.0} %", one.limit, 100.0 * one.busy)),
+                ),
                 verdict(record, &ranked),
             ]);
         }
@@ -72,7 +85,9 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
 }
 
 /// The cases in the order measured, each with its records, the fastest first.
-pub fn cases<'a>(records: impl IntoIterator<Item = &'a RungRecord>) -> Vec<(String, Vec<&'a RungRecord>)> {
+pub fn cases<'a>(
+    records: impl IntoIterator<Item = &'a RungRecord>,
+) -> Vec<(String, Vec<&'a RungRecord>)> {
     let mut cases: Vec<(String, Vec<&RungRecord>)> = Vec::new();
     for record in records {
         let name = format!("{}, {}", record.workload, record.distribution);

@@ -7,7 +7,9 @@ use super::{note, print, print_json};
 use crate::cli::{DeviceChoice, ExplainArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Machine, Measured, Multiprocessor, explain};
+use crate::explain::{
+    Case, Ceilings, DeviceLike, Explanation, Machine, Measured, Multiprocessor, explain,
+};
 use crate::record::Run;
 use crate::target::{CudaDevice, Device};
 use crate::{machine, target};

@@ -17,7 +17,10 @@ pub fn count(records: &mut [RungRecord], program: &Command) -> Result<()> {
     let wanted = wanted(&[], &ncu.known_metrics()?);
     let profiled = ncu.profile(&wanted.metrics, program)?;
     if let Some(failure) = profiled.failure() {
-        note(&format!("note: {}: no counters: {failure}", records[0].rung));
+        note(&format!(
+            "note: {}: no counters: {failure}",
+            records[0].rung
+        ));
         return Ok(());
     }
     let name = PathBuf::from(format!("ncu {}", ncu.version));
@@ -36,7 +39,8 @@ pub fn count(records: &mut [RungRecord], program: &Command) -> Result<()> {
             let launch: Option<&RungLaunch> = record.launches.get(*place);
             !launch.is_some_and(|launch| launch.prepares)
         });
-        let longest = repeated.max_by(|(_, a), (_, b)| time(&a.metrics).total_cmp(&time(&b.metrics)));
+        let longest =
+            repeated.max_by(|(_, a), (_, b)| time(&a.metrics).total_cmp(&time(&b.metrics)));
         record.binding = longest.and_then(|(_, launch)| binding(&launch.metrics));
     }
     Ok(())

@@ -78,7 +78,9 @@ pub fn run(
         Errand::Launch => {
             for (workload, distribution) in cases.each() {
                 let problem = Problem::new(workload, distribution, arguments.seed)?;
-                errands.climb.climbed(contender, &choice, &problem.trial(&stopwatch)?)?;
+                errands
+                    .climb
+                    .climbed(contender, &choice, &problem.trial(&stopwatch)?)?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -165,7 +167,9 @@ impl Errands<'_> {
             let climbed = self.climb.climbed(self.contender, choice, &trial)?;
             record.small = Some(small.clone());
             let values = choice.values().iter();
-            record.parameters = values.map(|&(name, value)| (name.to_string(), value)).collect();
+            record.parameters = values
+                .map(|&(name, value)| (name.to_string(), value))
+                .collect();
             fill(&mut record, climbed);
             let large = record.traffic.gathered_bytes >= LARGE;
             if let (Some(base), Contender::Rung(rung), Outcome::Measured, true) = (
@@ -174,7 +178,9 @@ impl Errands<'_> {
                 record.outcome,
                 large,
             ) {
-                record.against = self.climb.against(rung, choice, &base, &trial, TURN_BUDGET)?;
+                record.against = self
+                    .climb
+                    .against(rung, choice, &base, &trial, TURN_BUDGET)?;
             }
             print_json(&Line::Rung(Box::new(record)))?;
         }
@@ -209,7 +215,11 @@ fn fill(record: &mut RungRecord, climbed: Climbed) {
         record.words = words;
         return;
     }
-    if let Some(found) = climbed.verification.as_ref().and_then(|one| one.found.clone()) {
+    if let Some(found) = climbed
+        .verification
+        .as_ref()
+        .and_then(|one| one.found.clone())
+    {
         record.outcome = Outcome::Wrong;
         record.words = found;
     }

@@ -22,8 +22,7 @@ use crate::ladder::{Contender, contenders};
 use crate::nearest::nearest;
 use crate::program;
 use crate::record::{
-    Line, Origin, Outcome, ProbeRecord, ProblemSizes, Run, RungClaim, RungRecord,
-    billions_a_second,
+    Line, Origin, Outcome, ProbeRecord, ProblemSizes, Run, RungClaim, RungRecord, billions_a_second,
 };
 use crate::selection;
 use crate::sink::{Sink, Torn};
@@ -129,11 +128,14 @@ impl Cases {
     /// As typed, to be typed again, with the first so many workloads.
     fn words(&self, workloads: usize) -> Vec<String> {
         let names = self.workloads.iter().take(workloads);
-        let names: Vec<String> = names
-            .map(|(path, _)| path.display().to_string())
-            .collect();
+        let names: Vec<String> = names.map(|(path, _)| path.display().to_string()).collect();
         let distributions: Vec<_> = self.distributions.iter().map(|one| one.name()).collect();
-        let words = ["--workload", &names.join(","), "--distribution", &distributions.join(",")];
+        let words = [
+            "--workload",
+            &names.join(","),
+            "--distribution",
+            &distributions.join(","),
+        ];
         words.map(str::to_string).to_vec()
     }
 }
@@ -282,7 +284,13 @@ impl Ladder<'_> {
             Ok(RungRecord {
                 outcome,
                 words: words.to_string(),
-                ..blank(contender, &self.device, workload, distribution, self.arguments.seed)?
+                ..blank(
+                    contender,
+                    &self.device,
+                    workload,
+                    distribution,
+                    self.arguments.seed,
+                )?
             })
         };
         self.cases.each().map(case).collect()
@@ -368,7 +376,10 @@ fn selected(names: &[String]) -> Result<Vec<Contender>> {
     for name in names {
         let exact: Vec<_> = all.iter().filter(|one| one.name() == name).collect();
         let found = match exact.is_empty() {
-            true => all.iter().filter(|one| one.name().starts_with(name)).collect(),
+            true => all
+                .iter()
+                .filter(|one| one.name().starts_with(name))
+                .collect(),
             false => exact,
         };
         if found.is_empty() {

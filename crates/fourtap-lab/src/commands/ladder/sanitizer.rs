@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::super::progress;
 use crate::cli::Errand;
 use crate::error::Result;
 use crate::isolation::run;
 use crate::ladder::{Contender, blind_spot};
-use super::super::progress;
 
 const PROGRAM: &str = "compute-sanitizer";
 
@@ -67,7 +67,10 @@ impl Findings {
     /// By tool.
     pub fn of(&self, rung: &str) -> BTreeMap<String, String> {
         match (&self.absent, self.found.get(rung)) {
-            (Some(words), _) => TOOLS.iter().map(|tool| (tool.to_string(), words.clone())).collect(),
+            (Some(words), _) => TOOLS
+                .iter()
+                .map(|tool| (tool.to_string(), words.clone()))
+                .collect(),
             (None, Some(found)) => found.clone(),
             (None, None) => BTreeMap::new(),
         }
@@ -102,18 +105,35 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
     thread::scope(|scope| {
         for _ in 0..TOGETHER.min(tasks.len()) {
             scope.spawn(|| {
-                while let Some(&(contender, tool)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(&(contender, tool)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let mut command = Command::new(&sanitizer);
                     command
-                        .args(["--tool", tool, "--error-exitcode", "9", "--print-limit", "3"])
+                        .args([
+                            "--tool",
+                            tool,
+                            "--error-exitcode",
+                            "9",
+                            "--print-limit",
+                            "3",
+                        ])
+                        .args(more_room(tool))
                         .arg(again.get_program())
                         .args(again.get_args())
-                        .args(["ladder", contender.name(), "--in-this-process", Errand::Check.name()])
+                        .args([
+                            "ladder",
+                            contender.name(),
+                            "--in-this-process",
+                            Errand::Check.name(),
+                        ])
                         .env("RAYON_NUM_THREADS", "1");
                     let words = said(&mut command, limit * SLOWER);
                     let result = words.map(|words| (contender.name(), tool, words));
                     // A thread that panicked with the lock held has left a whole list.
-                    found.lock().unwrap_or_else(|list| list.into_inner()).push(result);
+                    found
+                        .lock()
+                        .unwrap_or_else(|list| list.into_inner())
+                        .push(result);
                     bar.inc(1);
                 }
             });
@@ -133,6 +153,14 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
     Ok(findings)
 }
 
+/// Barriers of a rung with rings of stages overflow what these tools keep track of by themselves.
+fn more_room(tool: &str) -> &'static [&'static str] {
+    match tool {
+        "racecheck" | "synccheck" => &["--num-cuda-barriers", "65536"],
+        _ => &[],
+    }
+}
+
 /// What a tool said of a program, in words.
 fn said(command: &mut Command, limit: Duration) -> Result<String> {
     let ended = run(command, limit)?;
@@ -141,7 +169,11 @@ fn said(command: &mut Command, limit: Duration) -> Result<String> {
     };
     // Tools begin their lines with many equal signs; what they found comes first, how often last. That the program
     // itself failed is better told in its own words.
-    let lines = ended.stdout.lines().filter_map(|line| line.strip_prefix("========= "));
-    let mut lines = lines.filter(|line| !BESIDE_THE_POINT.iter().any(|words| line.starts_with(words)));
+    let lines = ended
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("========= "));
+    let mut lines =
+        lines.filter(|line| !BESIDE_THE_POINT.iter().any(|words| line.starts_with(words)));
     Ok(lines.next().map_or(trouble, str::to_string))
 }

@@ -5,9 +5,9 @@ use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
 use super::super::Probe;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::Random;
 use super::stand::{Stand, Subject};
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

@@ -3,9 +3,9 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern};
 use super::stand::{Stand, Subject};
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

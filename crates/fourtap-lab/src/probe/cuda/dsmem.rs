@@ -2,10 +2,10 @@
 
 use super::cluster;
 use super::gather::LOADS;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, Random};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::cluster;
-use crate::cuda::Grid;
 use super::stand::{Stand, Subject};
+use crate::cuda::Grid;
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
 use crate::target::dotted;

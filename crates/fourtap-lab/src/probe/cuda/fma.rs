@@ -2,10 +2,10 @@
 
 use fourtap::f16;
 
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
 use super::sums::Sums;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

@@ -1,9 +1,9 @@
 //! How fast random segments of a buffer are read, by what holds the buffer.
 
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, Random};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

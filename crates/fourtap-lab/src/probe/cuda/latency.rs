@@ -3,8 +3,8 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use crate::cuda::{Argument, Grid, Loaded, Source};
 use super::stand::{Stand, Subject};
+use crate::cuda::{Argument, Grid, Loaded, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

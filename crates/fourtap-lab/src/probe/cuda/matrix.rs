@@ -3,9 +3,9 @@
 use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

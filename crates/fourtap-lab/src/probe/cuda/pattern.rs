@@ -3,8 +3,8 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use crate::cuda::{Argument, Grid, Source};
 use crate::cuda::Stopwatch;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 
 /// Bytes of a vector load.

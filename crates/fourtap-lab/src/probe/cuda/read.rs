@@ -1,10 +1,10 @@
 //! How fast a buffer is read past the first-level cache: from device memory, and from the second-level cache.
 
 use super::copy::large_bytes;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 

@@ -5,10 +5,10 @@ use fourtap::cuda::driver::{Buffer, TensorMap};
 
 use super::super::Probe;
 use super::copy;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::Pattern;
 use super::stand::{Stand, Subject};
 use super::tma;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Claim, ProbeRecord, Unit};
 

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use fourtap::cuda::jit::{Nvrtc, Resources};
 
-use crate::cuda::Source;
 use super::{
     atomic, cluster, copy, dsmem, fma, gather, latency, matrix, pattern, read, slice, tile, tma,
 };
+use crate::cuda::Source;
 
 /// A kernel, the least registers its loads in flight take, the instructions it must have (and how many of them at
 /// least), and whether it needs Hopper.

@@ -5,11 +5,11 @@ use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
 
 use super::super::Probe;
 use super::copy::large_bytes;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::{PIECE_BYTES, Pattern, mixed, scaled};
 use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use super::tma;
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Claim, ProbeRecord, Unit};
 

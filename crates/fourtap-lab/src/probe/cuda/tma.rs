@@ -4,9 +4,9 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
 
 use super::super::Probe;
-use crate::cuda::{Argument, Grid, Source};
 use super::pattern::mixed;
 use super::stand::{Stand, Subject};
+use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
 

@@ -152,7 +152,11 @@ impl Cuda {
         for step in [count, scan, place] {
             // SAFETY: these kernels take arguments and work, whose tables are as large as they expect; the call has been
             // checked, and whoever made its views answers for the memory behind them.
-            unsafe { launch(self, &step.kernel, [step.blocks, step.threads], 0, &mut { sort })? };
+            unsafe {
+                launch(self, &step.kernel, [step.blocks, step.threads], 0, &mut {
+                    sort
+                })?
+            };
         }
         let mut parameters: [*mut c_void; 3] = [
             parameters.arguments.pointer(),
@@ -160,7 +164,15 @@ impl Cuda {
             pointer(work),
         ];
         // SAFETY: as above; the kernels that sum take the gradients besides.
-        unsafe { launch(self, &sum.kernel, [sum.blocks, sum.threads], 0, &mut parameters) }
+        unsafe {
+            launch(
+                self,
+                &sum.kernel,
+                [sum.blocks, sum.threads],
+                0,
+                &mut parameters,
+            )
+        }
     }
 
     fn zero_grad_value(&self, call: &Backward<'_>) -> Result<()> {
