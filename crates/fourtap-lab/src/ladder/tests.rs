@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use fourtap::cuda::jit::{Architecture, Nvrtc};
+use rayon::prelude::*;
 
 use super::plan::{Choice, Hardware, Level, Shape};
 use super::rungs;
@@ -133,7 +134,7 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
         }
     };
     let hopper = Architecture::of_device(9, 0);
-    for rung in rungs::all() {
+    rungs::all().into_par_iter().for_each(|rung| {
         let mut choices = vec![vec![]];
         for parameter in rung.parameters {
             let others = parameter
@@ -159,5 +160,5 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
                 assert!(compiled.is_ok(), "{}: {}", words(), compiled.unwrap_err());
             }
         }
-    }
+    });
 }

@@ -62,7 +62,14 @@ const A15_SUMS: Rung = Rung {
         };
         // Weights and places of a chunk of samples, and of the next.
         let records = 2 * rows_a_warp * workers * per_lane * (16 + 4);
-        Ok(turns.plan("ladder_a15_sums", shape, threads, threads / 32 * records))
+        let shared_bytes = threads / 32 * records;
+        if shared_bytes > hardware.shared_bytes {
+            return Err(format!(
+                "{shared_bytes} bytes of shared memory: the device has {}",
+                hardware.shared_bytes
+            ));
+        }
+        Ok(turns.plan("ladder_a15_sums", shape, threads, shared_bytes))
     },
 };
 

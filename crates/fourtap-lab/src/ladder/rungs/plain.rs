@@ -32,7 +32,7 @@ const A01: Rung = Rung {
     expected: "the ruler: every thread repeats the arithmetic of its row, a warp's load brings 64 bytes",
     claim: Some(Claim {
         words: "0.5 TFLOPS",
-        why: "on another GPU, and most of its points lay outside the image and cost nothing",
+        why: "on another, smaller GPU; the form of the kernel is the same",
     }),
     builds_on: None,
     source: include_str!("../../../kernels/ladder/a01_baseline.cu"),
