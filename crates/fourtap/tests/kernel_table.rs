@@ -208,7 +208,9 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
         let samples = samples.min(gather.levels * gather.points);
         let least = 4 * samples.div_ceil(gather.split) as usize;
         assert!(counts[0] >= least, "{kernel} for {name}: {counts:?}");
-        assert_eq!(counts[1..], [0, 0], "{kernel} for {name}");
+        if allowed == 0 {
+            assert_eq!(counts[1..], [0, 0], "{kernel} for {name}");
+        }
     }
     format!(
         "{kernel} {name} {} {} {}",

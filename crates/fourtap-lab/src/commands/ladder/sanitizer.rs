@@ -82,6 +82,9 @@ pub fn is_clean(words: &str) -> bool {
     words == CLEAN || words.starts_with(NOT_RUN) || words.starts_with(BLIND)
 }
 
+/// A rung, a tool, and what it said.
+type Said<'a> = (&'static str, &'a str, String);
+
 /// Runs every tool over every rung.
 pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Result<Findings> {
     let folders = env::var_os("PATH").unwrap_or_default();
@@ -99,7 +102,7 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
         .flat_map(|contender| TOOLS.map(|tool| (contender, tool)))
         .collect();
     let next = AtomicUsize::new(0);
-    let found: Mutex<Vec<Result<(&'static str, &str, String)>>> = Mutex::new(Vec::new());
+    let found: Mutex<Vec<Result<Said<'_>>>> = Mutex::new(Vec::new());
     let bar = progress(tasks.len() as u64);
     bar.set_message("compute-sanitizer");
     thread::scope(|scope| {

@@ -48,7 +48,7 @@ const A15_SUMS: Rung = Rung {
         }
         let threads = choice.get("THREADS");
         let rows_a_warp = if shape.channels == 32 { 2 } else { 1 };
-        let paired = rows_a_warp == 2 && shape.heads % 2 == 0;
+        let paired = rows_a_warp == 2 && shape.heads.is_multiple_of(2);
         let heads = if paired { 2 } else { 1 };
         let units = match paired {
             true => shape.queries,
@@ -56,10 +56,11 @@ const A15_SUMS: Rung = Rung {
         };
         let turns = Turns::new(shape, hardware, heads, units)?;
         let workers = 32 / rows_a_warp;
-        let per_lane = match shape.samples() % (2 * workers) == 0 && shape.points % 2 == 0 {
-            true => 2,
-            false => 1,
-        };
+        let per_lane =
+            match shape.samples().is_multiple_of(2 * workers) && shape.points.is_multiple_of(2) {
+                true => 2,
+                false => 1,
+            };
         // Weights and places of a chunk of samples, and of the next.
         let records = 2 * rows_a_warp * workers * per_lane * (16 + 4);
         let shared_bytes = threads / 32 * records;
@@ -105,18 +106,18 @@ const A16_HALF: Rung = Rung {
 
 fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> Planned {
     let threads = choice.get("THREADS");
-    let heads = match shape.channels == 32 && shape.heads % 2 == 0 {
+    let heads = match shape.channels == 32 && shape.heads.is_multiple_of(2) {
         true => 2,
         false => 1,
     };
     let turns = Turns::new(shape, hardware, heads, shape.queries * heads)?;
     let lanes = shape.channels / 8;
-    let per_lane = if shape.points % 2 == 0 { 2 } else { 1 };
+    let per_lane = if shape.points.is_multiple_of(2) { 2 } else { 1 };
     // A record of 16 bytes for each sample of a chunk of each of a warp's rows.
     let records = threads / 32 * (32 / lanes) * (lanes * per_lane) * 16;
     let may_keep = shape.channels == 32
         && heads == 1
-        && shape.points % (lanes * per_lane) == 0
+        && shape.points.is_multiple_of(lanes * per_lane)
         && hardware.shared_bytes >= 2 * KEEPING_BYTES;
     let room = KEEPING_BYTES.saturating_sub(records + RESERVED_BYTES);
     let (kept, bytes) = match may_keep {
@@ -177,7 +178,7 @@ impl Turns {
         let bytes = u64::from(shape.pixels) * u64::from(heads * shape.pixel_bytes());
         let held = (u64::from(hardware.l2_bytes) / 2 / bytes).clamp(1, u64::from(planes)) as u32;
         // Turns of the same size keep everybody busy to the end.
-        let even = (1..=held).rev().find(|&count| planes % count == 0);
+        let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
         let planes_a_turn = match even {
             Some(count) if 2 * count > held => count,
             _ => planes.div_ceil(planes.div_ceil(held)),
