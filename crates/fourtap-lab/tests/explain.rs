@@ -206,13 +206,16 @@ fn the_kernel_is_the_one_that_ran_on_such_a_device() {
     let folder = folder(&[]);
     let explanation = explained(folder.path(), &["seed-full", "--probes", "probe.jsonl"]);
     let kernel = &explanation["machine"]["kernels"][0];
-    assert_eq!(kernel["name"], "msda-forward-gather-f16-d32-l4-p8-u4-t896");
+    assert_eq!(
+        kernel["name"],
+        "msda-forward-gather-f16-d32-l4-p8-u4-t768-keep"
+    );
     assert_eq!(
         (&kernel["blocks"], &kernel["threads"]),
-        (&json!(132), &json!(896))
+        (&json!(132), &json!(768))
     );
     assert_eq!(kernel["occupancy"]["blocks"], 1);
-    assert_eq!(kernel["occupancy"]["warps"], 28);
+    assert_eq!(kernel["occupancy"]["warps"], 24);
 }
 
 #[test]
