@@ -289,7 +289,8 @@ impl Error {
                 option: "--simd", ..
             } => "leave --simd out, or use --device cpu",
             Error::Misplaced {
-                option: "profile", ..
+                option: "profile" | "ladder",
+                ..
             } => "leave --device out, or use --device cuda:N",
             Error::Misplaced { .. } => "leave --kernel out, or use --device cuda",
             Error::Probe { .. } => "the device or its driver computes wrongly: please report it",
