@@ -10,8 +10,8 @@ mod table;
 
 pub use binding::binding;
 pub use csv::launches;
-pub use launches::{KernelCounters, by_kernel};
-pub use metrics::wanted;
+pub use launches::{KernelCounters, Launch, by_kernel};
+pub use metrics::{TIME, wanted};
 pub use ncu::Ncu;
 pub use subject::{Statement, compute};
 pub use table::counters;

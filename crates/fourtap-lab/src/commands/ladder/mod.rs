@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fourtap::cuda::Cuda;
 
-use self::counters::count;
+use self::counters::Counter;
 use self::sanitizer::{Findings, sanitized};
 use super::{note, print, progress};
 use crate::cli::{DeviceChoice, Distribution, Errand, LadderArgs};
@@ -79,9 +79,11 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
             });
         }
     };
+    let counter = arguments.counters.then(Counter::new).transpose()?;
     let sink = Sink::open(arguments.json.as_deref(), Torn::Refuse)?;
     Ladder {
         arguments,
+        counter,
         cases,
         device,
         ordinal,
@@ -143,6 +145,7 @@ impl Cases {
 /// A climb of chosen rungs.
 struct Ladder<'a> {
     arguments: &'a LadderArgs,
+    counter: Option<Counter>,
     cases: Cases,
     device: Device,
     ordinal: u32,
@@ -168,7 +171,7 @@ impl Ladder<'_> {
             let mut records = match fault {
                 Some(words) => {
                     let words = format!("compute-sanitizer: {words}");
-                    self.without_time(contender, Outcome::Wrong, &words)?
+                    self.without_time(contender, Outcome::Failed, &words)?
                 }
                 None => self.measured(contender)?,
             };
@@ -177,13 +180,13 @@ impl Ladder<'_> {
                 complete(record, &ceilings);
             }
             let timed = records.iter().any(|record| record.hot.is_some());
-            if self.arguments.counters && timed {
+            if let (Some(counter), true) = (&self.counter, timed) {
                 let mut words = self.words(contender, Errand::Launch)?;
                 // What a sweep found best is what counts.
                 let best = records.iter().find(|record| record.hot.is_some());
                 words.extend(best.into_iter().flat_map(settings));
                 let first = self.cases.distributions.len().min(records.len());
-                count(&mut records[..first], self.again()?.args(words))?;
+                counter.count(&mut records[..first], self.again()?.args(words));
             }
             for record in records {
                 self.sink.put(&Line::Rung(Box::new(record.clone())))?;
