@@ -1,11 +1,14 @@
 //! The rungs, by family.
 
-mod alternatives;
+mod approximate;
 mod best;
 mod cluster;
+mod layouts;
+mod limits;
 mod persistent;
 mod plain;
 mod suites;
+mod tensor_cores;
 mod tiles;
 
 use super::Rung;
@@ -17,7 +20,9 @@ pub fn all() -> Vec<Rung> {
         persistent::RUNGS,
         cluster::RUNGS,
         tiles::RUNGS,
-        alternatives::RUNGS,
+        tensor_cores::RUNGS,
+        layouts::RUNGS,
+        approximate::RUNGS,
         best::RUNGS,
         suites::RUNGS,
     ];

@@ -2,12 +2,11 @@
 
 use super::super::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
 use super::super::{Claim, Rung};
+use super::limits::VECTOR;
 
 /// The family.
 pub const RUNGS: &[Rung] = &[A05, A06, A07, A17, A17_EVICT_LAST, A17_ORDER, A17_PLAIN];
 
-/// Channels of 16 bytes.
-const VECTOR: u32 = 8;
 const WARP: u32 = 32;
 /// A kernel's levels and counters in shared memory: `CONTROL_BYTES` in persistent.cuh.
 const CONTROL_BYTES: u32 = 1024;

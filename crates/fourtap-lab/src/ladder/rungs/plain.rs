@@ -2,9 +2,7 @@
 
 use super::super::plan::{Parameter, Plan, Planned, Shape, Step};
 use super::super::{Claim, Rung};
-
-/// Channels a thread of a vectorised rung owns.
-const VECTOR: u32 = 8;
+use super::limits::VECTOR;
 
 /// Of every rung here.
 pub(super) const THREADS: Parameter = Parameter {

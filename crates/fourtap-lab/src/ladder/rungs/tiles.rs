@@ -2,12 +2,10 @@
 
 use super::super::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
 use super::super::{Claim, Rung};
+use super::limits::VECTOR;
 
 /// The family.
 pub const RUNGS: &[Rung] = &[A11, A12, A13, A14];
-
-/// Channels of 16 bytes.
-const VECTOR: u32 = 8;
 
 /// Tiles of one sample of each of a warp's rows, whatever the number of channels.
 const STEP_BYTES: u64 = 2048;
