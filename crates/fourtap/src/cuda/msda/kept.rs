@@ -9,8 +9,8 @@ use crate::msda::Levels;
 /// levels lose there what small ones gain.
 pub(in super::super) const MOST_BYTES: u32 = 100 << 10;
 
-/// A block's rows of one turn, in multiples of what it works on at a time, below which copying and waiting for the last
-/// warp cost more than is gained.
+/// A block's rows of one turn, in multiples of what it works on at a time, below which nothing is kept: copying and
+/// waiting for the last warp take their time. Measured was 14; where it stops to pay was not.
 const LEAST_ROUNDS: u32 = 8;
 
 /// Levels kept in shared memory.
@@ -23,8 +23,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// For a kernel that can keep levels, on this schedule; none where it does not pay. Measured on an H200: rows must
-    /// be many, and half of the samples of levels that fit.
+    /// For a kernel that can keep levels, on this schedule; none unless it is like what was measured to pay, on an H200:
+    /// many rows, and half of the samples of levels that fit.
     pub(super) fn where_it_pays(
         levels: &Levels,
         gather: &Gather,
