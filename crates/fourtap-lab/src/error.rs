@@ -136,6 +136,11 @@ pub enum Error {
     NothingToProfile {
         source: Box<fourtap::cuda::CudaError>,
     },
+    /// There is no device to climb the ladder on.
+    #[error("ladder: expected a CUDA device, found none to use: {source}")]
+    NothingToClimbOn {
+        source: Box<fourtap::cuda::CudaError>,
+    },
     /// The profiler may not read counters.
     #[error(
         "profile: expected to read hardware counters, found no permission to (ERR_NVGPUCTRPERM)"
@@ -300,6 +305,9 @@ impl Error {
             }
             Error::NothingToProfile { .. } => {
                 "--import FILE reads counters taken on another machine; `fourtap doctor` says what is missing"
+            }
+            Error::NothingToClimbOn { .. } => {
+                "--list shows the rungs and `fourtap report` what they did elsewhere; `fourtap doctor` says what is missing"
             }
             Error::CounterPermission => {
                 "run as root, or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module \

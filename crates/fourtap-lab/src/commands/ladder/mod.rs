@@ -73,8 +73,7 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     let device = match Cuda::find(ordinal as usize) {
         Ok(device) => Device::of_cuda(&device),
         Err(source) => {
-            return Err(Error::NoCuda {
-                requested: arguments.device.to_string(),
+            return Err(Error::NothingToClimbOn {
                 source: Box::new(source),
             });
         }
