@@ -97,6 +97,47 @@ impl Stopwatch {
         mut work: impl FnMut(&Cuda, u32) -> Result<()>,
     ) -> Result<Timed> {
         let _entered = self.cuda.context().enter()?;
+        let (graph, launches) = self.filled(sets, &mut work)?;
+        // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
+        // that touches it is on this stream.
+        let replay = || self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
+        self.sampled(budget, launches, sets, replay)
+    }
+
+    /// How much longer `two` takes than `one`, once for each of so many pairs of replays. What clocks and neighbours do to
+    /// one of a pair they do to the other.
+    pub fn ratios(
+        &self,
+        pairs: usize,
+        mut one: impl FnMut(&Cuda) -> Result<()>,
+        mut two: impl FnMut(&Cuda) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        let _entered = self.cuda.context().enter()?;
+        let graphs = [
+            self.filled(1, &mut |cuda, _| one(cuda))?,
+            self.filled(1, &mut |cuda, _| two(cuda))?,
+        ];
+        let ratio = || -> Result<f64> {
+            let [of_one, of_two] = [&graphs[0], &graphs[1]].map(|(graph, launches)| {
+                // SAFETY: as above; `one` and `two` outlive the graphs.
+                let elapsed = self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
+                elapsed.map(|elapsed| elapsed / f64::from(*launches))
+            });
+            Ok(of_two? / of_one?)
+        };
+        let started = Instant::now();
+        while started.elapsed() < WARM_UP {
+            ratio()?;
+        }
+        (0..pairs).map(|_| ratio()).collect()
+    }
+
+    /// As many launches as fill a replay, as a graph.
+    fn filled(
+        &self,
+        sets: u32,
+        work: &mut dyn FnMut(&Cuda, u32) -> Result<()>,
+    ) -> Result<(GraphExec, u32)> {
         let mut several =
             |count: u32| (0..count).try_for_each(|turn| work(&self.cuda, turn % sets));
         several(WARM_UP_LAUNCHES.max(sets))?;
@@ -105,12 +146,7 @@ impl Stopwatch {
         let launches = (REPLAY_MS / one).clamp(1.0, MOST_LAUNCHES) as u32;
         // Each set as often as any other.
         let launches = launches.next_multiple_of(sets);
-
-        let graph = self.recorded(|| several(launches))?;
-        // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
-        // that touches it is on this stream.
-        let replay = || self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
-        self.sampled(budget, launches, sets, replay)
+        Ok((self.recorded(|| several(launches))?, launches))
     }
 
     /// Times so many launches a sample, each given to the stream by itself: what a program without a graph sees.

@@ -18,8 +18,9 @@ use crate::statistics::median;
 use crate::trial::Trial;
 use crate::verification::{Rule, Verification, verify_forward};
 
-/// Turns in which a rung and the one it changes are timed.
+/// Turns in which a rung and the one it changes are timed, and pairs of replays of a turn.
 const TURNS: usize = 5;
+const PAIRS: usize = 8;
 
 /// A contender that could be made ready for a problem.
 #[derive(Debug)]
@@ -165,7 +166,6 @@ impl Climb<'_> {
         choice: &Choice,
         base: &Rung,
         trial: &Trial<'_>,
-        budget: Duration,
     ) -> Result<Option<Against>> {
         let cuda = self.stopwatch.cuda();
         let base_choice = Choice::new(base.parameters, &[]);
@@ -178,22 +178,17 @@ impl Climb<'_> {
         if !verify_forward(trial, &base_result, Some(self.seed), Rule::Operator)?.passed {
             return Ok(None);
         }
-        let mut ratios = Vec::new();
-        for _ in 0..TURNS {
-            let timed = |runner: &mut Runner<'_>| -> Result<f64> {
-                let timed = self
-                    .stopwatch
-                    .hot(budget, |cuda| runner.queue(cuda, true))?;
-                Ok(timed.timing.median_ms)
-            };
-            let other = timed(&mut of_base)?;
-            ratios.push(timed(&mut of_rung)? / other);
-        }
+        let ratios = self.stopwatch.ratios(
+            TURNS * PAIRS,
+            |cuda| of_base.queue(cuda, true),
+            |cuda| of_rung.queue(cuda, true),
+        )?;
+        let turns: Vec<f64> = ratios.chunks(PAIRS).map(median).collect();
         Ok(Some(Against {
             rung: base.name.to_string(),
-            ratio: median(&ratios),
-            low: ratios.iter().copied().fold(f64::INFINITY, f64::min),
-            high: ratios.iter().copied().fold(0.0, f64::max),
+            ratio: median(&turns),
+            low: turns.iter().copied().fold(f64::INFINITY, f64::min),
+            high: turns.iter().copied().fold(0.0, f64::max),
             turns: TURNS,
         }))
     }

@@ -24,9 +24,6 @@ use crate::workload::Workload;
 /// Most time for one timing.
 const BUDGET: Duration = Duration::from_secs(1);
 
-/// In turns with another rung there are several.
-const TURN_BUDGET: Duration = Duration::from_millis(100);
-
 /// Bytes gathered from which on a few percent of the time can be told apart.
 const LARGE: u64 = 1 << 30;
 
@@ -178,9 +175,7 @@ impl Errands<'_> {
                 record.outcome,
                 large,
             ) {
-                record.against = self
-                    .climb
-                    .against(rung, choice, &base, &trial, TURN_BUDGET)?;
+                record.against = self.climb.against(rung, choice, &base, &trial)?;
             }
             print_json(&Line::Rung(Box::new(record)))?;
         }

@@ -6,12 +6,20 @@ use super::super::{Claim, Rung};
 /// The family.
 pub const RUNGS: &[Rung] = &[A15_SUMS, A16, A16_HALF];
 
-const THREADS: &[Parameter] = &[Parameter {
-    name: "THREADS",
-    what: "threads a block, of which there is one a multiprocessor",
-    values: &[512, 640, 768, 896],
-    default: 768,
-}];
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "THREADS",
+        what: "threads a block, of which there is one a multiprocessor",
+        values: &[512, 640, 768, 896],
+        default: 768,
+    },
+    Parameter {
+        name: "L2_PARTS",
+        what: "of so many parts of L2 one holds the images that are worked on at a time",
+        values: &[2, 4, 8],
+        default: 2,
+    },
+];
 
 /// What a block that keeps levels may take of a multiprocessor's fast memory, with what the driver adds.
 const KEEPING_BYTES: u32 = 100 << 10;
@@ -32,7 +40,7 @@ const A15_SUMS: Rung = Rung {
     source: include_str!("../../../kernels/ladder/a15_sums_on_tensor_cores.cu"),
     hopper: false,
     approximate: None,
-    parameters: THREADS,
+    parameters: PARAMETERS,
     plan: |shape, hardware, choice| {
         if shape.channels == 16 {
             return Err("16 channels: a fragment of 16 rows takes 32 or more".to_string());
@@ -54,7 +62,7 @@ const A15_SUMS: Rung = Rung {
             true => shape.queries,
             false => shape.queries.div_ceil(rows_a_warp),
         };
-        let turns = Turns::new(shape, hardware, heads, units)?;
+        let turns = Turns::new(shape, hardware, choice, heads, units)?;
         let workers = 32 / rows_a_warp;
         let per_lane =
             match shape.samples().is_multiple_of(2 * workers) && shape.points.is_multiple_of(2) {
@@ -88,7 +96,7 @@ const A16: Rung = Rung {
     source: include_str!("../../../kernels/ladder/a16_combined.cu"),
     hopper: true,
     approximate: None,
-    parameters: THREADS,
+    parameters: PARAMETERS,
     plan: |shape, hardware, choice| combined(shape, hardware, choice, 0),
 };
 
@@ -110,7 +118,7 @@ fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> P
         true => 2,
         false => 1,
     };
-    let turns = Turns::new(shape, hardware, heads, shape.queries * heads)?;
+    let turns = Turns::new(shape, hardware, choice, heads, shape.queries * heads)?;
     let lanes = shape.channels / 8;
     let per_lane = if shape.points.is_multiple_of(2) { 2 } else { 1 };
     // A record of 16 bytes for each sample of a chunk of each of a warp's rows.
@@ -162,7 +170,7 @@ fn smallest_levels(shape: &Shape, room: u32) -> (u32, u32) {
     (kept, total)
 }
 
-/// How the work is dealt out: all blocks side by side in as many images as L2 holds half of, then in the next.
+/// How the work is dealt out: all blocks side by side in as many images as a part of L2 holds, then in the next.
 struct Turns {
     turn: u32,
     share: u32,
@@ -170,13 +178,20 @@ struct Turns {
 
 impl Turns {
     /// Of `units` of work in the `heads` walked together of an image.
-    fn new(shape: &Shape, hardware: &Hardware, heads: u32, units: u32) -> Result<Self, String> {
+    fn new(
+        shape: &Shape,
+        hardware: &Hardware,
+        choice: &Choice,
+        heads: u32,
+        units: u32,
+    ) -> Result<Self, String> {
         if shape.pixels < 2 {
             return Err("one pixel: the rung reads pixels in pairs".to_string());
         }
         let planes = shape.images * (shape.heads / heads);
         let bytes = u64::from(shape.pixels) * u64::from(heads * shape.pixel_bytes());
-        let held = (u64::from(hardware.l2_bytes) / 2 / bytes).clamp(1, u64::from(planes)) as u32;
+        let part = u64::from(hardware.l2_bytes / choice.get("L2_PARTS"));
+        let held = (part / bytes).clamp(1, u64::from(planes)) as u32;
         // Turns of the same size keep everybody busy to the end.
         let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
         let planes_a_turn = match even {
