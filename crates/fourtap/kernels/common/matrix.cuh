@@ -26,6 +26,13 @@ static __device__ __forceinline__ u32 transposed(u32 word) {
     return result;
 }
 
+// Four 8x8 matrices of 16-bit numbers from shared memory, rows for columns; lane l has the address of row l % 8 of matrix l / 8.
+static __device__ __forceinline__ void load_transposed(u32 (&matrices)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address));
+}
+
 // Two numbers as the sum of two of the type each: together they keep twice the digits.
 template <int TYPE> static __device__ __forceinline__ void split(float low, float high, u32 &coarse, u32 &fine) {
     coarse = Element<TYPE>::round(low, high);

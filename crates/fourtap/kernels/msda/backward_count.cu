@@ -4,27 +4,26 @@
 
 constexpr int AHEAD = 8;
 
-extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS)
+extern "C" __global__ void __launch_bounds__(32 * COUNT_WARPS)
     msda_backward_count(const __grid_constant__ Arguments a, const __grid_constant__ Work work) {
     __shared__ Grid grids[LEVEL_CAPACITY];
-    __shared__ u32 tables[SORT_WARPS][BAND / 2]; // two 16-bit counts a word
+    __shared__ u32 table[BAND / 2]; // two 16-bit counts a word
     if (!lay_out(a, work, grids)) return;
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u32 *const table = tables[warp];
     const u32 bands = bands_of_all(a, grids);
-    const u64 jobs = static_cast<u64>(bands) * work.planes * work.chunks, warps = gridDim.x * SORT_WARPS;
-    for (u64 number = static_cast<u64>(blockIdx.x) * SORT_WARPS + warp; number < jobs; number += warps) {
+    const u64 jobs = static_cast<u64>(bands) * work.planes * work.chunks;
+    for (u64 number = blockIdx.x; number < jobs; number += gridDim.x) {
         const Job job = job_of(number, bands, work, grids);
         const Grid grid = grids[job.level];
         const u32 first = job.band * BAND, bins = min(BAND, grid.bins - first);
-        for (u32 i = lane; i < (bins + 1) / 2; i += 32) table[i] = 0;
-        __syncwarp();
+        for (u32 i = threadIdx.x; i < (bins + 1) / 2; i += 32 * COUNT_WARPS) table[i] = 0;
+        __syncthreads();
 
         const u32 plane = work.first_plane + job.plane, n = plane / a.heads, m = plane - n * a.heads;
         const auto *const locations = static_cast<const Location *>(a.locations) + n * a.location_strides[0] +
                                       m * a.location_strides[2] + job.level * a.location_strides[3];
-        Samples at(a, work, job.chunk, lane);
+        Samples at(a, work, job.chunk, warp, COUNT_WARPS, lane);
         while (at.index < at.end) {
             Real x[AHEAD], y[AHEAD];
 #pragma unroll
@@ -42,13 +41,13 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS)
                 if (bin < bins) atomicAdd(&table[bin / 2], 1u << bin % 2 * 16);
             }
         }
-        __syncwarp();
+        __syncthreads();
         u32 *const counts = work.counts + (static_cast<u64>(job.plane) * work.chunks + job.chunk) * work.capacity +
                             grid.first + first;
         // The last band is filled up to a multiple of four: so many are read at a time.
-        for (u32 i = lane; i < (bins + 3) / 4 * 4; i += 32) {
+        for (u32 i = threadIdx.x; i < (bins + 3) / 4 * 4; i += 32 * COUNT_WARPS) {
             counts[i] = i < bins ? table[i / 2] >> i % 2 * 16 & 0xffffu : 0;
         }
-        __syncwarp();
+        __syncthreads();
     }
 }

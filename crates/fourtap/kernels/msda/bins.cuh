@@ -6,9 +6,9 @@
 // two neighbouring runs, then the seven that touch one run only, and so on. The samples of a run are then those of
 // three consecutive bins of the cell row above it, and of three of the cell row below.
 //
-// A *plane* is one (image, head). The samples of each level of a plane are cut into chunks; a warp sorts a chunk. Bins
-// are counted a chunk (backward_count.cu), places are given out to bins and chunks in order (backward_scan.cu), and
-// samples are written to theirs (backward_place.cu): equal inputs always make the same list.
+// A *plane* is one (image, head). The samples of each level of a plane are cut into chunks. Bins are counted a chunk
+// (backward_count.cu), places are given out to bins and chunks in order (backward_scan.cu), and samples are written to
+// theirs (backward_place.cu): equal inputs always make the same list.
 
 constexpr int RUN = 8;
 constexpr u32 ALL = 0xffffffffu;
@@ -31,7 +31,7 @@ struct Work {
     u32 first_plane, planes; // what is sorted now
     u32 first_level, level_count;
     u32 chunks;
-    u32 chunk;    // samples of a chunk, less than 2^16
+    u32 chunk;    // samples of a chunk, at most CHUNK
     u32 samples;  // of a level of a plane, less than 2^31
     u32 capacity; // bins of all levels there is room for, a multiple of four
 };
@@ -104,11 +104,14 @@ static __device__ __forceinline__ u32 bin_of(const Grid &grid, Real px, Real py)
     return row * grid.columns + 2 * (column / RUN) + (column % RUN ? 1 : 0);
 }
 
-// Bins a warp counts at a time. A level with more is gone through several times.
-constexpr u32 BAND = 6016; // as many as leave room for four warps in 48 KiB
-constexpr int SORT_WARPS = 4;
+// Samples of a chunk, at most: so many the lanes of a block can hold.
+constexpr u32 CHUNK = 16384 / sizeof(Real);
 
-// What a warp sorts: the samples of one chunk of one level of one plane that fall into one band of bins.
+// Bins that are sorted into at a time. A level with more is gone through several times.
+constexpr u32 BAND = 6016; // as many as leave room for the tables of 16 warps in 192 KiB
+constexpr int COUNT_WARPS = 8; // of a block that counts
+
+// What a block sorts: the samples of one chunk of one level of one plane that fall into one band of bins.
 struct Job {
     u32 plane, chunk, level, band;
 };
@@ -121,8 +124,7 @@ static __device__ __forceinline__ u32 bands_of_all(const Arguments &a, const Gri
     return bands;
 }
 
-// Neighbouring jobs read neighbouring memory, and write to few planes at a time: L2 then holds what they write until
-// whole sectors are full.
+// Neighbouring jobs read neighbouring memory, and write to few planes at a time, which L2 holds.
 static __device__ __forceinline__ Job job_of(u64 number, u32 bands, const Work &work, const Grid *grids) {
     Job job;
     job.band = number % bands;
@@ -140,10 +142,12 @@ struct Samples {
     u32 query, point;
     u32 query_step, point_step, points;
 
-    __device__ __forceinline__ Samples(const Arguments &a, const Work &work, u32 chunk, u32 lane) {
+    // Of `part` of a chunk.
+    __device__ __forceinline__ Samples(const Arguments &a, const Work &work, u32 chunk, u32 part, u32 parts, u32 lane) {
         points = a.points;
-        index = chunk * work.chunk + lane;
-        end = min(work.samples, (chunk + 1) * work.chunk);
+        const u32 each = (work.chunk + 32 * parts - 1) / (32 * parts) * 32, first = chunk * work.chunk + part * each;
+        index = first + lane;
+        end = min(min(work.samples, (chunk + 1) * work.chunk), first + each);
         query = index / points;
         point = index - query * points;
         query_step = 32 / points;

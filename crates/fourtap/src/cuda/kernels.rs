@@ -116,9 +116,12 @@ fn build(context: &'static Context, specialised: &msda::Specialised) -> Result<L
         let declared = kernel.facts(device)?.shared_bytes;
         let most = device.facts().shared_bytes_per_block_opt_in;
         kernel.set_max_dynamic_shared(device, most.saturating_sub(declared))?;
+    }
+    if let Some(bytes) = specialised.shared_at_most() {
         // No more than that, or first-level cache would be lost for nothing.
+        let device = context.device();
         let all = device.facts().shared_bytes_per_multiprocessor.max(1);
-        kernel.set_shared_carveout(device, (100 * msda::kept::MOST_BYTES / all).min(100))?;
+        kernel.set_shared_carveout(device, (100 * bytes / all).min(100))?;
     }
     if std::env::var_os("FOURTAP_TRACE").is_some_and(|value| !value.is_empty() && value != "0") {
         let device = context.device();

@@ -165,17 +165,17 @@ impl Kind {
         }
         if capacity == Some(LEVEL_CAPACITIES[0]) {
             for wide in [false, true] {
-                let place = Place::new(types, true, wide);
+                let places = Place::WARPS.map(|warps| Place::new(types, true, wide, warps));
                 let sum = Sum {
                     value: types.value,
                     wide,
                 };
                 kernels.extend([
-                    Specialised::Count(place.for_count()),
-                    Specialised::Scan(place.for_scan()),
-                    Specialised::Place(place),
+                    Specialised::Count(places[0].for_count()),
+                    Specialised::Scan(places[0].for_scan()),
                     Specialised::ValueChannel(sum),
                 ]);
+                kernels.extend(places.map(Specialised::Place));
                 if types.value.size() == 2 && self.channels.is_multiple_of(32) {
                     kernels.push(Specialised::ValueMatrix(sum));
                 }

@@ -115,7 +115,7 @@ impl Cuda {
                     self,
                     &step.kernel,
                     [step.blocks, step.threads],
-                    0,
+                    step.shared_bytes,
                     &mut parameters,
                 )?
             };
@@ -137,7 +137,7 @@ impl Cuda {
                     self,
                     &step.kernel,
                     [step.blocks, step.threads],
-                    0,
+                    step.shared_bytes,
                     &mut parameters,
                 )?
             };
@@ -153,9 +153,13 @@ impl Cuda {
             // SAFETY: these kernels take arguments and work, whose tables are as large as they expect; the call has been
             // checked, and whoever made its views answers for the memory behind them.
             unsafe {
-                launch(self, &step.kernel, [step.blocks, step.threads], 0, &mut {
-                    sort
-                })?
+                launch(
+                    self,
+                    &step.kernel,
+                    [step.blocks, step.threads],
+                    step.shared_bytes,
+                    &mut { sort },
+                )?
             };
         }
         let mut parameters: [*mut c_void; 3] = [
@@ -169,7 +173,7 @@ impl Cuda {
                 self,
                 &sum.kernel,
                 [sum.blocks, sum.threads],
-                0,
+                sum.shared_bytes,
                 &mut parameters,
             )
         }

@@ -30,6 +30,8 @@ pub struct Step {
     pub blocks: u32,
     /// Threads of each.
     pub threads: u32,
+    /// Shared memory of each beyond what the kernel declares.
+    pub shared_bytes: u32,
     pub(super) schedule: Option<Schedule>,
 }
 
@@ -104,6 +106,7 @@ impl BackwardPlan {
                     }),
                     blocks: multiprocessors * BLOCKS_EACH,
                     threads: CHANNEL_THREADS,
+                    shared_bytes: 0,
                     schedule: None,
                 });
             }
@@ -136,6 +139,7 @@ impl BackwardPlan {
                 kernel: Specialised::ValueSearch(search),
                 blocks: multiprocessors * BLOCKS_EACH,
                 threads: SEARCH_THREADS,
+                shared_bytes: 0,
                 schedule: None,
             });
         }
@@ -259,6 +263,7 @@ fn gather(call: &Backward<'_>, device: DeviceSize) -> Fit<Step> {
         }),
         blocks,
         threads: gather.threads,
+        shared_bytes: 0,
         schedule: Some(schedule),
     })
 }

@@ -11,8 +11,10 @@ use crate::tensor::ViewMut;
 /// Scratch memory nobody minds.
 const LITTLE: usize = 4096;
 
-/// Threads of the kernels that count and place: SORT_WARPS of kernels/msda/bins.cuh.
-const SORT_THREADS: u32 = 128;
+/// Threads of the kernel that counts: COUNT_WARPS of kernels/msda/bins.cuh.
+const COUNT_THREADS: u32 = 256;
+/// Shared memory the kernel that places declares, and some more.
+const PLACE_DECLARED: u32 = 4 << 10;
 /// SCAN_THREADS of kernels/msda/backward_scan.cu.
 const SCAN_THREADS: u32 = 1024;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/bins.cuh.
@@ -20,26 +22,25 @@ const SUM_THREADS: u32 = 128;
 
 /// Pixels of a run, RUN of kernels/msda/bins.cuh.
 const RUN: usize = 8;
-/// Samples of a chunk are counted in 16 bits.
-const MOST_CHUNK: usize = 65_504;
 /// Samples a chunk should have at least: smaller ones cost more in bins than they gain in parallel work. Measured for
 /// decoders of 300 and 900 queries and for encoders.
 fn least_chunk(samples: usize) -> usize {
     samples.div_ceil(8).clamp(256, 512)
 }
-/// Warps a multiprocessor should have to sort with.
-const SORT_WARPS_EACH: usize = 48;
-/// Blocks of the sorting kernels a multiprocessor holds: their tables take 48 KiB.
-const SORT_BLOCKS_EACH: u32 = 4;
+/// Chunks a multiprocessor should have to sort, if there are enough samples: a chunk costs its tables, so no more than that.
+const CHUNKS_EACH: usize = 4;
+/// Blocks of the kernel that counts a multiprocessor holds, by their registers.
+const COUNT_BLOCKS_EACH: u32 = 4;
 /// Blocks of the summing kernels a multiprocessor holds.
-const SUM_BLOCKS_EACH: u32 = 7;
+const SUM_BLOCKS_EACH: u32 = 8;
 
 /// How a call's samples are sorted and summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorting {
     place: Place,
     sum: Specialised,
-    sort_blocks: u32,
+    count_blocks: u32,
+    place_blocks: u32,
     sum_blocks: u32,
     levels: usize,
     planes: usize,
@@ -73,7 +74,11 @@ impl Sorting {
         }
         let types = fit::types(problem);
         let wide = !narrow(call);
-        let place = Place::new(types, paired(call), wide);
+        let place = Place::WARPS
+            .map(|warps| Place::new(types, paired(call), wide, warps))
+            .into_iter()
+            .find(|place| place.shared_bytes() + PLACE_DECLARED <= device.shared_bytes)
+            .ok_or_else(|| format!("{} bytes of shared memory a block", device.shared_bytes))?;
         let sum = Sum {
             value: types.value,
             wide,
@@ -85,7 +90,8 @@ impl Sorting {
         let mut sorting = Sorting {
             place,
             sum,
-            sort_blocks: 0,
+            count_blocks: 0,
+            place_blocks: 0,
             sum_blocks: device.multiprocessors.max(1) * SUM_BLOCKS_EACH,
             levels: sizes.levels,
             planes,
@@ -125,17 +131,17 @@ impl Sorting {
     /// Cuts the samples of each level of a plane into chunks: enough to keep the device busy.
     fn cut(&mut self, device: DeviceSize) {
         let multiprocessors = device.multiprocessors.max(1);
-        let wanted = multiprocessors as usize * SORT_WARPS_EACH;
+        let wanted = multiprocessors as usize * CHUNKS_EACH;
         let chunks = wanted
             .div_ceil(self.planes_a_pass * self.levels_a_pass)
             .min(self.samples.div_ceil(least_chunk(self.samples)))
             .max(1);
         let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
-        self.chunk = chunk.min(MOST_CHUNK);
+        self.chunk = chunk.min(self.place.most_chunk());
         let jobs = self.planes_a_pass * self.levels_a_pass * self.chunks();
-        self.sort_blocks =
-            jobs.div_ceil(SORT_THREADS as usize / 32)
-                .clamp(1, (multiprocessors * SORT_BLOCKS_EACH) as usize) as u32;
+        let blocks = |each: u32| jobs.clamp(1, (multiprocessors * each) as usize) as u32;
+        self.count_blocks = blocks(COUNT_BLOCKS_EACH);
+        self.place_blocks = blocks((device.shared_bytes / self.place.shared_bytes()).max(1));
     }
 
     fn chunks(&self) -> usize {
@@ -148,21 +154,29 @@ impl Sorting {
         [
             (
                 Specialised::Count(place.for_count()),
-                self.sort_blocks,
-                SORT_THREADS,
+                self.count_blocks,
+                COUNT_THREADS,
+                0,
             ),
             (
                 Specialised::Scan(place.for_scan()),
                 self.scan_blocks(),
                 SCAN_THREADS,
+                0,
             ),
-            (Specialised::Place(*place), self.sort_blocks, SORT_THREADS),
-            (self.sum, self.sum_blocks, SUM_THREADS),
+            (
+                Specialised::Place(*place),
+                self.place_blocks,
+                32 * place.warps,
+                place.shared_bytes(),
+            ),
+            (self.sum, self.sum_blocks, SUM_THREADS, 0),
         ]
-        .map(|(kernel, blocks, threads)| Step {
+        .map(|(kernel, blocks, threads, shared_bytes)| Step {
             kernel,
             blocks,
             threads,
+            shared_bytes,
             schedule: None,
         })
     }

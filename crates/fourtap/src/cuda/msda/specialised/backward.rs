@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::sources::{BINS, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, TYPES};
-use super::{Defines, Gather, Recipe, Types, flag, name, smallest_capacity};
+use super::{Defines, Gather, Recipe, Types, flag, name, number, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::dtype::DType;
 
@@ -77,8 +77,8 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
 ];
 
-/// Sorting samples; see kernels/msda/bins.cuh. Counting them and giving out places have fewer types than they need, and
-/// the rest fixed, so that many problems share a kernel.
+/// Sorting samples; see kernels/msda/bins.cuh. Counting them and giving out places need fewer types and no warps, and
+/// have the rest fixed, so that many problems share a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// What coordinates are computed in, f32 or f64, and the types read.
@@ -87,11 +87,19 @@ pub struct Place {
     pub paired: bool,
     /// Whether strides in bytes may be negative or need more than 32 bits.
     pub wide: bool,
+    /// Warps of a block that places.
+    pub warps: u32,
 }
 
+/// Bytes of a warp's table: a 16-bit count for each of BAND bins of kernels/msda/bins.cuh.
+const TABLE_BYTES: u32 = 2 * 6016;
+
 impl Place {
-    /// For a problem's types.
-    pub(in crate::cuda::msda) fn new(types: Types, paired: bool, wide: bool) -> Self {
+    /// What a block may have, the most first: as much is written at a time as there are blocks, and L2 should hold it.
+    pub(in crate::cuda::msda) const WARPS: [u32; 2] = [16, 8];
+
+    /// For a problem's types, and blocks of so many warps.
+    pub(in crate::cuda::msda) fn new(types: Types, paired: bool, wide: bool, warps: u32) -> Self {
         let value = match types.value {
             DType::F64 => DType::F64,
             _ => DType::F32,
@@ -100,7 +108,18 @@ impl Place {
             types: Types { value, ..types },
             paired,
             wide,
+            warps,
         }
+    }
+
+    /// Shared memory a block asks for when it is launched.
+    pub(in crate::cuda::msda) fn shared_bytes(&self) -> u32 {
+        self.warps * TABLE_BYTES
+    }
+
+    /// The most samples of a chunk: CHUNK of kernels/msda/bins.cuh.
+    pub(in crate::cuda::msda) fn most_chunk(&self) -> usize {
+        16_384 / self.types.value.size()
     }
 
     /// What [`Specialised::Scan`](super::Specialised::Scan) depends on.
@@ -113,6 +132,7 @@ impl Place {
             },
             paired: false,
             wide: false,
+            warps: Place::WARPS[0],
         }
     }
 
@@ -123,6 +143,7 @@ impl Place {
                 weights: DType::F32,
                 ..self.types
             },
+            warps: Place::WARPS[0],
             ..*self
         }
     }
@@ -189,13 +210,16 @@ impl Recipe for Place {
     }
 
     fn defines(&self) -> Defines {
-        self.common_defines()
+        let mut defines = self.common_defines();
+        defines.push(("PLACE_WARPS", number(self.warps)));
+        defines
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.describe(f, "place")
+        self.describe(f, "place")?;
+        write!(f, "-w{}", self.warps)
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use super::super::jit::{Architecture, Program};
 use super::super::kernels::program;
 use super::arguments::LEVEL_CAPACITIES;
+use super::kept;
 use crate::dtype::DType;
 
 pub use backward::{Place, SamplesChannel, SamplesGather, Search, Sum};
@@ -119,7 +120,16 @@ impl Specialised {
 
     /// Whether launches ask for shared memory beyond what the source declares.
     pub(in super::super) fn has_dynamic_shared(&self) -> bool {
-        matches!(self, Specialised::Gather(gather) if gather.keeps)
+        match self {
+            Specialised::Gather(gather) => gather.keeps,
+            Specialised::Place(_) => true,
+            _ => false,
+        }
+    }
+
+    /// What a multiprocessor should set aside as shared memory at most, if its cache needs the rest.
+    pub(in super::super) fn shared_at_most(&self) -> Option<u32> {
+        matches!(self, Specialised::Gather(gather) if gather.keeps).then_some(kept::MOST_BYTES)
     }
 
     /// Hash of its source, as [`shipped`] has it.
