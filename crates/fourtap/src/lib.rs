@@ -4,6 +4,7 @@
 //! checked once, and refused with an [`Error`] that names the tensor, before anything is written.
 
 mod backend;
+mod checks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -11,6 +12,7 @@ mod dtype;
 mod error;
 mod layout;
 pub mod msda;
+mod oracle;
 mod tensor;
 #[cfg(feature = "verify")]
 pub mod verify;

@@ -2,7 +2,9 @@
 //! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
 
 mod msda;
+mod raw;
 mod simd;
+mod workspace;
 
 pub use simd::Simd;
 
