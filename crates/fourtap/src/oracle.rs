@@ -15,7 +15,7 @@ pub struct Sum<R> {
 impl<R: Real> Sum<R> {
     pub(crate) fn add(&mut self, term: R) {
         self.total += term;
-        self.mass += if term < R::ZERO { R::ZERO - term } else { term };
+        self.mass += term.magnitude();
     }
 }
 
