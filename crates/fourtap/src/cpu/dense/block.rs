@@ -10,7 +10,7 @@ use super::softmax::{Softmax, Step};
 use super::{KEYS, Lane, QUERIES};
 use crate::cpu::Cpu;
 use crate::cpu::raw::Raw;
-use crate::cpu::simd::Vectorized;
+use crate::cpu::simd::{Vectorized, prefetch};
 use crate::dtype::{Element, Real};
 
 /// A block of rows of one head of keys. The kernels it runs are many and short, so that each is compiled once for the
@@ -82,6 +82,7 @@ impl<E: Vectorized> Block<'_, E> {
         all_seen: bool,
     ) {
         let (plan, sizes, lanes) = (self.plan, self.plan.sizes, self.rows.len());
+        self.prefetch(&plan.value, &keys, sizes.value_channels);
         let key_rows = self.rows_of(&plan.key, &keys, sizes.channels, space.keys);
         self.cpu.run(Product::<_, SCALED> {
             left: key_rows.first,
@@ -125,6 +126,16 @@ impl<E: Vectorized> Block<'_, E> {
         });
     }
 
+    /// Asks for values while keys are worked on.
+    fn prefetch(&self, tensor: &Raw<E, 4>, keys: &Range<usize>, channels: usize) {
+        for key in keys.clone() {
+            prefetch(
+                tensor.at([self.sequence, self.head, key]),
+                channels * size_of::<E>(),
+            );
+        }
+    }
+
     /// Rows of keys or values as they lie, or copied to `room` if they cannot be used so.
     fn rows_of(
         &self,
@@ -135,7 +146,9 @@ impl<E: Vectorized> Block<'_, E> {
     ) -> Rows<E::Accumulator> {
         let [.., row, channel] = tensor.strides;
         let from = tensor.at([self.sequence, self.head, keys.start]);
-        if E::DTYPE == E::Accumulator::DTYPE && channel == 1 {
+        // Rows that lie apart by a power of two push each other out of the cache: copying them costs less.
+        let dense = channel == 1 && row == channels as isize;
+        if E::DTYPE == E::Accumulator::DTYPE && dense {
             return Rows {
                 first: from.cast(),
                 stride: row,
