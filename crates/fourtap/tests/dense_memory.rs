@@ -32,14 +32,14 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn workspaces_do_not_grow_with_the_sequences() {
-    let (threads, channels) = (4, 64);
+    let (threads, channels) = (2, 64);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .unwrap();
-    // Queries, sums and weights of a block of 64, keys and values of a step of 64, and what rayon needs.
-    let bound = threads * 5 * 64 * channels * size_of::<f32>() + (64 << 10);
-    for length in [256, 2048] {
+    // Queries and sums of four blocks of 64, weights, keys and values of a step of 64, and what rayon needs.
+    let bound = threads * 11 * 64 * channels * size_of::<f32>() + (64 << 10);
+    for length in [256, 4096] {
         let numbers = vec![0.5f32; length * channels];
         let mut out = vec![f32::NAN; numbers.len()];
         let shape = [1, 1, length, channels];

@@ -1,7 +1,7 @@
 //! Dense attention on the CPU: how the work is split over threads.
 //!
-//! A task is a block of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors, so
-//! keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
+//! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors,
+//! so keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
 //! across lanes. Keys come in steps of [`KEYS`] between multiples of that number; a query's result depends on the
 //! keys it sees alone, never on its neighbours in the block or the number of threads.
 
@@ -10,13 +10,14 @@ mod plan;
 mod product;
 mod rows;
 mod softmax;
+mod task;
 
 use std::sync::Mutex;
 
 use rayon::prelude::*;
 
-use self::block::Block;
 use self::plan::Plan;
+use self::task::Task;
 use super::Cpu;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
@@ -24,8 +25,14 @@ use crate::dense::{Forward, Sizes};
 use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
 
-/// Rows a task computes together.
+/// Rows of a block.
 const QUERIES: usize = 64;
+
+/// Blocks of a task, at most: each step's keys and values come from far memory once for all of them.
+const BLOCKS: usize = 4;
+
+/// Tasks a thread gets, at least, before they grow to more than one block.
+const TASKS_A_THREAD: usize = 8;
 
 /// Keys in a step: the weights of a step, [`KEYS`] times [`QUERIES`], stay in the nearest cache.
 const KEYS: usize = 64;
@@ -49,30 +56,33 @@ impl Cpu {
     }
 
     fn attend<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
-        let plan = Plan::<E>::new(call);
         let sizes = *call.problem.sizes();
-        let rows = sizes.queries * sizes.group();
-        let blocks = rows.div_ceil(QUERIES);
-        let tasks = 0..sizes.batch * sizes.key_heads * blocks;
+        let (heads, rows) = (sizes.batch * sizes.key_heads, sizes.queries * sizes.group());
         let serial = self.is_small_dense(&sizes);
-        let workers = if serial {
+        let threads = if serial {
             1
         } else {
-            rayon::current_num_threads().min(tasks.len())
+            rayon::current_num_threads()
         };
-        let spare = Mutex::new(workspaces(workers, plan.workspace())?);
+        let all_blocks = heads * rows.div_ceil(QUERIES);
+        let blocks = (all_blocks / (TASKS_A_THREAD * threads)).clamp(1, BLOCKS);
+        let task_rows = blocks * QUERIES;
+        let tasks_a_head = rows.div_ceil(task_rows);
+        let tasks = 0..heads * tasks_a_head;
+        let plan = Plan::<E>::new(call, blocks);
+        let spare = Mutex::new(workspaces(threads.min(tasks.len()), plan.workspace())?);
         let attend = |task: usize| {
             let mut workspace = lock(&spare).pop().expect("one a worker");
-            let (sequence_head, block) = (task / blocks, task % blocks);
-            let block = Block {
+            let (sequence_head, part) = (task / tasks_a_head, task % tasks_a_head);
+            let task = Task {
                 cpu: *self,
                 plan: &plan,
                 sequence: sequence_head / sizes.key_heads,
                 head: sequence_head % sizes.key_heads,
-                rows: block * QUERIES..((block + 1) * QUERIES).min(rows),
+                rows: part * task_rows..((part + 1) * task_rows).min(rows),
             };
             // SAFETY: every row lies in the problem and belongs to one task.
-            unsafe { block.run(&mut workspace) };
+            unsafe { task.run(&mut workspace) };
             lock(&spare).push(workspace);
         };
         if serial {

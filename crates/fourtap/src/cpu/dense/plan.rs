@@ -18,11 +18,13 @@ pub(super) struct Plan<'a, E: Element> {
     pub lse: Option<Raw<E::Accumulator, 3>>,
     /// The factor that makes of a product of query and key the power of two its weight is.
     pub factor: E::Accumulator,
+    /// Blocks of a task, at most.
+    pub blocks: usize,
     problem: &'a Problem,
 }
 
 impl<'a, E: Element> Plan<'a, E> {
-    pub fn new(call: &'a Forward<'_>) -> Self {
+    pub fn new(call: &'a Forward<'_>, blocks: usize) -> Self {
         let (inputs, outputs) = (&call.inputs, &call.outputs);
         Plan {
             sizes: *call.problem.sizes(),
@@ -35,6 +37,7 @@ impl<'a, E: Element> Plan<'a, E> {
                 .as_ref()
                 .map(|lse| Raw::new(lse.as_mut_ptr(), lse.layout())),
             factor: Element::from_f64(call.problem.scale() * LOG2_E),
+            blocks,
             problem: &call.problem,
         }
     }
@@ -52,48 +55,44 @@ impl<'a, E: Element> Plan<'a, E> {
         self.problem.visible(row / self.sizes.group())
     }
 
-    /// How long a worker's workspace is: queries and sums of a block, the weights of a step, and its keys and values
-    /// where they cannot be used as they lie. For 64 channels of f32 that is 80 KiB.
+    /// How long a worker's workspace is: queries and sums of each block, the weights of a step, and its keys and values
+    /// where they cannot be used as they lie. For 64 channels of f32 and four blocks that is 176 KiB.
     pub fn workspace(&self) -> usize {
         let channels = self.sizes.channels + self.sizes.value_channels;
-        channels + KEYS + packed(self.sizes.channels) + packed(self.sizes.value_channels)
+        let packed = packed(self.sizes.channels) + packed(self.sizes.value_channels);
+        KEYS + packed + self.blocks * channels
     }
 }
 
 /// What `KEYS` rows of `channels` take, counted in [`Lane`]s.
-pub(super) const fn packed(channels: usize) -> usize {
+const fn packed(channels: usize) -> usize {
     (KEYS * channels).div_ceil(QUERIES)
 }
 
 /// A worker's workspace, dealt out.
-pub(super) struct Workspace<R> {
-    /// A channel of all queries each.
-    pub queries: *mut Lane<R>,
-    /// A channel of all sums each.
-    pub sums: *mut Lane<R>,
+pub(super) struct Workspace<'a, R> {
     /// The weights of a key each.
-    pub weights: *mut Lane<R>,
+    pub weights: &'a mut [Lane<R>],
     /// Room for the keys of a step, row by row.
-    pub keys: *mut R,
+    pub keys: &'a mut [Lane<R>],
     /// Room for its values.
-    pub values: *mut R,
+    pub values: &'a mut [Lane<R>],
+    /// Room for queries and sums of all blocks, a channel each.
+    pub blocks: &'a mut [Lane<R>],
 }
 
-impl<R> Workspace<R> {
+impl<'a, R> Workspace<'a, R> {
     /// # Panics
     /// If `memory` is not as long as [`Plan::workspace`] says.
-    pub fn new(memory: &mut [Lane<R>], sizes: &Sizes) -> Self {
-        let (queries, rest) = memory.split_at_mut(sizes.channels);
-        let (sums, rest) = rest.split_at_mut(sizes.value_channels);
-        let (weights, rest) = rest.split_at_mut(KEYS);
+    pub fn new(memory: &'a mut [Lane<R>], sizes: &Sizes) -> Self {
+        let (weights, rest) = memory.split_at_mut(KEYS);
         let (keys, rest) = rest.split_at_mut(packed(sizes.channels));
-        let (values, _) = rest.split_at_mut(packed(sizes.value_channels));
+        let (values, blocks) = rest.split_at_mut(packed(sizes.value_channels));
         Workspace {
-            queries: queries.as_mut_ptr(),
-            sums: sums.as_mut_ptr(),
-            weights: weights.as_mut_ptr(),
-            keys: keys.as_mut_ptr().cast(),
-            values: values.as_mut_ptr().cast(),
+            weights,
+            keys,
+            values,
+            blocks,
         }
     }
 }

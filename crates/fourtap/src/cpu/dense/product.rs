@@ -7,30 +7,29 @@ use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal};
 pub(super) const SCALED: bool = false;
 pub(super) const ADDED: bool = true;
 
-/// `left`, of `rows` and `steps`, times `right`, of `steps` and lanes.
-///
-/// All of it is readable, and the rows of `out` belong to whoever runs it.
-pub(super) struct Product<R, const THEN: bool> {
+/// `left`, of rows and steps, times `right`, of steps and lanes.
+pub(super) struct Product<'a, R, const THEN: bool> {
+    /// All rows and steps are readable here.
     pub left: *const R,
     /// From a row of `left` to the next.
     pub row: isize,
     /// From a step of `left` to the next.
     pub step: isize,
-    pub rows: usize,
     pub steps: usize,
     /// A step each.
-    pub right: *const Lane<R>,
+    pub right: &'a [Lane<R>],
     /// A row each.
-    pub out: *mut Lane<R>,
+    pub out: &'a mut [Lane<R>],
     /// One a lane: the product times these is stored (`SCALED`), or what was in `out` times these is added (`ADDED`).
-    pub factors: *const Lane<R>,
+    pub factors: &'a Lane<R>,
     /// How many lanes are in use.
     pub lanes: usize,
 }
 
-impl<R: VectorReal, const THEN: bool> Kernel for Product<R, THEN> {
+impl<R: VectorReal, const THEN: bool> Kernel for Product<'_, R, THEN> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(self) {
+    unsafe fn run<I: Isa>(mut self) {
+        debug_assert_eq!(self.right.len(), self.steps);
         let vectors = self.lanes.div_ceil(R::Vector::<I>::COUNT);
         let mut vector = 0;
         while vector < vectors {
@@ -50,19 +49,21 @@ impl<R: VectorReal, const THEN: bool> Kernel for Product<R, THEN> {
     }
 }
 
-impl<R: VectorReal, const THEN: bool> Product<R, THEN> {
+impl<R: VectorReal, const THEN: bool> Product<'_, R, THEN> {
     /// All rows of `VECTORS` vectors of lanes; returns `VECTORS`.
     ///
     /// # Safety
     /// The vectors lie in the lanes.
     #[inline(always)]
-    unsafe fn columns<I: Isa, const VECTORS: usize>(&self, vector: usize) -> usize {
+    unsafe fn columns<I: Isa, const VECTORS: usize>(&mut self, vector: usize) -> usize {
         let mut row = 0;
-        while row < self.rows {
-            let left = self.rows - row;
+        while row < self.out.len() {
+            let left = self.out.len() - row;
             // SAFETY: the rows lie in `left` and `out`.
             row += unsafe {
-                if left >= 6 {
+                if left >= 12 && VECTORS == 1 {
+                    self.tile::<I, VECTORS, 12>(vector, row)
+                } else if left >= 6 {
                     self.tile::<I, VECTORS, 6>(vector, row)
                 } else if left >= 2 {
                     self.tile::<I, VECTORS, 2>(vector, row)
@@ -80,7 +81,7 @@ impl<R: VectorReal, const THEN: bool> Product<R, THEN> {
     /// They lie in the product.
     #[inline(always)]
     unsafe fn tile<I: Isa, const VECTORS: usize, const ROWS: usize>(
-        &self,
+        &mut self,
         vector: usize,
         row: usize,
     ) -> usize {
@@ -90,7 +91,7 @@ impl<R: VectorReal, const THEN: bool> Product<R, THEN> {
         // SAFETY: rows, steps and lanes are those of the product.
         unsafe {
             let mut left = self.left.offset(row as isize * self.row);
-            let mut right = self.right.cast::<R>().add(first);
+            let mut right = self.right.as_ptr().cast::<R>().add(first);
             for _ in 0..self.steps {
                 let mut columns = [R::Vector::<I>::splat(R::ZERO); VECTORS];
                 for v in 0..VECTORS {
@@ -107,9 +108,14 @@ impl<R: VectorReal, const THEN: bool> Product<R, THEN> {
             }
             for v in 0..VECTORS {
                 let factor: R::Vector<I> =
-                    R::Vector::<I>::load(self.factors.cast::<R>().add(first + v * lanes));
+                    R::Vector::<I>::load(self.factors.0.as_ptr().add(first + v * lanes));
                 for r in 0..ROWS {
-                    let out = self.out.add(row + r).cast::<R>().add(first + v * lanes);
+                    let out = self
+                        .out
+                        .as_mut_ptr()
+                        .add(row + r)
+                        .cast::<R>()
+                        .add(first + v * lanes);
                     let result = match THEN {
                         SCALED => sums[r][v].mul(factor),
                         ADDED => R::Vector::<I>::load(out).mul_add(factor, sums[r][v]),

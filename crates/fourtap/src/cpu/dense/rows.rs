@@ -18,6 +18,14 @@ pub(super) struct Rows<R> {
 }
 
 impl<R: Real> Rows<R> {
+    /// Those after the first `count`.
+    pub fn after(self, count: usize) -> Self {
+        Rows {
+            first: self.first.wrapping_offset(count as isize * self.stride),
+            ..self
+        }
+    }
+
     /// Whether no number is infinite or NaN.
     ///
     /// # Safety
@@ -77,15 +85,15 @@ pub(super) struct Spread<'a, E: Element> {
     pub head: usize,
     /// They lie in the problem.
     pub rows: Range<usize>,
-    /// A channel each; room for all.
-    pub to: *mut Lane<E::Accumulator>,
+    /// A channel each.
+    pub to: &'a mut [Lane<E::Accumulator>],
 }
 
 impl<E: Vectorized> Kernel for Spread<'_, E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (plan, lanes) = (self.plan, E::Lanes::<I>::COUNT);
-        let channels = plan.sizes.channels;
+        let channels = self.to.len();
         for (lane, row) in self.rows.enumerate() {
             let [h, q] = plan.place(self.head, row);
             let from = plan.query.at([self.sequence, h, q]);
@@ -97,7 +105,7 @@ impl<E: Vectorized> Kernel for Spread<'_, E> {
                     let vector = load_some::<E, I>(from, plan.query.strides[3], first, some);
                     Access::<E::Accumulator>::store(vector, numbers.as_mut_ptr());
                     for (i, &number) in numbers.iter().enumerate().take(some) {
-                        (*self.to.add(first + i)).0[lane] = number;
+                        self.to[first + i].0[lane] = number;
                     }
                 }
             }
@@ -113,7 +121,7 @@ pub(super) struct Collect<'a, E: Element> {
     /// They lie in the problem and belong to whoever runs it.
     pub rows: Range<usize>,
     /// A channel each.
-    pub from: *const Lane<E::Accumulator>,
+    pub from: &'a [Lane<E::Accumulator>],
     /// What each row is divided by; one divided by 0 is 0.
     pub divisors: &'a Lane<E::Accumulator>,
 }
@@ -122,7 +130,7 @@ impl<E: Vectorized> Kernel for Collect<'_, E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (plan, lanes) = (self.plan, E::Lanes::<I>::COUNT);
-        let (channels, stride) = (plan.sizes.value_channels, plan.out.strides[3]);
+        let (channels, stride) = (self.from.len(), plan.out.strides[3]);
         for (lane, row) in self.rows.enumerate() {
             let [h, q] = plan.place(self.head, row);
             let to = plan.out.at([self.sequence, h, q]);
@@ -134,7 +142,7 @@ impl<E: Vectorized> Kernel for Collect<'_, E> {
                 unsafe {
                     if divisor != E::Accumulator::ZERO {
                         for (i, number) in numbers.iter_mut().enumerate().take(some) {
-                            *number = (*self.from.add(first + i)).0[lane] / divisor;
+                            *number = self.from[first + i].0[lane] / divisor;
                         }
                     }
                     let vector: E::Lanes<I> = Access::<E::Accumulator>::load(numbers.as_ptr());

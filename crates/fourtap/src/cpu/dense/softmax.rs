@@ -23,12 +23,11 @@ impl<R: VectorReal> Softmax<R> {
     }
 }
 
-/// Turns the logits of a step, which belong to whoever runs it, into weights.
+/// Turns the logits of a step into weights.
 pub(super) struct Step<'a, R> {
     pub softmax: &'a mut Softmax<R>,
     /// A key each.
-    pub logits: *mut Lane<R>,
-    pub keys: usize,
+    pub logits: &'a mut [Lane<R>],
     /// How many lanes are in use.
     pub lanes: usize,
 }
@@ -39,9 +38,9 @@ impl<R: VectorReal> Kernel for Step<'_, R> {
         let Step {
             softmax,
             logits,
-            keys,
             lanes,
         } = self;
+        let (keys, logits) = (logits.len(), logits.as_mut_ptr());
         for first in (0..lanes).step_by(R::Vector::<I>::COUNT) {
             // SAFETY: the vector lies in each `Lane`.
             unsafe {
