@@ -1,9 +1,11 @@
 //! Dense attention on every path of every backend against the f64 oracle.
 
-use fourtap::DType;
 use fourtap::cpu::Simd;
-use fourtap::dense::Sizes;
-use fourtap::verify::{DenseCase, DenseExpected, backends};
+use fourtap::dense::{Alignment, Mask, Options, Sizes};
+use fourtap::verify::{DenseCase, DenseExpected, Storage, Tensor, backends};
+use fourtap::{Backend, DType};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
 use rayon::prelude::*;
 
 /// Problems in the ordinary test run; set `FOURTAP_CASES` for more.
@@ -102,4 +104,69 @@ fn lengths_around_the_steps_agree_with_the_oracle() {
             .flat_map_iter(check)
             .collect(),
     );
+}
+
+#[test]
+fn small_faults_are_noticed() {
+    let sizes = Sizes {
+        batch: 1,
+        query_heads: 2,
+        key_heads: 1,
+        queries: 100,
+        keys: 130,
+        channels: 32,
+        value_channels: 32,
+    };
+    let right = Options {
+        scale: Some(0.2),
+        mask: Mask::window(Alignment::TopLeft, Some(90), Some(20)),
+    };
+    for (dtype, wrong_scale) in [
+        (DType::F64, 0.2 + 1e-13),
+        (DType::F32, 0.2 + 1e-5),
+        (DType::F16, 0.203),
+        (DType::BF16, 0.22),
+    ] {
+        // Logits around 1: of peaked ones, a key more or less makes no difference.
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut tensor = |shape: &[usize]| {
+            Tensor::from_fn(dtype, shape, &Storage::dense(4), || {
+                rng.random_range(-1.0..1.0)
+            })
+        };
+        let case = DenseCase {
+            seed: 1,
+            query: tensor(&sizes.query()),
+            key: tensor(&sizes.key()),
+            value: tensor(&sizes.value()),
+            options: right,
+            outputs: [4, 3].map(Storage::dense),
+        };
+        let expected = DenseExpected::new(&case).unwrap();
+        let check = |options: Options| {
+            let case = DenseCase {
+                options,
+                ..case.clone()
+            };
+            expected.check(&case, &Backend::default(), true)
+        };
+        assert!(check(right).is_ok());
+        let faults = [
+            Options {
+                scale: Some(wrong_scale),
+                ..right
+            },
+            Options {
+                mask: Mask::window(Alignment::TopLeft, Some(89), Some(20)),
+                ..right
+            },
+            Options {
+                mask: Mask::window(Alignment::TopLeft, Some(90), Some(21)),
+                ..right
+            },
+        ];
+        for fault in faults {
+            assert!(check(fault).is_err(), "{dtype}: {fault:?} was not noticed");
+        }
+    }
 }

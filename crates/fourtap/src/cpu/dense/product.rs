@@ -15,7 +15,6 @@ pub(super) struct Product<'a, R, const THEN: bool> {
     pub row: isize,
     /// From a step of `left` to the next.
     pub step: isize,
-    pub steps: usize,
     /// A step each.
     pub right: &'a [Lane<R>],
     /// A row each.
@@ -29,7 +28,6 @@ pub(super) struct Product<'a, R, const THEN: bool> {
 impl<R: VectorReal, const THEN: bool> Kernel for Product<'_, R, THEN> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
-        debug_assert_eq!(self.right.len(), self.steps);
         let vectors = self.lanes.div_ceil(R::Vector::<I>::COUNT);
         let mut vector = 0;
         while vector < vectors {
@@ -59,6 +57,7 @@ impl<R: VectorReal, const THEN: bool> Product<'_, R, THEN> {
         let mut row = 0;
         while row < self.out.len() {
             let left = self.out.len() - row;
+            // Of a single vector six sums would wait for each other.
             // SAFETY: the rows lie in `left` and `out`.
             row += unsafe {
                 if left >= 12 && VECTORS == 1 {
@@ -92,7 +91,7 @@ impl<R: VectorReal, const THEN: bool> Product<'_, R, THEN> {
         unsafe {
             let mut left = self.left.offset(row as isize * self.row);
             let mut right = self.right.as_ptr().cast::<R>().add(first);
-            for _ in 0..self.steps {
+            for _ in 0..self.right.len() {
                 let mut columns = [R::Vector::<I>::splat(R::ZERO); VECTORS];
                 for v in 0..VECTORS {
                     columns[v] = R::Vector::<I>::load(right.add(v * lanes));
