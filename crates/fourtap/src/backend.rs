@@ -4,8 +4,8 @@ use crate::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda::Cuda;
 use crate::error::{Error, Result};
-use crate::msda::{Backward, Forward};
 use crate::tensor::Place;
+use crate::{dense, msda};
 
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ impl Backend {
         Ok(chosen)
     }
 
-    pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
+    pub(crate) fn msda_forward(&self, call: &msda::Forward<'_>) -> Result<()> {
         match self.for_tensors_in(call.problem.place())? {
             #[cfg(feature = "cuda")]
             Backend::Cuda(cuda) => cuda.msda_forward(call),
@@ -56,12 +56,29 @@ impl Backend {
         }
     }
 
-    pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
+    pub(crate) fn msda_backward(&self, call: &msda::Backward<'_>) -> Result<()> {
         match self.for_tensors_in(call.problem.place())? {
             #[cfg(feature = "cuda")]
             Backend::Cuda(cuda) => cuda.msda_backward(call),
             Backend::Cpu(cpu) => cpu.msda_backward(call),
             Backend::Auto => unreachable!("Auto stands for another backend"),
+        }
+    }
+
+    pub(crate) fn dense_forward(&self, call: &dense::Forward<'_>) -> Result<()> {
+        match (self, call.problem.place()) {
+            (Backend::Auto, Place::Host) => Cpu::new().dense_forward(call),
+            (Backend::Cpu(cpu), Place::Host) => cpu.dense_forward(call),
+            (Backend::Cpu(_), found) => Err(Error::Place {
+                tensor: "query",
+                expected: Place::Host.to_string(),
+                found,
+            }),
+            _ => Err(Error::Unsupported {
+                backend: "cuda",
+                expected: "deformable attention".to_string(),
+                found: "dense attention, which is not available there yet".to_string(),
+            }),
         }
     }
 }

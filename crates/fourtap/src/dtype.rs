@@ -91,6 +91,7 @@ pub trait Real:
     + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>
     + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
     + std::ops::AddAssign
 {
     /// 0.
@@ -101,8 +102,18 @@ pub trait Real:
     const HALF: Self;
     /// Not a number.
     const NAN: Self;
+    /// Less than every other number.
+    const NEG_INFINITY: Self;
     /// `self * factor + addend`, rounded once.
     fn fused(self, factor: Self, addend: Self) -> Self;
+    /// The least finite number.
+    const LOWEST: Self;
+    /// The number without its sign.
+    fn magnitude(self) -> Self;
+    /// e to this power.
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn ln(self) -> Self;
     /// The nearest real to an integer.
     fn from_i32(integer: i32) -> Self;
     /// The integer part.
@@ -165,9 +176,23 @@ macro_rules! real {
             const ONE: Self = 1.0;
             const HALF: Self = 0.5;
             const NAN: Self = <$type>::NAN;
+            const NEG_INFINITY: Self = <$type>::NEG_INFINITY;
+            const LOWEST: Self = <$type>::MIN;
             #[inline(always)]
             fn fused(self, factor: Self, addend: Self) -> Self {
                 self.mul_add(factor, addend)
+            }
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                self.exp()
+            }
+            #[inline(always)]
+            fn ln(self) -> Self {
+                self.ln()
             }
             #[inline(always)]
             fn from_i32(integer: i32) -> Self {

@@ -40,6 +40,26 @@ pub enum Error {
         /// The shape it has.
         found: Shape,
     },
+    /// Heads of keys and values cannot be shared out evenly to the heads of queries.
+    #[error(
+        "{tensor}: expected a number of heads (axis Hk) that divides the {query_heads} of query, found {found}"
+    )]
+    Heads {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Heads `query` has.
+        query_heads: usize,
+        /// Heads it has.
+        found: usize,
+    },
+    /// The factor of the logits is no number.
+    #[error("scale: expected a finite number of {expected}, found {found}")]
+    Scale {
+        /// The type logits are computed in.
+        expected: DType,
+        /// The factor.
+        found: String,
+    },
     /// A tensor's element type does not fit the others'.
     #[error("{tensor}: expected element type {expected}, found {found}")]
     DType {

@@ -109,6 +109,15 @@ impl Layout {
         }
     }
 
+    /// The same elements with two axes exchanged; unchanged where there are no such axes.
+    pub fn transposed(mut self, first: usize, second: usize) -> Self {
+        if first.max(second) < self.shape.sizes().len().min(self.strides().len()) {
+            self.shape.sizes.swap(first, second);
+            self.strides.swap(first, second);
+        }
+        self
+    }
+
     /// Whether the elements lie one after another in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1isize;

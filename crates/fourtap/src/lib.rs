@@ -1,16 +1,19 @@
-//! Multi-scale deformable attention: right in every precision, fast, and the same answer every run.
+//! Multi-scale deformable attention, and dense attention: right in every precision, fast, and the same answer every run.
 //!
-//! Start at [`msda::forward`] and [`msda::backward`]. Tensors are [`View`]s over memory the caller owns; a call is
+//! Start at [`msda::forward`] and [`msda::backward`], or at [`dense::forward`]. Tensors are [`View`]s over memory the caller owns; a call is
 //! checked once, and refused with an [`Error`] that names the tensor, before anything is written.
 
 mod backend;
+mod checks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod dense;
 mod dtype;
 mod error;
 mod layout;
 pub mod msda;
+mod oracle;
 mod tensor;
 #[cfg(feature = "verify")]
 pub mod verify;

@@ -129,6 +129,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The same elements with two axes exchanged, so that a tensor which lies as `[B, S, H, D]` becomes `[B, H, S, D]`
+    /// by `transposed(1, 2)`; unchanged where there are no such axes.
+    ///
+    /// ```
+    /// use fourtap::View;
+    /// let data = [0f32; 24];
+    /// let view = View::new(&data, &[1, 4, 2, 3]).transposed(1, 2);
+    /// assert_eq!(view.shape().to_string(), "[1, 2, 4, 3]");
+    /// assert_eq!(view.layout().strides(), [24, 3, 6, 1]);
+    /// ```
+    pub fn transposed(self, first: usize, second: usize) -> Self {
+        View {
+            layout: self.layout.transposed(first, second),
+            ..self
+        }
+    }
+
     /// Whose memory it is.
     pub fn place(&self) -> Place {
         self.place
@@ -272,6 +289,14 @@ impl<'a> ViewMut<'a> {
         ViewMut {
             view,
             memory: PhantomData,
+        }
+    }
+
+    /// The same elements with two axes exchanged, as [`View::transposed`].
+    pub fn transposed(self, first: usize, second: usize) -> Self {
+        ViewMut {
+            view: self.view.transposed(first, second),
+            ..self
         }
     }
 

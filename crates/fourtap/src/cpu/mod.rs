@@ -1,8 +1,11 @@
 //! The CPU backend: one kernel source an operation, compiled for each instruction set, on all threads of the
 //! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
 
+mod dense;
 mod msda;
+mod raw;
 mod simd;
+mod workspace;
 
 pub use simd::Simd;
 
@@ -12,7 +15,8 @@ use crate::error::Result;
 /// added first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Below this many samples times channels a call stays on its thread: waking others costs more than they save.
+    /// Below this many samples times channels, or 8 times as many products of dense attention, a call stays on its
+    /// thread: waking others costs more than they save.
     pub serial_work: usize,
     /// Bytes a level of one image may have and still count on staying in the near cache. A larger one is read in a
     /// pass of its own, so that it does not push the others out.

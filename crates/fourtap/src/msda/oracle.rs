@@ -4,26 +4,12 @@
 //! sets the scale for everybody else's. Which cell a point falls in, and whether it takes part, is decided by
 //! coordinates rounded as [the operator](crate::msda) says, for both; everything continuous is computed in `R`.
 
-use crate::dtype::{DType, Real, bf16, f16};
+use crate::dtype::{DType, Real};
 use crate::error::Result;
 use crate::msda::{Backward, Inputs, Problem};
+pub use crate::oracle::Sum;
+use crate::oracle::read;
 use crate::tensor::View;
-
-/// A sum and the sum of its terms' magnitudes, which says how much rounding it may have suffered.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sum<R> {
-    /// The sum.
-    pub total: R,
-    /// The sum of magnitudes.
-    pub mass: R,
-}
-
-impl<R: Real> Sum<R> {
-    fn add(&mut self, term: R) {
-        self.total += term;
-        self.mass += if term < R::ZERO { R::ZERO - term } else { term };
-    }
-}
 
 /// One neighbour of a sample that lies inside the level.
 #[derive(Clone, Copy, Debug)]
@@ -266,29 +252,5 @@ impl<'a> GradientReader<'a> {
         (0..channels)
             .map(|d| R::from_f64(read(&self.grad_out, [n, q, m * channels + d])))
             .collect()
-    }
-}
-
-/// One element, exactly.
-pub(crate) fn read<const RANK: usize>(view: &View<'_>, index: [usize; RANK]) -> f64 {
-    let (shape, strides) = (view.shape(), view.layout().strides());
-    assert!(
-        index.iter().zip(shape.sizes()).all(|(i, size)| i < size),
-        "index {index:?} outside {shape}"
-    );
-    let offset: isize = index
-        .iter()
-        .zip(strides)
-        .map(|(&i, &stride)| i as isize * stride)
-        .sum();
-    let first = view.as_ptr();
-    // SAFETY: the view was checked when the problem was, and the index is inside its shape.
-    unsafe {
-        match view.dtype() {
-            DType::F16 => first.cast::<f16>().offset(offset).read().to_f64(),
-            DType::BF16 => first.cast::<bf16>().offset(offset).read().to_f64(),
-            DType::F32 => first.cast::<f32>().offset(offset).read() as f64,
-            DType::F64 => first.cast::<f64>().offset(offset).read(),
-        }
     }
 }

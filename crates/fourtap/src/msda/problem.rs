@@ -1,7 +1,8 @@
 //! A call that has been proven consistent, so that a backend need not look again.
 
-use std::ops::Range;
-
+use crate::checks::{
+    Occupied, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, Shape};
@@ -188,10 +189,20 @@ impl Problem {
             ),
         ];
         let place = value.place();
-        expect_place("sampling_locations", sampling_locations.place(), place)?;
-        expect_place("attention_weights", attention_weights.place(), place)?;
+        expect_place(
+            "sampling_locations",
+            sampling_locations.place(),
+            "value",
+            place,
+        )?;
+        expect_place(
+            "attention_weights",
+            attention_weights.place(),
+            "value",
+            place,
+        )?;
         if let Some(CudaLevels { ordinal, .. }) = cuda_levels {
-            expect_place("spatial_shapes", Place::Cuda { ordinal }, place)?;
+            expect_place("spatial_shapes", Place::Cuda { ordinal }, "value", place)?;
         }
         let problem = Problem {
             sizes,
@@ -268,7 +279,7 @@ impl<'a> Forward<'a> {
         expect_rank("out", out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("out", out.shape(), &problem.sizes.out())?;
         expect_dtype("out", out.dtype(), "value", problem.value.dtype())?;
-        expect_place("out", out.place(), problem.place)?;
+        expect_place("out", out.place(), "value", problem.place)?;
         claim("out", &out, &occupied)?;
         Ok(Forward {
             problem,
@@ -294,7 +305,7 @@ impl<'a> Backward<'a> {
         expect_rank("grad_out", grad_out.shape(), 3, "[N, Q, M*D]")?;
         expect_shape("grad_out", grad_out.shape(), &problem.sizes.out())?;
         expect_dtype("grad_out", grad_out.dtype(), "value", problem.value.dtype())?;
-        expect_place("grad_out", grad_out.place(), problem.place)?;
+        expect_place("grad_out", grad_out.place(), "value", problem.place)?;
         let mut occupied = occupied.to_vec();
         occupied.push(("grad_out", grad_out.check("grad_out")?));
         let wanted = [
@@ -317,7 +328,7 @@ impl<'a> Backward<'a> {
             let shape = layout.shape();
             expect_shape(tensor, gradient.shape(), shape.sizes())?;
             expect_dtype(tensor, gradient.dtype(), source, layout.dtype())?;
-            expect_place(tensor, gradient.place(), problem.place)?;
+            expect_place(tensor, gradient.place(), "value", problem.place)?;
             let range = claim(tensor, gradient, &occupied)?;
             occupied.push((tensor, range));
         }
@@ -328,86 +339,4 @@ impl<'a> Backward<'a> {
             gradients,
         })
     }
-}
-
-/// The addresses tensors occupy, by name.
-type Occupied<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];
-
-/// The addresses of a tensor to be written, unless they meet another's. Interleaved tensors that share a range but no
-/// byte are refused too: proving them apart is not worth a number-theoretic search.
-fn claim(
-    output: &'static str,
-    view: &ViewMut<'_>,
-    occupied: &[(&'static str, Range<usize>)],
-) -> Result<Range<usize>> {
-    let range = view.check(output)?;
-    let meets = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-    if let Some((other, _)) = occupied.iter().find(|(_, other)| meets(other)) {
-        return Err(Error::Overlap { output, other });
-    }
-    Ok(range)
-}
-
-fn expect_rank(
-    tensor: &'static str,
-    found: Shape,
-    expected: usize,
-    axes: &'static str,
-) -> Result<()> {
-    match found.rank() {
-        rank if rank == expected => Ok(()),
-        found => Err(Error::Rank {
-            tensor,
-            expected,
-            axes,
-            found,
-        }),
-    }
-}
-
-fn expect_shape(tensor: &'static str, found: Shape, expected: &[usize]) -> Result<()> {
-    if found == Shape::new(expected) {
-        return Ok(());
-    }
-    Err(Error::Shape {
-        tensor,
-        expected: Shape::new(expected).to_string(),
-        found,
-    })
-}
-
-/// Even where another size is 0, so that no backend meets an overflow in a product of some of them.
-fn expect_countable(tensor: &'static str, sizes: &[usize]) -> Result<()> {
-    let counted = sizes.iter().try_fold(size_of::<f64>(), |product, &size| {
-        product.checked_mul(size.max(1))
-    });
-    match counted.and_then(|bytes| isize::try_from(bytes).ok()) {
-        Some(_) => Ok(()),
-        None => Err(Error::Overflow {
-            tensor,
-            what: format!("a product of {sizes:?}"),
-        }),
-    }
-}
-
-fn expect_dtype(tensor: &'static str, found: DType, source: &str, expected: DType) -> Result<()> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(Error::DType {
-        tensor,
-        expected: format!("{expected} (that of {source})"),
-        found,
-    })
-}
-
-fn expect_place(tensor: &'static str, found: Place, value: Place) -> Result<()> {
-    if found == value {
-        return Ok(());
-    }
-    Err(Error::Place {
-        tensor,
-        expected: format!("{value} (where value is)"),
-        found,
-    })
 }

@@ -47,7 +47,7 @@ pub const HOSTILE: [f64; 9] = [
 
 /// Which problems a seed may stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taste {
+pub(super) enum Taste {
     /// Any.
     Any,
     /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
@@ -151,7 +151,7 @@ impl Case {
     }
 }
 
-fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
+pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
@@ -232,7 +232,12 @@ fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> 
     }
 }
 
-fn random_storage(rng: &mut Xoshiro256PlusPlus, rank: usize, input: bool, taste: Taste) -> Storage {
+pub(super) fn random_storage(
+    rng: &mut Xoshiro256PlusPlus,
+    rank: usize,
+    input: bool,
+    taste: Taste,
+) -> Storage {
     let mut storage = Storage::dense(rank);
     if rng.random_bool(0.6) {
         return storage;

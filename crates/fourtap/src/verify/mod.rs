@@ -5,6 +5,7 @@ mod case;
 mod check;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod dense;
 mod gradients;
 mod rule;
 mod tensor;
@@ -13,6 +14,7 @@ pub use case::{Case, HOSTILE};
 pub use check::{Failure, backends, check};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
+pub use dense::{DenseCase, DenseExpected};
 pub use gradients::{Asked, ExpectedGradients, GradientTensors};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

@@ -6,7 +6,7 @@
 //! magnitudes is allowed on top.
 
 use crate::dtype::{DType, bf16, f16};
-use crate::msda::oracle::Sum;
+use crate::oracle::Sum;
 
 /// Which pass a result comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::geometry::{BLOCK, Block, locate};
 use super::plan::{Pass, Plan};
-use super::raw::Raw;
+use crate::cpu::raw::Raw;
 use crate::cpu::simd::{
     Access, Isa, Kernel, Lanes, MAX_LANES, Vectorized, load_dealt, load_some, store_strided,
 };

@@ -1,25 +1,26 @@
 //! Deformable attention on the CPU: how the work is split over threads.
 
+mod coordinates;
 mod forward;
 mod geometry;
 mod plan;
-mod raw;
 mod samples;
 mod scatter;
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rayon::prelude::*;
 
 use self::plan::Plan;
-use self::raw::Raw;
 use self::samples::{Destination, SampleGradients};
 use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
+use super::raw::Raw;
 use super::simd::Vectorized;
+use super::workspace::{lock, workspaces};
 use crate::dtype::{DType, Real, bf16, f16};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::msda::{Backward, Forward, Sizes};
 use crate::tensor::ViewMut;
 
@@ -199,25 +200,4 @@ impl Cpu {
             .into_par_iter()
             .for_each(|task| work(task * length..((task + 1) * length).min(rows)));
     }
-}
-
-/// One buffer a worker, allocated before anything is written, so that running out of memory loses nothing.
-fn workspaces<R>(workers: usize, length: usize) -> Result<Vec<Vec<R>>> {
-    let allocate = |_| {
-        let mut buffer = Vec::new();
-        let failed = |_| Error::OutOfMemory {
-            bytes: workers
-                .saturating_mul(length)
-                .saturating_mul(size_of::<R>()),
-        };
-        buffer
-            .try_reserve_exact(length)
-            .map_err(failed)
-            .map(|()| buffer)
-    };
-    (0..workers).map(allocate).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

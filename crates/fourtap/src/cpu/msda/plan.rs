@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use super::coordinates::Coordinates;
 use super::geometry::{BLOCK, Block, Cells, Grid};
-use super::raw::{Coordinates, Raw};
+use crate::cpu::raw::Raw;
 use crate::dtype::{Element, Real};
 use crate::msda::{Inputs, Problem, Sizes};
 use crate::tensor::View;

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use super::coordinates::Coordinates;
 use super::geometry::{BLOCK, Block, Cells, locate};
 use super::plan::{Pass, Plan};
-use super::raw::{Coordinates, Raw};
+use crate::cpu::raw::Raw;
 use crate::cpu::simd::{Isa, Kernel, Lanes, Vectorized, load_dealt, load_some};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;

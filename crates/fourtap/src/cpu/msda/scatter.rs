@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::geometry::locate;
 use super::plan::{Plan, Slots};
-use super::raw::Raw;
+use crate::cpu::raw::Raw;
 use crate::cpu::simd::{
     Access, Isa, Kernel, Lanes, Vectorized, load_some, prefetch, store_strided,
 };

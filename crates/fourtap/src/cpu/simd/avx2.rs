@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::exp2::{F32_COEFFICIENTS, F32_LEAST};
 use super::portable::Array;
 use super::{Access, Isa, Kernel, Lanes};
 use crate::dtype::{Element, bf16, f16};
@@ -21,6 +22,7 @@ pub(super) struct Avx2;
 impl Isa for Avx2 {
     type F32 = F32x8;
     type F64 = Array<f64, 8, true>;
+    const REGISTERS: usize = 16;
 }
 
 #[derive(Clone, Copy)]
@@ -40,6 +42,41 @@ impl Lanes<f32> for F32x8 {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
         F32x8(unsafe { _mm256_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        F32x8(unsafe { _mm256_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        F32x8(unsafe { _mm256_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        F32x8(unsafe { _mm256_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        unsafe {
+            let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(self.0, _mm256_set1_ps(F32_LEAST));
+            let whole =
+                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
+            let rest = _mm256_sub_ps(self.0, whole);
+            let mut polynomial = _mm256_set1_ps(F32_COEFFICIENTS[5]);
+            for coefficient in [4, 3, 2, 1, 0] {
+                let coefficient = _mm256_set1_ps(F32_COEFFICIENTS[coefficient]);
+                polynomial = _mm256_fmadd_ps(polynomial, rest, coefficient);
+            }
+            polynomial = _mm256_fmadd_ps(polynomial, rest, _mm256_set1_ps(1.0));
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+            let power = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased));
+            // Where the power is no normal number the product is rubbish, and dropped.
+            F32x8(_mm256_and_ps(_mm256_mul_ps(polynomial, power), normal))
+        }
     }
 
     #[inline(always)]

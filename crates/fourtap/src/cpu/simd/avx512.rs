@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::exp2::{F32_COEFFICIENTS, F32_LEAST};
 use super::portable::Array;
 use super::{Access, Isa, Kernel, Lanes};
 use crate::dtype::{bf16, f16};
@@ -21,6 +22,7 @@ pub(super) struct Avx512;
 impl Isa for Avx512 {
     type F32 = F32x16;
     type F64 = Array<f64, 8, true>;
+    const REGISTERS: usize = 32;
 }
 
 #[derive(Clone, Copy)]
@@ -56,6 +58,38 @@ impl Lanes<f32> for F32x16 {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
         F32x16(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        F32x16(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        F32x16(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        F32x16(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        unsafe {
+            let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(F32_LEAST));
+            let whole =
+                _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
+            let rest = _mm512_sub_ps(self.0, whole);
+            let mut polynomial = _mm512_set1_ps(F32_COEFFICIENTS[5]);
+            for coefficient in [4, 3, 2, 1, 0] {
+                let coefficient = _mm512_set1_ps(F32_COEFFICIENTS[coefficient]);
+                polynomial = _mm512_fmadd_ps(polynomial, rest, coefficient);
+            }
+            polynomial = _mm512_fmadd_ps(polynomial, rest, _mm512_set1_ps(1.0));
+            F32x16(_mm512_maskz_scalef_ps(normal, polynomial, whole))
+        }
     }
 
     #[inline(always)]

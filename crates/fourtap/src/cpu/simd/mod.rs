@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod exp2;
 mod portable;
 
 use std::fmt;
@@ -124,10 +125,24 @@ pub(crate) trait Kernel {
 pub(crate) trait Isa {
     type F32: Lanes<f32> + Access<f32> + Access<f16> + Access<bf16>;
     type F64: Lanes<f64> + Access<f64>;
+    /// Vectors of f32 that its registers hold.
+    const REGISTERS: usize;
+}
+
+/// A real with its vectors.
+pub(crate) trait VectorReal: Real {
+    type Vector<I: Isa>: Lanes<Self> + Access<Self>;
+}
+
+impl VectorReal for f32 {
+    type Vector<I: Isa> = I::F32;
+}
+impl VectorReal for f64 {
+    type Vector<I: Isa> = I::F64;
 }
 
 /// An element type with the vectors its sums are kept in.
-pub(crate) trait Vectorized: Element {
+pub(crate) trait Vectorized: Element<Accumulator: VectorReal> {
     type Lanes<I: Isa>: Lanes<Self::Accumulator> + Access<Self> + Access<Self::Accumulator>;
 }
 
@@ -151,6 +166,13 @@ pub(crate) trait Lanes<R: Real>: Copy {
     const COUNT: usize;
     fn splat(number: R) -> Self;
     fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// The greater; `other` where they do not compare.
+    fn max(self, other: Self) -> Self;
+    /// 2 to these powers, which are 0 or less, within two units in the last place; 0 where that would not be a normal
+    /// number. NaN stays NaN.
+    fn exp2(self) -> Self;
     /// `self * factor + addend`.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
     /// The sum over the lanes of each of four vectors.
@@ -321,6 +343,67 @@ pub(crate) fn widen_f16(half: f16) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 2 to each of `powers`.
+    struct Powers<'a, R> {
+        powers: &'a [R],
+        results: &'a mut [R],
+    }
+
+    impl<R: VectorReal> Kernel for Powers<'_, R> {
+        #[inline(always)]
+        unsafe fn run<I: Isa>(self) {
+            let lanes = R::Vector::<I>::COUNT;
+            for first in (0..self.powers.len()).step_by(lanes) {
+                let count = lanes.min(self.powers.len() - first);
+                // SAFETY: `count` numbers from `first` on lie in both.
+                unsafe {
+                    let powers: R::Vector<I> =
+                        Access::<R>::load_first(self.powers[first..].as_ptr(), count);
+                    Access::<R>::store_first(
+                        powers.exp2(),
+                        self.results[first..].as_mut_ptr(),
+                        count,
+                    );
+                }
+            }
+        }
+    }
+
+    fn holds_two_to_a_power<R: VectorReal>(least: f64, epsilon: f64) {
+        let mut powers: Vec<R> = (0..100_000)
+            .map(|i| R::from_f64(least * (i as f64 / 99_999.0).powi(3)))
+            .collect();
+        powers.extend([R::NAN, R::NEG_INFINITY, R::from_f64(1.01 * least)]);
+        for simd in Simd::available() {
+            let mut results = vec![R::NAN; powers.len()];
+            let kernel = Powers {
+                powers: &powers,
+                results: &mut results,
+            };
+            // SAFETY: the path is available.
+            unsafe { simd.run(kernel) };
+            assert_eq!(results[0].to_f64(), 1.0, "{simd}: 2 to the 0");
+            let [.., nan, infinite, below] = results[..] else {
+                unreachable!("three were added")
+            };
+            assert!(nan.to_f64().is_nan(), "{simd}: NaN became {nan:?}");
+            assert_eq!([infinite.to_f64(), below.to_f64()], [0.0; 2], "{simd}");
+            for (power, result) in powers[..100_000].iter().zip(results) {
+                let (exact, result) = (power.to_f64().exp2(), result.to_f64());
+                assert!(
+                    (result - exact).abs() <= 2.0 * epsilon * exact,
+                    "{simd}: 2 to the {power:?} is {exact:e}, not {result:e}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_within_two_units_in_the_last_place() {
+        holds_two_to_a_power::<f32>(-126.0, f32::EPSILON as f64);
+        holds_two_to_a_power::<f64>(-1022.0, f64::EPSILON);
+    }
 
     #[test]
     fn widens_every_f16_exactly() {

@@ -1,5 +1,6 @@
 //! Vectors as arrays: what a compiler turns into whatever instructions it may use.
 
+use super::exp2::Exp2;
 use super::{Access, Isa, Lanes, widen_f16};
 use crate::dtype::{Element, Real, bf16, f16};
 
@@ -12,6 +13,7 @@ const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 impl Isa for Portable {
     type F32 = Array<f32, 8, FUSED>;
     type F64 = Array<f64, 8, FUSED>;
+    const REGISTERS: usize = 16;
 }
 
 /// `N` sums.
@@ -19,7 +21,7 @@ impl Isa for Portable {
 #[repr(align(32))]
 pub(super) struct Array<R, const N: usize, const FUSED: bool>([R; N]);
 
-impl<R: Real, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED> {
+impl<R: Exp2, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED> {
     const COUNT: usize = N;
 
     #[inline(always)]
@@ -31,6 +33,40 @@ impl<R: Real, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED>
     fn add(mut self, other: Self) -> Self {
         for lane in 0..N {
             self.0[lane] += other.0[lane];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn sub(mut self, other: Self) -> Self {
+        for lane in 0..N {
+            self.0[lane] = self.0[lane] - other.0[lane];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn mul(mut self, other: Self) -> Self {
+        for lane in 0..N {
+            self.0[lane] = self.0[lane] * other.0[lane];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn max(self, mut other: Self) -> Self {
+        for lane in 0..N {
+            if self.0[lane] > other.0[lane] {
+                other.0[lane] = self.0[lane];
+            }
+        }
+        other
+    }
+
+    #[inline(always)]
+    fn exp2(mut self) -> Self {
+        for lane in 0..N {
+            self.0[lane] = self.0[lane].exp2::<FUSED>();
         }
         self
     }
@@ -93,6 +129,7 @@ convert!(f64, f64, |number| number, |number| number);
 impl<E, const N: usize, const FUSED: bool> Access<E> for Array<E::Accumulator, N, FUSED>
 where
     E: Convert<<E as Element>::Accumulator>,
+    E::Accumulator: Exp2,
 {
     #[inline(always)]
     unsafe fn load(from: *const E) -> Self {

@@ -1,0 +1,186 @@
+//! A block of rows, one a lane, through all steps.
+
+use std::f64::consts::LN_2;
+use std::ops::Range;
+
+use super::plan::Plan;
+use super::product::{ADDED, Product, SCALED};
+use super::rows::{Collect, Rows, Spread};
+use super::softmax::{Softmax, Step};
+use super::task::Task;
+use super::{Lane, QUERIES};
+use crate::cpu::simd::{VectorReal, Vectorized};
+use crate::dtype::Element;
+
+/// A block of rows, and what is known of them so far.
+pub(super) struct Block<'a, R> {
+    rows: Range<usize>,
+    /// The keys that some row sees.
+    pub seen: Range<usize>,
+    /// The keys that every row sees.
+    seen_by_all: Range<usize>,
+    /// A channel each.
+    queries: &'a mut [Lane<R>],
+    /// A channel each.
+    sums: &'a mut [Lane<R>],
+    softmax: Softmax<R>,
+}
+
+impl<'a, R: VectorReal> Block<'a, R> {
+    /// `rows`, at least one and at most [`QUERIES`], before the first step. `memory` has room for queries and sums.
+    pub fn new<E: Vectorized<Accumulator = R>>(
+        task: &Task<'_, E>,
+        rows: Range<usize>,
+        memory: &'a mut [Lane<R>],
+    ) -> Self {
+        let (queries, sums) = memory.split_at_mut(task.plan.sizes.channels);
+        task.cpu.run(Spread {
+            plan: task.plan,
+            sequence: task.sequence,
+            head: task.head,
+            rows: rows.clone(),
+            to: queries,
+        });
+        sums.fill(Lane([R::ZERO; QUERIES]));
+        let first = task.plan.visible(rows.start);
+        let last = task.plan.visible(rows.end - 1);
+        Block {
+            rows,
+            seen: first.start..last.end,
+            seen_by_all: last.start..first.end,
+            queries,
+            sums,
+            softmax: Softmax::new(),
+        }
+    }
+
+    /// Takes those of the step's keys into account that it sees.
+    ///
+    /// # Safety
+    /// The keys' rows and their values' are readable.
+    pub unsafe fn step<E: Vectorized<Accumulator = R>>(
+        &mut self,
+        task: &Task<'_, E>,
+        step: &Range<usize>,
+        keys: Rows<R>,
+        values: Rows<R>,
+        weights: &mut [Lane<R>],
+    ) {
+        let seen = self.seen.start.max(step.start)..self.seen.end.min(step.end);
+        if seen.is_empty() {
+            return;
+        }
+        let (sizes, lanes) = (task.plan.sizes, self.rows.len());
+        let keys = keys.after(seen.start - step.start);
+        let values = values.after(seen.start - step.start);
+        let weights = &mut weights[..seen.len()];
+        task.cpu.run(Product::<_, SCALED> {
+            left: keys.first,
+            row: keys.stride,
+            step: 1,
+            right: self.queries,
+            out: weights,
+            factors: &Lane([task.plan.factor; QUERIES]),
+            lanes,
+        });
+        let all = &self.seen_by_all;
+        let seen_by_all = all.start <= seen.start && seen.end <= all.end;
+        if !seen_by_all {
+            self.hide(task.plan, &seen, weights);
+        }
+        task.cpu.run(Step {
+            softmax: &mut self.softmax,
+            logits: weights,
+            lanes,
+        });
+        // SAFETY: as the caller promises.
+        unsafe {
+            if !seen_by_all && !values.are_finite(seen.len(), sizes.value_channels) {
+                return self.add_seen(task.plan, &seen, values, weights);
+            }
+        }
+        task.cpu.run(Product::<_, ADDED> {
+            left: values.first,
+            row: 1,
+            step: values.stride,
+            right: weights,
+            out: self.sums,
+            factors: &self.softmax.decay,
+            lanes,
+        });
+    }
+
+    /// Makes the logits of keys that a row does not see minus infinity. Ranges of keys move one way from row to row, so a
+    /// key is hidden from the first rows, past whose range it lies, and from the last.
+    fn hide<E: Element>(&self, plan: &Plan<'_, E>, keys: &Range<usize>, logits: &mut [Lane<R>]) {
+        let row = |lane: usize| plan.visible(self.rows.start + lane);
+        let count = self.rows.len();
+        let (mut past, mut reached) = (0, 0);
+        for (key, Lane(logits)) in keys.clone().zip(logits) {
+            while past < count && row(past).end <= key {
+                past += 1;
+            }
+            while reached < count && row(reached).start <= key {
+                reached += 1;
+            }
+            logits[..past].fill(R::NEG_INFINITY);
+            logits[reached..count].fill(R::NEG_INFINITY);
+        }
+    }
+
+    /// Adds values row by row, only those the row sees: a weight of 0 does not hide an infinite value or NaN.
+    ///
+    /// # Safety
+    /// The values of these keys are readable.
+    unsafe fn add_seen<E: Element>(
+        &mut self,
+        plan: &Plan<'_, E>,
+        keys: &Range<usize>,
+        values: Rows<R>,
+        weights: &[Lane<R>],
+    ) {
+        for (lane, row) in self.rows.clone().enumerate() {
+            let visible = plan.visible(row);
+            for (channel, Lane(sums)) in self.sums.iter_mut().enumerate() {
+                let mut sum = R::ZERO;
+                for (index, _) in keys
+                    .clone()
+                    .enumerate()
+                    .filter(|(_, key)| visible.contains(key))
+                {
+                    // SAFETY: the key is one of these, the channel one of its value's.
+                    let value = unsafe { *values.after(index).first.add(channel) };
+                    sum += weights[index].0[lane] * value;
+                }
+                sums[lane] = sums[lane].fused(self.softmax.decay.0[lane], sum);
+            }
+        }
+    }
+
+    /// Writes the outputs.
+    ///
+    /// # Safety
+    /// The rows lie in the problem, and nobody else writes them.
+    pub unsafe fn store<E: Vectorized<Accumulator = R>>(self, task: &Task<'_, E>) {
+        let plan = task.plan;
+        task.cpu.run(Collect {
+            plan,
+            sequence: task.sequence,
+            head: task.head,
+            rows: self.rows.clone(),
+            from: self.sums,
+            divisors: &self.softmax.total,
+        });
+        let Some(lse) = plan.lse else { return };
+        for (lane, row) in self.rows.enumerate() {
+            let [h, q] = plan.place(task.head, row);
+            let (highest, total) = (self.softmax.highest.0[lane], self.softmax.total.0[lane]);
+            let logarithm = match total == R::ZERO {
+                true => f64::NEG_INFINITY,
+                false => highest.to_f64() * LN_2 + total.to_f64().ln(),
+            };
+            // SAFETY: as the caller promises.
+            unsafe { *lse.at([task.sequence, h, q]) = R::from_f64(logarithm) };
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Dense attention on the CPU: how the work is split over threads.
+//!
+//! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors,
+//! so keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
+//! across lanes. Keys come in steps of [`KEYS`] between multiples of that number; a query's result depends on the
+//! keys it sees alone, never on its neighbours in the block or the number of threads.
+
+mod block;
+mod plan;
+mod product;
+mod rows;
+mod softmax;
+mod task;
+
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+
+use self::plan::Plan;
+use self::task::Task;
+use super::Cpu;
+use super::simd::Vectorized;
+use super::workspace::{lock, workspaces};
+use crate::dense::{Forward, Sizes};
+use crate::dtype::{DType, bf16, f16};
+use crate::error::Result;
+
+/// Rows of a block.
+const QUERIES: usize = 64;
+
+/// Blocks of a task, at most: each step's keys and values come from far memory once for all of them.
+const BLOCKS: usize = 4;
+
+/// Tasks a thread gets, at least, before they grow to more than one block.
+const TASKS_A_THREAD: usize = 8;
+
+/// Keys in a step: the weights of a step, [`KEYS`] times [`QUERIES`], stay in the nearest cache.
+const KEYS: usize = 64;
+
+/// How many products of channels take as long as the work on one sample's channel of deformable attention.
+const PRODUCTS_A_SAMPLE: usize = 8;
+
+/// A number for each row of a block, where vectors can be read without crossing a cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Lane<R>([R; QUERIES]);
+
+impl Cpu {
+    pub(crate) fn dense_forward(&self, call: &Forward<'_>) -> Result<()> {
+        match call.problem.dtype() {
+            DType::F16 => self.attend::<f16>(call),
+            DType::BF16 => self.attend::<bf16>(call),
+            DType::F32 => self.attend::<f32>(call),
+            DType::F64 => self.attend::<f64>(call),
+        }
+    }
+
+    fn attend<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
+        let sizes = *call.problem.sizes();
+        let (heads, rows) = (sizes.batch * sizes.key_heads, sizes.queries * sizes.group());
+        let serial = self.is_small_dense(&sizes);
+        let threads = if serial {
+            1
+        } else {
+            rayon::current_num_threads()
+        };
+        let all_blocks = heads * rows.div_ceil(QUERIES);
+        let blocks = (all_blocks / (TASKS_A_THREAD * threads)).clamp(1, BLOCKS);
+        let task_rows = blocks * QUERIES;
+        let tasks_a_head = rows.div_ceil(task_rows);
+        let tasks = 0..heads * tasks_a_head;
+        let plan = Plan::<E>::new(call, blocks);
+        let spare = Mutex::new(workspaces(threads.min(tasks.len()), plan.workspace())?);
+        let attend = |task: usize| {
+            let mut workspace = lock(&spare).pop().expect("one a worker");
+            let (sequence_head, part) = (task / tasks_a_head, task % tasks_a_head);
+            let task = Task {
+                cpu: *self,
+                plan: &plan,
+                sequence: sequence_head / sizes.key_heads,
+                head: sequence_head % sizes.key_heads,
+                rows: part * task_rows..((part + 1) * task_rows).min(rows),
+            };
+            // SAFETY: every row lies in the problem and belongs to one task.
+            unsafe { task.run(&mut workspace) };
+            lock(&spare).push(workspace);
+        };
+        if serial {
+            tasks.into_iter().for_each(attend);
+        } else {
+            tasks.into_par_iter().with_max_len(1).for_each(attend);
+        }
+        Ok(())
+    }
+
+    fn is_small_dense(&self, sizes: &Sizes) -> bool {
+        let [b, h, s] = sizes.lse();
+        let products = [h, s, sizes.keys, sizes.channels + sizes.value_channels]
+            .into_iter()
+            .fold(b, usize::saturating_mul);
+        products / PRODUCTS_A_SAMPLE < self.tuning.serial_work
+    }
+}

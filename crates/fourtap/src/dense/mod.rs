@@ -1,0 +1,128 @@
+//! Dense attention: `softmax(scale * Q K^T + mask) V`.
+//!
+//! | tensor | shape | meaning |
+//! |---|---|---|
+//! | `query` | `[B, Hq, Sq, D]` | B sequences, Hq heads, Sq queries, D channels a head |
+//! | `key` | `[B, Hk, Sk, D]` | Hk divides Hq: each head of keys and values serves `Hq / Hk` heads of queries that follow each other |
+//! | `value` | `[B, Hk, Sk, Dv]` | |
+//! | `out` | `[B, Hq, Sq, Dv]` | |
+//! | `lse` | `[B, Hq, Sq]` | on request: the natural logarithm of the sum of exponentials |
+//!
+//! These are logical shapes; strides may be any. A tensor that lies as `[B, S, H, D]` is one with two axes
+//! exchanged: [`View::transposed`].
+//!
+//! All tensors are of one type, f16, bf16, f32 or f64; `lse` is f32, or f64 where the others are. Sums are kept in
+//! f32 (f64 for f64).
+//!
+//! **Masks** are bands around a diagonal, causal ones included, whose place is always said: [`Mask`]. A query that
+//! sees no key, be it that there are none, gets an output of 0 and an `lse` of minus infinity.
+//!
+//! **Infinity and NaN** act by the rules of arithmetic, with two exceptions. A key that a query does not see never
+//! touches its row, whatever the key and its value hold. A logit of minus infinity is a weight of 0, and a query that
+//! sees nothing else is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
+//! NaN, and a value that is infinite or NaN shows in its channel of every query that sees it.
+
+mod mask;
+mod model;
+pub mod oracle;
+mod problem;
+
+pub use mask::{Alignment, Mask};
+pub use model::Traffic;
+pub use problem::{Forward, Problem, Sizes};
+
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::tensor::{View, ViewMut};
+
+/// What the operator reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// `[B, Hq, Sq, D]`.
+    pub query: View<'a>,
+    /// `[B, Hk, Sk, D]`.
+    pub key: View<'a>,
+    /// `[B, Hk, Sk, Dv]`.
+    pub value: View<'a>,
+}
+
+/// What is computed of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// The factor of `Q K^T`, any finite number; `1 / sqrt(D)` if there is none.
+    pub scale: Option<f64>,
+    /// Which keys a query sees; all, unless said otherwise.
+    pub mask: Mask,
+}
+
+/// Where the operator writes.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// `[B, Hq, Sq, Dv]`.
+    pub out: ViewMut<'a>,
+    /// `[B, Hq, Sq]`; not computed if there is none.
+    pub lse: Option<ViewMut<'a>>,
+}
+
+impl<'a> From<ViewMut<'a>> for Outputs<'a> {
+    /// Without `lse`.
+    fn from(out: ViewMut<'a>) -> Self {
+        Outputs { out, lse: None }
+    }
+}
+
+/// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone will do where no `lse` is wanted.
+///
+/// The result is the same to the bit for any number of threads.
+///
+/// ```
+/// use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs};
+/// use fourtap::{Backend, View, ViewMut};
+///
+/// // One sequence of two tokens, one head of one channel; queries of 0 weigh all keys they see alike.
+/// let (query, key, value) = ([0.0f32, 0.0], [1.0f32, 2.0], [10.0f32, 20.0]);
+/// let inputs = Inputs {
+///     query: View::new(&query, &[1, 1, 2, 1]),
+///     key: View::new(&key, &[1, 1, 2, 1]),
+///     value: View::new(&value, &[1, 1, 2, 1]),
+/// };
+/// let mut out = [f32::NAN; 2];
+/// let everything = Options::default();
+/// dense::forward(&Backend::default(), inputs, everything, ViewMut::new(&mut out, &[1, 1, 2, 1]))?;
+/// assert_eq!(out, [15.0, 15.0]);
+///
+/// let causal = Options { mask: Mask::causal(Alignment::BottomRight), ..Options::default() };
+/// let mut lse = [f32::NAN; 2];
+/// let outputs = Outputs {
+///     out: ViewMut::new(&mut out, &[1, 1, 2, 1]),
+///     lse: Some(ViewMut::new(&mut lse, &[1, 1, 2])),
+/// };
+/// dense::forward(&Backend::default(), inputs, causal, outputs)?;
+/// assert_eq!(out, [10.0, 15.0]);
+/// assert_eq!(lse, [0.0, 2f32.ln()]);
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+///
+/// Tensors that lie as `[B, S, H, D]`:
+///
+/// ```
+/// # use fourtap::dense::{self, Inputs, Options};
+/// # use fourtap::{Backend, View, ViewMut};
+/// let (b, s, h, d) = (1, 5, 2, 3);
+/// let data = vec![1.0f32; b * s * h * d];
+/// let tensor = View::new(&data, &[b, s, h, d]).transposed(1, 2);
+/// let inputs = Inputs { query: tensor, key: tensor, value: tensor };
+/// let mut out = vec![f32::NAN; data.len()];
+/// let transposed = ViewMut::new(&mut out, &[b, s, h, d]).transposed(1, 2);
+/// dense::forward(&Backend::default(), inputs, Options::default(), transposed)?;
+/// assert_eq!(out, data);
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+pub fn forward<'a>(
+    backend: &Backend,
+    inputs: Inputs<'a>,
+    options: Options,
+    outputs: impl Into<Outputs<'a>>,
+) -> Result<()> {
+    backend.dense_forward(&Forward::new(inputs, options, outputs.into())?)
+}

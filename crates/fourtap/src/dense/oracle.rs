@@ -1,0 +1,129 @@
+//! The operator, as plainly as it can be written: what every backend is held to.
+//!
+//! With `R = f64` this is the reference. With `R = f32` the same lines are the naive implementation whose error
+//! sets the scale for everybody else's.
+
+use crate::dense::{Inputs, Options, Problem, Sizes};
+use crate::dtype::Real;
+use crate::error::Result;
+use crate::oracle::{Sum, read};
+use crate::tensor::View;
+
+/// Both outputs, each in its own row-major order. The magnitude beside a number says how much it moves, at most, when
+/// every product and sum that leads to it is off by one part in itself.
+#[derive(Clone, Debug)]
+pub struct Attention<R> {
+    /// `[B, Hq, Sq, Dv]`.
+    pub out: Vec<Sum<R>>,
+    /// `[B, Hq, Sq]`.
+    pub lse: Vec<Sum<R>>,
+}
+
+/// The attention of `inputs`.
+pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attention<R>> {
+    let problem = Problem::new(inputs, options)?;
+    problem.expect_host()?;
+    let sizes = *problem.sizes();
+    let mut attention = Attention {
+        out: Vec::new(),
+        lse: Vec::new(),
+    };
+    for b in 0..sizes.batch {
+        for head in 0..sizes.query_heads {
+            let kept = head / sizes.group();
+            let keys: Vec<Vec<R>> = rows(&inputs.key, [b, kept], sizes.keys, sizes.channels);
+            let values = rows(&inputs.value, [b, kept], sizes.keys, sizes.value_channels);
+            let queries = rows(&inputs.query, [b, head], sizes.queries, sizes.channels);
+            for (i, query) in queries.iter().enumerate() {
+                let visible = problem.visible(i);
+                let scale = R::from_f64(problem.scale());
+                let (out, lse) = row(
+                    scale,
+                    query,
+                    &keys[visible.clone()],
+                    &values[visible],
+                    &sizes,
+                );
+                attention.out.extend(out);
+                attention.lse.push(lse);
+            }
+        }
+    }
+    Ok(attention)
+}
+
+/// The attention of one query, given the keys and values it sees.
+fn row<R: Real>(
+    scale: R,
+    query: &[R],
+    keys: &[Vec<R>],
+    values: &[Vec<R>],
+    sizes: &Sizes,
+) -> (Vec<Sum<R>>, Sum<R>) {
+    let logits: Vec<Sum<R>> = keys.iter().map(|key| logit(scale, query, key)).collect();
+    let highest = logits.iter().fold(R::NEG_INFINITY, |highest, logit| {
+        if logit.total > highest {
+            logit.total
+        } else {
+            highest
+        }
+    });
+    let weigh = |logit: &Sum<R>| match logit.total == R::NEG_INFINITY {
+        true => R::ZERO,
+        false => (logit.total - highest).exp(),
+    };
+    let weights: Vec<R> = logits.iter().map(weigh).collect();
+    let sum = weights.iter().fold(R::ZERO, |sum, &weight| sum + weight);
+    let mut out = vec![Sum::default(); sizes.value_channels];
+    if sum == R::ZERO {
+        let lse = Sum {
+            total: R::NEG_INFINITY,
+            mass: R::ZERO,
+        };
+        return (out, lse);
+    }
+    for (weight, value) in weights.iter().zip(values) {
+        for (out, &value) in out.iter_mut().zip(value) {
+            out.add(*weight / sum * value);
+        }
+    }
+    // A logit that is off by a part of its own magnitude moves every output by its share of the difference.
+    let mut lse = Sum {
+        total: highest + sum.ln(),
+        mass: R::ZERO,
+    };
+    let totals: Vec<R> = out.iter().map(|out| out.total).collect();
+    for ((weight, logit), value) in weights.iter().zip(&logits).zip(values) {
+        let share = *weight / sum * logit.mass;
+        lse.mass += share;
+        for ((out, &total), &value) in out.iter_mut().zip(&totals).zip(value) {
+            out.mass += share * (value - total).magnitude();
+        }
+    }
+    lse.mass += lse.total.magnitude();
+    (out, lse)
+}
+
+fn logit<R: Real>(scale: R, query: &[R], key: &[R]) -> Sum<R> {
+    let mut dot = Sum::default();
+    for (&q, &k) in query.iter().zip(key) {
+        dot.add(q * k);
+    }
+    Sum {
+        total: scale * dot.total,
+        mass: scale.magnitude() * dot.mass,
+    }
+}
+
+/// All rows of one head.
+fn rows<R: Real>(
+    view: &View<'_>,
+    [b, h]: [usize; 2],
+    count: usize,
+    channels: usize,
+) -> Vec<Vec<R>> {
+    let number = |s, d| R::from_f64(read(view, [b, h, s, d]));
+    (0..count)
+        .map(|s| (0..channels).map(|d| number(s, d)).collect())
+        .collect()
+}

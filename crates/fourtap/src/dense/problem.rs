@@ -1,0 +1,279 @@
+//! A call that has been proven consistent, so that a backend need not look again.
+
+use std::ops::Range;
+
+use crate::checks::{
+    Occupied, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
+};
+use crate::dense::{Inputs, Options, Outputs};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::{Layout, Shape};
+use crate::tensor::Place;
+
+/// The sizes of a problem, under the letters the field uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    /// Sequences (B).
+    pub batch: usize,
+    /// Heads of the queries (Hq).
+    pub query_heads: usize,
+    /// Heads of keys and values (Hk).
+    pub key_heads: usize,
+    /// Queries a sequence (Sq).
+    pub queries: usize,
+    /// Keys a sequence (Sk).
+    pub keys: usize,
+    /// Channels of a query and a key (D).
+    pub channels: usize,
+    /// Channels of a value (Dv).
+    pub value_channels: usize,
+}
+
+impl Sizes {
+    /// Query heads that share a head of keys and values.
+    pub fn group(&self) -> usize {
+        self.query_heads.checked_div(self.key_heads).unwrap_or(0)
+    }
+
+    /// Shape of `query`.
+    pub fn query(&self) -> [usize; 4] {
+        [self.batch, self.query_heads, self.queries, self.channels]
+    }
+
+    /// Shape of `key`.
+    pub fn key(&self) -> [usize; 4] {
+        [self.batch, self.key_heads, self.keys, self.channels]
+    }
+
+    /// Shape of `value`.
+    pub fn value(&self) -> [usize; 4] {
+        [self.batch, self.key_heads, self.keys, self.value_channels]
+    }
+
+    /// Shape of `out`.
+    pub fn out(&self) -> [usize; 4] {
+        [
+            self.batch,
+            self.query_heads,
+            self.queries,
+            self.value_channels,
+        ]
+    }
+
+    /// Shape of `lse`.
+    pub fn lse(&self) -> [usize; 3] {
+        [self.batch, self.query_heads, self.queries]
+    }
+}
+
+/// What a problem is apart from the numbers in it: sizes, mask, scale, element type and strides, checked against each
+/// other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    sizes: Sizes,
+    place: Place,
+    options: Options,
+    query: Layout,
+    key: Layout,
+    value: Layout,
+}
+
+impl Problem {
+    /// Checks `inputs` and `options` on their own.
+    pub fn new(inputs: &Inputs<'_>, options: Options) -> Result<Self> {
+        Problem::checked(inputs, options).map(|(problem, _)| problem)
+    }
+
+    /// The same, and the addresses the inputs occupy.
+    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, Occupied<3>)> {
+        let Inputs { query, key, value } = *inputs;
+        expect_rank("query", query.shape(), 4, "[B, Hq, Sq, D]")?;
+        expect_rank("key", key.shape(), 4, "[B, Hk, Sk, D]")?;
+        expect_rank("value", value.shape(), 4, "[B, Hk, Sk, Dv]")?;
+        let shapes = [query.shape(), key.shape(), value.shape()];
+        let [of_query, of_key, of_value] = shapes.each_ref().map(Shape::sizes);
+        let sizes = Sizes {
+            batch: of_query[0],
+            query_heads: of_query[1],
+            key_heads: of_key[1],
+            queries: of_query[2],
+            keys: of_key[2],
+            channels: of_query[3],
+            value_channels: of_value[3],
+        };
+        for (tensor, found) in [("query", query.shape()), ("value", value.shape())] {
+            if found.sizes()[3] == 0 {
+                return Err(Error::NoChannels { tensor, found });
+            }
+        }
+        if key.shape() != Shape::new(&sizes.key()) {
+            return Err(Error::Shape {
+                tensor: "key",
+                expected: format!("[{}, Hk, Sk, {}]", sizes.batch, sizes.channels),
+                found: key.shape(),
+            });
+        }
+        if value.shape() != Shape::new(&sizes.value()) {
+            let [b, h, s, _] = sizes.value();
+            return Err(Error::Shape {
+                tensor: "value",
+                expected: format!("[{b}, {h}, {s}, Dv]"),
+                found: value.shape(),
+            });
+        }
+        if sizes.group() * sizes.key_heads != sizes.query_heads {
+            return Err(Error::Heads {
+                tensor: "key",
+                query_heads: sizes.query_heads,
+                found: sizes.key_heads,
+            });
+        }
+        expect_countable("query", &sizes.query())?;
+        expect_countable("key", &sizes.key())?;
+        expect_countable("value", &sizes.value())?;
+        expect_countable("out", &sizes.out())?;
+        expect_dtype("key", key.dtype(), "query", query.dtype())?;
+        expect_dtype("value", value.dtype(), "query", query.dtype())?;
+        let occupied = [
+            ("query", query.check("query")?),
+            ("key", key.check("key")?),
+            ("value", value.check("value")?),
+        ];
+        let place = query.place();
+        expect_place("key", key.place(), "query", place)?;
+        expect_place("value", value.place(), "query", place)?;
+        let problem = Problem {
+            sizes,
+            place,
+            options,
+            query: *query.layout(),
+            key: *key.layout(),
+            value: *value.layout(),
+        };
+        expect_scale(problem.scale(), query.dtype())?;
+        Ok((problem, occupied))
+    }
+
+    /// The sizes.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Where its tensors are.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The element type of queries, keys, values and outputs.
+    pub fn dtype(&self) -> DType {
+        self.query.dtype()
+    }
+
+    /// The element type of `lse`: f32, or f64 where everything is.
+    pub fn lse_dtype(&self) -> DType {
+        match self.dtype() {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        }
+    }
+
+    /// The factor of `Q K^T`.
+    pub fn scale(&self) -> f64 {
+        let default = || 1.0 / (self.sizes.channels as f64).sqrt();
+        self.options.scale.unwrap_or_else(default)
+    }
+
+    /// What was asked for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The keys that a query sees.
+    pub fn visible(&self, query: usize) -> Range<usize> {
+        let Sizes { queries, keys, .. } = self.sizes;
+        self.options.mask.visible(query, queries, keys)
+    }
+
+    /// Layout of `query`.
+    pub fn query(&self) -> &Layout {
+        &self.query
+    }
+
+    /// Layout of `key`.
+    pub fn key(&self) -> &Layout {
+        &self.key
+    }
+
+    /// Layout of `value`.
+    pub fn value(&self) -> &Layout {
+        &self.value
+    }
+
+    /// Refuses tensors the processor cannot read.
+    pub(crate) fn expect_host(&self) -> Result<()> {
+        match self.place {
+            Place::Host => Ok(()),
+            found => Err(Error::Place {
+                tensor: "query",
+                expected: Place::Host.to_string(),
+                found,
+            }),
+        }
+    }
+}
+
+/// A forward call a backend can trust.
+#[derive(Debug)]
+pub struct Forward<'a> {
+    pub(crate) problem: Problem,
+    pub(crate) inputs: Inputs<'a>,
+    pub(crate) outputs: Outputs<'a>,
+}
+
+impl<'a> Forward<'a> {
+    /// Checks inputs, options and outputs against each other.
+    pub fn new(inputs: Inputs<'a>, options: Options, outputs: Outputs<'a>) -> Result<Self> {
+        let (problem, occupied) = Problem::checked(&inputs, options)?;
+        let mut occupied = occupied.to_vec();
+        let out = &outputs.out;
+        expect_rank("out", out.shape(), 4, "[B, Hq, Sq, Dv]")?;
+        expect_shape("out", out.shape(), &problem.sizes.out())?;
+        expect_dtype("out", out.dtype(), "query", problem.dtype())?;
+        expect_place("out", out.place(), "query", problem.place)?;
+        occupied.push(("out", claim("out", out, &occupied)?));
+        if let Some(lse) = &outputs.lse {
+            expect_rank("lse", lse.shape(), 3, "[B, Hq, Sq]")?;
+            expect_shape("lse", lse.shape(), &problem.sizes.lse())?;
+            if lse.dtype() != problem.lse_dtype() {
+                return Err(Error::DType {
+                    tensor: "lse",
+                    expected: format!("{} (for query of {})", problem.lse_dtype(), problem.dtype()),
+                    found: lse.dtype(),
+                });
+            }
+            expect_place("lse", lse.place(), "query", problem.place)?;
+            claim("lse", lse, &occupied)?;
+        }
+        Ok(Forward {
+            problem,
+            inputs,
+            outputs,
+        })
+    }
+}
+
+/// A factor that is no number would make one of every row, however good the inputs.
+fn expect_scale(scale: f64, dtype: DType) -> Result<()> {
+    let (finite, arithmetic) = match dtype {
+        DType::F64 => (scale.is_finite(), DType::F64),
+        _ => ((scale as f32).is_finite(), DType::F32),
+    };
+    if finite {
+        return Ok(());
+    }
+    Err(Error::Scale {
+        expected: arithmetic,
+        found: scale.to_string(),
+    })
+}

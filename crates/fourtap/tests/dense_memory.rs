@@ -1,0 +1,67 @@
+//! Dense attention allocates no more than it says, however long the sequences.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use fourtap::dense::{self, Inputs, Options};
+use fourtap::{Backend, View, ViewMut};
+
+/// Counts bytes in use and their peak.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = IN_USE.fetch_add(layout.size(), SeqCst) + layout.size();
+        PEAK.fetch_max(now, SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn workspaces_do_not_grow_with_the_sequences() {
+    let (threads, channels) = (2, 64);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .unwrap();
+    // Queries and sums of four blocks of 64, weights, keys and values of a step of 64, and what rayon needs.
+    let bound = threads * 11 * 64 * channels * size_of::<f32>() + (64 << 10);
+    for length in [256, 4096] {
+        let numbers = vec![0.5f32; length * channels];
+        let mut out = vec![f32::NAN; numbers.len()];
+        let shape = [1, 1, length, channels];
+        let tensor = View::new(&numbers, &shape);
+        let inputs = Inputs {
+            query: tensor,
+            key: tensor,
+            value: tensor,
+        };
+        let mut attend = || {
+            let out = ViewMut::new(&mut out, &shape);
+            pool.install(|| dense::forward(&Backend::default(), inputs, Options::default(), out))
+                .unwrap();
+        };
+        attend(); // rayon allocates its queues once
+        let before = IN_USE.load(SeqCst);
+        PEAK.store(before, SeqCst);
+        attend();
+        let peak = PEAK.load(SeqCst) - before;
+        assert!(
+            peak <= bound,
+            "{length} tokens: {peak} bytes, {bound} allowed"
+        );
+    }
+}
