@@ -193,6 +193,8 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
         Specialised::ValueChannel(_) | Specialised::ValueMatrix(_) => 128,
         // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
         Specialised::Gather(gather) if gather.keeps => 8,
+        // One number of those read ahead.
+        Specialised::Count(place) if place.types.value == DType::F64 => 8,
         _ => 0,
     };
     assert!(
