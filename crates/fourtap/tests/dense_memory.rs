@@ -1,34 +1,10 @@
 //! Dense attention allocates no more than it says, however long the sequences.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+mod counting;
 
+use counting::peak_of;
 use fourtap::dense::{self, Inputs, Options};
 use fourtap::{Backend, View, ViewMut};
-
-/// Counts bytes in use and their peak.
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = IN_USE.fetch_add(layout.size(), SeqCst) + layout.size();
-        PEAK.fetch_max(now, SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn workspaces_do_not_grow_with_the_sequences() {
@@ -55,10 +31,7 @@ fn workspaces_do_not_grow_with_the_sequences() {
                 .unwrap();
         };
         attend(); // rayon allocates its queues once
-        let before = IN_USE.load(SeqCst);
-        PEAK.store(before, SeqCst);
-        attend();
-        let peak = PEAK.load(SeqCst) - before;
+        let peak = peak_of(attend);
         assert!(
             peak <= bound,
             "{length} tokens: {peak} bytes, {bound} allowed"

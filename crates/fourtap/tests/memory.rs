@@ -1,42 +1,11 @@
 //! Forward allocates no workspace, and backward no more than it says.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+mod counting;
 
+use counting::peak_of;
 use fourtap::cpu::{Cpu, Tuning};
 use fourtap::msda::{self, Gradients, Inputs, Levels};
 use fourtap::{Backend, View, ViewMut, f16};
-
-/// Counts bytes in use and their peak.
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = IN_USE.fetch_add(layout.size(), SeqCst) + layout.size();
-        PEAK.fetch_max(now, SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn peak_of(work: impl FnOnce()) -> usize {
-    let before = IN_USE.load(SeqCst);
-    PEAK.store(before, SeqCst);
-    work();
-    PEAK.load(SeqCst) - before
-}
 
 #[test]
 fn workspaces_stay_within_their_bounds() {

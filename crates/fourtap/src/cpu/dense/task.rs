@@ -77,7 +77,7 @@ impl<E: Vectorized> Task<'_, E> {
     ) -> Rows<E::Accumulator> {
         let [.., row, channel] = tensor.strides;
         let from = tensor.at([self.sequence, self.head, keys.start]);
-        // Rows that lie apart by a power of two push each other out of the cache: copying them costs less.
+        // Rows that lie apart are copied: seen to cost less than reading them where they lie, again for each block.
         let dense = channel == 1 && row == channels as isize;
         if E::DTYPE == E::Accumulator::DTYPE && dense {
             return Rows {
