@@ -22,8 +22,8 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// This backend, or the one `Auto` stands for, if it can use tensors in `place`.
-    fn for_tensors_in(&self, place: Place) -> Result<Backend> {
+    /// This backend, or the one `Auto` stands for, if it can use tensors in `place`, where `tensor` is.
+    fn for_tensors_in(&self, place: Place, tensor: &'static str) -> Result<Backend> {
         let (chosen, needed) = match (*self, place) {
             (Backend::Auto, Place::Host) => (Backend::Cpu(Cpu::new()), place),
             #[cfg(feature = "cuda")]
@@ -39,7 +39,7 @@ impl Backend {
         };
         if needed != place {
             return Err(Error::Place {
-                tensor: "value",
+                tensor,
                 expected: needed.to_string(),
                 found: place,
             });
@@ -48,7 +48,7 @@ impl Backend {
     }
 
     pub(crate) fn msda_forward(&self, call: &msda::Forward<'_>) -> Result<()> {
-        match self.for_tensors_in(call.problem.place())? {
+        match self.for_tensors_in(call.problem.place(), "value")? {
             #[cfg(feature = "cuda")]
             Backend::Cuda(cuda) => cuda.msda_forward(call),
             Backend::Cpu(cpu) => cpu.msda_forward(call),
@@ -57,7 +57,7 @@ impl Backend {
     }
 
     pub(crate) fn msda_backward(&self, call: &msda::Backward<'_>) -> Result<()> {
-        match self.for_tensors_in(call.problem.place())? {
+        match self.for_tensors_in(call.problem.place(), "value")? {
             #[cfg(feature = "cuda")]
             Backend::Cuda(cuda) => cuda.msda_backward(call),
             Backend::Cpu(cpu) => cpu.msda_backward(call),
@@ -66,19 +66,11 @@ impl Backend {
     }
 
     pub(crate) fn dense_forward(&self, call: &dense::Forward<'_>) -> Result<()> {
-        match (self, call.problem.place()) {
-            (Backend::Auto, Place::Host) => Cpu::new().dense_forward(call),
-            (Backend::Cpu(cpu), Place::Host) => cpu.dense_forward(call),
-            (Backend::Cpu(_), found) => Err(Error::Place {
-                tensor: "query",
-                expected: Place::Host.to_string(),
-                found,
-            }),
-            _ => Err(Error::Unsupported {
-                backend: "cuda",
-                expected: "deformable attention".to_string(),
-                found: "dense attention, which is not available there yet".to_string(),
-            }),
+        match self.for_tensors_in(call.problem.place(), "query")? {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(cuda) => cuda.dense_forward(call),
+            Backend::Cpu(cpu) => cpu.dense_forward(call),
+            Backend::Auto => unreachable!("Auto stands for another backend"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use fourtap::cuda::msda::shipped;
+use fourtap::cuda::shipped;
 use serde_json::Value;
 
 /// What a kernel must have passed.

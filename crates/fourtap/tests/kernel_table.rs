@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use fourtap::DType;
-use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Resources};
+use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
 use fourtap::cuda::msda::{Channel, Gather, Kind, Specialised, Types};
+use fourtap::cuda::{DeviceSize, dense};
+use fourtap::dense::{Alignment, Mask, Sizes};
 use rayon::prelude::*;
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100f", "sm_120f"];
@@ -151,6 +153,71 @@ fn backward_kernels() -> Vec<Specialised> {
     kernels
 }
 
+/// Those of dense attention: every width's largest tile, with a mask; and of the widths most used, the other forms.
+fn dense_kernels() -> Vec<dense::Specialised> {
+    let described = |channels: usize, queries: usize, keys: usize| dense::Described {
+        sizes: Sizes {
+            batch: 1,
+            query_heads: 1,
+            key_heads: 1,
+            queries,
+            keys,
+            channels,
+            value_channels: channels,
+        },
+        dtype: DType::F16,
+        mask: Mask::default(),
+        align: 16,
+    };
+    let causal = Mask::causal(Alignment::TopLeft);
+    // With more and more multiprocessors to fill, tiles become smaller, and at last keys are divided.
+    let cuts = [1, 8, 24, 40].map(|multiprocessors| DeviceSize {
+        multiprocessors,
+        l2_bytes: 40 << 20,
+        shared_bytes: 99 << 10,
+    });
+    let plan = |described: dense::Described, cut: usize| described.plan(cuts[cut]).unwrap();
+    let mut plans = Vec::new();
+    for channels in [32, 64, 96, 128, 192, 256] {
+        let usual = described(channels, 640, 640);
+        plans.push(plan(
+            dense::Described {
+                mask: causal,
+                ..usual
+            },
+            0,
+        ));
+        if [64, 128].contains(&channels) {
+            plans.extend((0..cuts.len()).map(|cut| plan(usual, cut)));
+        }
+    }
+    for channels in [64, 128] {
+        let usual = dense::Described {
+            mask: causal,
+            ..described(channels, 640, 640)
+        };
+        let odd = described(channels - 7, 640, 640).sizes;
+        let strided = dense::Described {
+            sizes: odd,
+            align: 2,
+            ..usual
+        };
+        let bf16 = dense::Described {
+            dtype: DType::BF16,
+            ..usual
+        };
+        plans.extend([plan(bf16, 0), plan(strided, 0)]);
+        plans.push(plan(described(channels, 1, 10_000), 3));
+    }
+    let mut kernels = Vec::new();
+    for step in plans.iter().flat_map(dense::Plan::steps) {
+        if !kernels.contains(&step.kernel) {
+            kernels.push(step.kernel);
+        }
+    }
+    kernels
+}
+
 fn table_path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels/table.txt")
 }
@@ -179,15 +246,38 @@ fn count_instructions(code: &[u8], kinds: &[&str]) -> Option<Vec<usize>> {
     Some(kinds.iter().map(count).collect())
 }
 
-/// Compiles a kernel and says what it takes.
-fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
-    let architecture: Architecture = name.parse().unwrap();
-    let code = nvrtc.compile(&kernel.program(architecture)).unwrap().code;
+/// Compiles a kernel and says what it takes; it may take so many bytes of stack.
+fn compile(nvrtc: &Nvrtc, program: &Program, entry: &str, allowed: u32) -> (Vec<u8>, String) {
+    let (kernel, name) = (&program.name, program.architecture);
+    let code = nvrtc.compile(program).unwrap().code;
     let resources = Resources::of(&code).unwrap();
     let [taken] = &resources[..] else {
         panic!("{kernel}: {resources:?}");
     };
-    assert_eq!(taken.name, kernel.entry());
+    assert_eq!(taken.name, entry);
+    assert!(
+        taken.stack_bytes <= allowed,
+        "{kernel} for {name} spills: {} bytes",
+        taken.stack_bytes
+    );
+    let line = format!(
+        "{kernel} {name} {} {} {}",
+        taken.registers, taken.stack_bytes, taken.static_shared_bytes
+    );
+    (code, line)
+}
+
+/// What a kernel of dense attention takes.
+fn dense_line(nvrtc: &Nvrtc, kernel: &dense::Specialised, name: &str) -> String {
+    let architecture: Architecture = name.parse().unwrap();
+    // The largest tiles leave no register free: a few words that a tile needs once are kept there.
+    let (_, line) = compile(nvrtc, &kernel.program(architecture), kernel.entry(), 96);
+    line
+}
+
+/// What a kernel of deformable attention takes.
+fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
+    let architecture: Architecture = name.parse().unwrap();
     // The kernels that sum sorted samples keep a little there that is needed once a run, not in the inner loop.
     let allowed = match kernel {
         Specialised::ValueChannel(_) | Specialised::ValueMatrix(_) => 128,
@@ -197,11 +287,8 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
         Specialised::Count(place) if place.types.value == DType::F64 => 8,
         _ => 0,
     };
-    assert!(
-        taken.stack_bytes <= allowed,
-        "{kernel} for {name} spills: {} bytes",
-        taken.stack_bytes
-    );
+    let program = kernel.program(architecture);
+    let (code, line) = compile(nvrtc, &program, kernel.entry(), allowed);
     if let Some(counts) = count_instructions(&code, &["LDG.E.128", "LDL", "STL"])
         && let Specialised::Gather(gather) = kernel
     {
@@ -214,10 +301,7 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
             assert_eq!(counts[1..], [0, 0], "{kernel} for {name}");
         }
     }
-    format!(
-        "{kernel} {name} {} {} {}",
-        taken.registers, taken.stack_bytes, taken.static_shared_bytes
-    )
+    line
 }
 
 #[test]
@@ -235,14 +319,21 @@ fn kernels_compile_for_every_architecture_and_take_what_the_table_says() {
         "# What each kernel takes, by NVRTC 13.0: registers, bytes of stack (spills), bytes of shared memory.\n\
          # Written by tests/kernel_table.rs with FOURTAP_WRITE_TABLE=1.\n",
     );
-    let programs: Vec<_> = kernels()
-        .into_iter()
-        .flat_map(|kernel| ARCHITECTURES.map(|name| (kernel, name)))
-        .collect();
-    let lines: Vec<_> = programs
-        .par_iter()
-        .map(|(kernel, name)| line(nvrtc, kernel, name))
-        .collect();
+    fn everywhere<K: Copy + Send + Sync>(
+        kernels: Vec<K>,
+        line: impl Fn(&K, &str) -> String + Sync,
+    ) -> Vec<String> {
+        let programs: Vec<_> = kernels
+            .into_iter()
+            .flat_map(|kernel| ARCHITECTURES.map(|name| (kernel, name)))
+            .collect();
+        let lines = programs.par_iter().map(|(kernel, name)| line(kernel, name));
+        lines.collect()
+    }
+    let mut lines = everywhere(kernels(), |kernel, name| line(nvrtc, kernel, name));
+    lines.extend(everywhere(dense_kernels(), |kernel, name| {
+        dense_line(nvrtc, kernel, name)
+    }));
     for line in lines {
         writeln!(table, "{line}").unwrap();
     }

@@ -29,17 +29,23 @@
 //! # Ok::<(), fourtap::Error>(())
 //! ```
 
+pub mod dense;
+mod device_size;
 pub mod driver;
 pub mod jit;
 mod kernels;
 pub mod msda;
+mod recipe;
+mod scratch;
 
 use std::ffi::c_void;
 
 use driver::{Context, Device, Driver, DriverError, Stream};
 use jit::JitError;
 
+pub use device_size::DeviceSize;
 pub use kernels::Loaded;
+pub use recipe::Shipped;
 
 /// Why a call could not be carried out on a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +89,11 @@ impl From<JitError> for crate::Error {
     }
 }
 
+/// All kernels this library ships.
+pub fn shipped() -> Vec<Shipped> {
+    [msda::shipped(), dense::shipped()].concat()
+}
+
 /// A CUDA device and the stream to work on. Cheap to copy; all copies share the kernels loaded so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Cuda {
@@ -93,6 +104,8 @@ pub struct Cuda {
     deterministic: bool,
     /// Address and size.
     workspace: Option<(u64, usize)>,
+    /// If not all of the device's.
+    multiprocessors: Option<u32>,
 }
 
 impl Cuda {
@@ -120,6 +133,7 @@ impl Cuda {
             kernel: msda::Wanted::Best,
             deterministic: false,
             workspace: None,
+            multiprocessors: None,
         })
     }
 
@@ -148,7 +162,7 @@ impl Cuda {
         }
     }
 
-    /// The same, with so many bytes at `address` as scratch memory for backward. Without, each call takes what it needs
+    /// The same, with so many bytes at `address` as scratch memory, for calls that need any. Without, each takes what it needs
     /// from the stream's memory pool.
     ///
     /// # Safety
@@ -158,6 +172,24 @@ impl Cuda {
         Cuda {
             workspace: Some((address, bytes)),
             ..self
+        }
+    }
+
+    /// The same, with work cut as if the device had so many multiprocessors: where others use it too, or where the forms
+    /// that large and small problems take shall be tried on any.
+    pub fn for_multiprocessors(self, count: u32) -> Self {
+        Cuda {
+            multiprocessors: Some(count),
+            ..self
+        }
+    }
+
+    /// What plans are made for.
+    fn size(&self) -> DeviceSize {
+        let whole = DeviceSize::from(self.device().facts());
+        DeviceSize {
+            multiprocessors: self.multiprocessors.unwrap_or(whole.multiprocessors),
+            ..whole
         }
     }
 

@@ -71,6 +71,17 @@ impl<'a> From<ViewMut<'a>> for Outputs<'a> {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Outputs<'_> {
+    /// The same views once more, for a call that is only planned: nothing may be written through them.
+    pub(crate) fn alias(&self) -> Outputs<'_> {
+        Outputs {
+            out: self.out.alias(),
+            lse: self.lse.as_ref().map(ViewMut::alias),
+        }
+    }
+}
+
 /// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone will do where no `lse` is wanted.
 ///
 /// The result is the same to the bit for any number of threads.

@@ -37,10 +37,42 @@ const WORK: usize = 400_000;
 impl DenseCase {
     /// The problem of this seed, the same on every machine.
     pub fn random(seed: u64) -> Self {
+        DenseCase::random_of(seed, &DType::ALL)
+    }
+
+    /// The same, of one of these types.
+    pub fn random_of(seed: u64, dtypes: &[DType]) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let sizes = random_sizes(rng);
-        let dtype = pick(rng, &DType::ALL);
+        let dtype = pick(rng, dtypes);
         DenseCase::with_sizes(seed, dtype, &sizes)
+    }
+
+    /// The same as it mostly is: channels that fill vectors, tensors without gaps, heads inside or outside.
+    pub fn aligned(seed: u64, dtypes: &[DType]) -> Self {
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_add(2 << 32));
+        let mut sizes = random_sizes(rng);
+        sizes.channels = pick(rng, &[8, 32, 64, 64, 72, 96, 128, 160, 192, 256]);
+        sizes.value_channels = match rng.random_bool(0.2) {
+            true => pick(rng, &[16, 32, 64, 128, 256]),
+            false => sizes.channels,
+        };
+        let dtype = pick(rng, dtypes);
+        let case = DenseCase::with_sizes(seed, dtype, &sizes);
+        let mut moved = |tensor: &Tensor| {
+            let mut numbers = tensor.to_f64().into_iter();
+            let storage = whole_storage(rng);
+            Tensor::from_fn(dtype, tensor.shape().sizes(), &storage, || {
+                numbers.next().unwrap_or_default()
+            })
+        };
+        DenseCase {
+            query: moved(&case.query),
+            key: moved(&case.key),
+            value: moved(&case.value),
+            outputs: [whole_storage(rng), Storage::dense(3)],
+            ..case
+        }
     }
 
     /// The problem of this seed among those of these sizes and this type.
@@ -113,18 +145,14 @@ impl DenseExpected {
             lse: with_lse.then(|| lse.view_mut()),
         };
         dense::forward(backend, case.inputs(), case.options, outputs)?;
-        compare(
-            "out",
-            Pass::Forward,
-            &out,
-            &self.oracle.out,
-            &self.naive.out,
-        )?;
-        if with_lse {
-            self.compare_lse(&lse)
-        } else {
-            Ok(())
-        }
+        self.compare(&out, with_lse.then_some(&lse))
+    }
+
+    /// Compares every element of what a backend made of the case.
+    pub fn compare(&self, out: &Tensor, lse: Option<&Tensor>) -> std::result::Result<(), Failure> {
+        let (oracle, naive) = (&self.oracle.out, &self.naive.out);
+        compare("out", Pass::Forward, out, oracle, naive)?;
+        lse.map_or(Ok(()), |lse| self.compare_lse(lse))
     }
 
     /// A query that sees nothing has a logarithm of minus infinity, from which there is no distance.
@@ -213,6 +241,14 @@ fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
     Storage {
         order: vec![0, 2, 1, 3],
         guard: pick(rng, &[0, 3]),
+        ..Storage::dense(4)
+    }
+}
+
+/// Without gaps, heads inside or outside.
+fn whole_storage(rng: &mut Xoshiro256PlusPlus) -> Storage {
+    Storage {
+        order: pick(rng, &[[0, 1, 2, 3], [0, 2, 1, 3]]).to_vec(),
         ..Storage::dense(4)
     }
 }

@@ -4,8 +4,12 @@
 mod case;
 mod check;
 #[cfg(feature = "cuda")]
+mod copied;
+#[cfg(feature = "cuda")]
 mod cuda;
 mod dense;
+#[cfg(feature = "cuda")]
+mod dense_cuda;
 mod gradients;
 mod rule;
 mod tensor;
@@ -15,6 +19,8 @@ pub use check::{Failure, backends, check};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
 pub use dense::{DenseCase, DenseExpected};
+#[cfg(feature = "cuda")]
+pub use dense_cuda::{DenseOnCuda, check_dense_on_cuda};
 pub use gradients::{Asked, ExpectedGradients, GradientTensors};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

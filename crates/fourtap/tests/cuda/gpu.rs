@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Driver;
 use fourtap::cuda::jit::Nvrtc;
-use fourtap::cuda::msda::shipped;
+use fourtap::cuda::shipped;
 
 /// The first device; without one the test that asks is skipped, or fails if FOURTAP_REQUIRE_CUDA is set.
 pub fn device() -> Option<Cuda> {
@@ -32,7 +32,7 @@ pub fn wait(cuda: &Cuda) {
 /// Says in the file FOURTAP_EVIDENCE names, if any, that `kernels` passed `check`: one JSON record a kernel, with the
 /// hash of the source that was compiled.
 pub fn evidence(cuda: &Cuda, check: &str, kernels: &[&str], details: &str) {
-    let Some(path) = std::env::var_os("FOURTAP_EVIDENCE") else {
+    let Some(path) = std::env::var_os("FOURTAP_EVIDENCE").filter(|path| !path.is_empty()) else {
         return;
     };
     let (major, minor) = Driver::get().unwrap().version();

@@ -4,6 +4,7 @@ mod backward;
 mod big;
 mod calls;
 mod concurrent;
+mod dense;
 mod gpu;
 mod hostile;
 mod large;

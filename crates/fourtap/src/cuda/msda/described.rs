@@ -1,33 +1,11 @@
 //! Plans for a device that need not be there, of tensors that need not exist: row-major and aligned, as most are.
 
-use super::{BackwardPlan, Plan, Types, Wanted};
-use crate::cuda::driver::DeviceFacts;
+use super::{BackwardPlan, DeviceSize, Plan, Types, Wanted};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::msda::{Backward, Forward, Gradients, Inputs, Levels, Problem, Sizes};
 use crate::tensor::{View, ViewMut};
-
-/// What the choice of kernels and the cutting of work go by, of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceSize {
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Bytes of second-level cache.
-    pub l2_bytes: u32,
-    /// Most shared memory of a block.
-    pub shared_bytes: u32,
-}
-
-impl From<&DeviceFacts> for DeviceSize {
-    fn from(facts: &DeviceFacts) -> Self {
-        DeviceSize {
-            multiprocessors: facts.multiprocessors,
-            l2_bytes: facts.l2_bytes,
-            shared_bytes: facts.shared_bytes_per_block_opt_in,
-        }
-    }
-}
 
 /// A call by its sizes alone: says what [`crate::msda::forward`] and [`crate::msda::backward`] would do with row-major
 /// tensors, without a driver.

@@ -185,7 +185,7 @@ impl Cuda {
     }
 
     fn plan_forward(&self, call: &Forward<'_>) -> Result<Plan> {
-        Plan::new(call, self.device().facts().into(), self.kernel)
+        Plan::new(call, self.size(), self.kernel)
     }
 
     /// Queues the kernel. Nothing is allocated and nobody waits, once the kernel is loaded.

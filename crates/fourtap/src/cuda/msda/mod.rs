@@ -12,17 +12,16 @@ mod specialised;
 
 use std::ffi::c_void;
 
-use super::driver::{self, Launch};
-use super::{Cuda, CudaError, kernels};
+use super::{Cuda, kernels};
 use crate::error::Result;
 
+pub use super::DeviceSize;
 pub use backward::{BackwardPlan, Step};
-pub use described::{Described, DeviceSize};
+pub use described::Described;
 pub use forward::Plan;
 pub use kind::Kind;
 pub use specialised::{
-    Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Shipped, Specialised, Sum,
-    Types, shipped,
+    Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Specialised, Sum, Types, shipped,
 };
 
 /// Which kernels a call shall use.
@@ -52,17 +51,16 @@ unsafe fn launch(
     shared_bytes: u32,
     parameters: &mut [*mut c_void],
 ) -> Result<()> {
-    let kernel = kernels::load(cuda.context, kernel)?;
-    let entered = cuda.context.enter()?;
-    let how = Launch {
-        grid: [blocks, 1, 1],
-        block: [threads, 1, 1],
-        shared_bytes,
-        stream: cuda.stream(),
-        ..Launch::default()
-    };
     // SAFETY: as the caller promises.
-    let launched = unsafe { driver::launch(&kernel, &how, parameters) };
-    drop(entered);
-    Ok(launched.map_err(CudaError::from)?)
+    let launched = unsafe {
+        kernels::launch(
+            cuda,
+            &(*kernel).into(),
+            [blocks, 1],
+            threads,
+            shared_bytes,
+            parameters,
+        )
+    };
+    Ok(launched?)
 }

@@ -8,17 +8,14 @@ use std::ffi::c_void;
 use super::arguments::{GradientArguments, Held, Work, pointer};
 use super::launch;
 use super::specialised::Specialised;
-use crate::cuda::driver::{StreamMemory, zero};
+use crate::cuda::driver::zero;
 use crate::cuda::{Cuda, CudaError, kernels};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::msda::{Backward, Gradients, Inputs};
 use crate::tensor::View;
 use sorting::Sorting;
 
 pub use plan::{BackwardPlan, Step};
-
-/// What the driver's own allocations have, and tables in a workspace count on.
-const WORKSPACE_ALIGNMENT: u64 = 256;
 
 impl Cuda {
     /// What [`crate::msda::backward`] would do with these tensors.
@@ -46,8 +43,7 @@ impl Cuda {
     }
 
     fn plan_backward(&self, call: &Backward<'_>) -> Result<BackwardPlan> {
-        let device = self.device().facts().into();
-        BackwardPlan::new(call, device, self.kernel, self.deterministic)
+        BackwardPlan::new(call, self.size(), self.kernel, self.deterministic)
     }
 
     /// Queues the kernels. Nobody waits, once they are loaded, and scratch memory is the caller's or the stream's.
@@ -55,33 +51,10 @@ impl Cuda {
         let plan = self.plan_backward(call)?;
         // All of them, before any is queued: whatever fails leaves nothing half done.
         for kernel in plan.all() {
-            kernels::load(self.context, &kernel)?;
+            kernels::load(self.context, &kernel.into())?;
         }
-        let bytes = plan.workspace_bytes();
-        let allocated;
-        let workspace = match self.workspace {
-            _ if bytes == 0 => 0,
-            Some((address, _)) if !address.is_multiple_of(WORKSPACE_ALIGNMENT) => {
-                return Err(Error::Misaligned {
-                    tensor: "workspace",
-                    expected: WORKSPACE_ALIGNMENT as usize,
-                    address: address as usize,
-                });
-            }
-            Some((address, found)) if found >= bytes => address,
-            Some((_, found)) => {
-                return Err(Error::Unsupported {
-                    backend: "cuda",
-                    expected: format!("a workspace of at least {bytes} bytes"),
-                    found: format!("{found}"),
-                });
-            }
-            None => {
-                allocated = StreamMemory::alloc(self.context, bytes, self.stream())
-                    .map_err(CudaError::from)?;
-                allocated.as_ptr()
-            }
-        };
+        let scratch = self.scratch(plan.workspace_bytes())?;
+        let workspace = scratch.address();
         let parameters = Parameters {
             arguments: Held::new(&call.problem, &call.inputs, None, None),
             gradients: GradientArguments::new(call),

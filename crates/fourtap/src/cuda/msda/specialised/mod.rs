@@ -5,10 +5,10 @@ mod forward;
 
 use std::fmt;
 
-use super::super::jit::{Architecture, Program};
-use super::super::kernels::program;
 use super::arguments::LEVEL_CAPACITIES;
 use super::kept;
+use crate::cuda::jit::{Architecture, Program};
+use crate::cuda::recipe::{Defines, Recipe, Shipped, flag, hash, name, number, program};
 use crate::dtype::DType;
 
 pub use backward::{Place, SamplesChannel, SamplesGather, Search, Sum};
@@ -16,10 +16,7 @@ pub use forward::{Channel, Gather};
 
 /// Sources that several kernels share.
 mod sources {
-    pub const TYPES: &str = include_str!("../../../../kernels/common/types.cuh");
-    pub const DIVISOR: &str = include_str!("../../../../kernels/common/divisor.cuh");
-    pub const MEMORY: &str = include_str!("../../../../kernels/common/memory.cuh");
-    pub const MATRIX: &str = include_str!("../../../../kernels/common/matrix.cuh");
+    pub use crate::cuda::recipe::sources::{DIVISOR, MATRIX, MEMORY, TYPES};
     pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
     pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");
@@ -56,19 +53,6 @@ impl fmt::Display for Types {
         }
         Ok(())
     }
-}
-
-/// Names and values of preprocessor symbols.
-type Defines = Vec<(&'static str, String)>;
-
-/// A kernel and what it is compiled for.
-trait Recipe: fmt::Display {
-    /// Its function's name.
-    fn entry(&self) -> &'static str;
-    /// What its source is put together from.
-    fn parts(&self) -> &'static [&'static str];
-    /// What it is specialised by.
-    fn defines(&self) -> Defines;
 }
 
 /// A kernel compiled for a kind of problem.
@@ -139,13 +123,7 @@ impl Specialised {
 
     /// To compile for `architecture`.
     pub fn program(&self, architecture: Architecture) -> Program {
-        let recipe = self.recipe();
-        program(
-            recipe.to_string(),
-            recipe.parts(),
-            &recipe.defines(),
-            architecture,
-        )
+        program(&*self.recipe(), architecture)
     }
 }
 
@@ -156,44 +134,15 @@ impl fmt::Display for Specialised {
     }
 }
 
-fn name(dtype: DType) -> String {
-    dtype.to_string().to_uppercase()
-}
-
-fn number(number: u32) -> String {
-    number.to_string()
-}
-
-fn flag(flag: bool) -> String {
-    (flag as u32).to_string()
-}
-
 fn smallest_capacity() -> (&'static str, String) {
     ("LEVEL_CAPACITY", LEVEL_CAPACITIES[0].to_string())
 }
 
-/// A kernel this library ships, whatever it is specialised for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shipped {
-    /// Its function's name.
-    pub entry: &'static str,
-    /// Hash of its source, in hexadecimal digits. Evidence that it works is kept under it.
-    pub source_hash: String,
-}
-
-/// All kernels this library ships.
+/// All kernels of this operator that this library ships.
 pub fn shipped() -> Vec<Shipped> {
-    let shipped = |&(entry, parts): &(&'static str, &[&str])| Shipped {
-        entry,
-        source_hash: hash(parts),
-    };
     forward::SHIPPED
         .iter()
         .chain(backward::SHIPPED)
-        .map(shipped)
+        .map(Shipped::new)
         .collect()
-}
-
-fn hash(parts: &[&str]) -> String {
-    blake3::hash(parts.concat().as_bytes()).to_hex().to_string()
 }

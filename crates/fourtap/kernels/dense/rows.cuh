@@ -1,0 +1,141 @@
+// What the warps of a block know of their queries, and how it grows by a tile of keys: the online softmax.
+//
+// Of every 16 queries a lane has rows g and g + 8, and of `out` two channels in 8, as the tensor cores leave them. Logits
+// never leave registers: what the first product leaves in them is what the second takes.
+
+typedef Element<VALUE> Value;
+constexpr u32 ROW_WARPS = WARPS / KEY_WARPS, ROWS = BLOCK_M / ROW_WARPS, KEYS = BLOCK_N / KEY_WARPS;
+constexpr u32 ROW_TILES = ROWS / 16, KEY_TILES = KEYS / 8, OUT_TILES = HEAD_V / 8;
+static_assert(ROWS % 16 == 0 && KEYS % 16 == 0 && HEAD % 32 == 0 && HEAD_V % 32 == 0, "whole fragments");
+static_assert(ROW_WARPS * KEY_WARPS == WARPS, "a rectangle of warps");
+
+// How far the maximum used may lag behind the true one, as a power of two: see `weigh`.
+constexpr float LAG = 8.0f;
+// Where the rounding of a scaled logit is no longer far below 1.
+constexpr float HUGE = 1048576.0f;
+
+struct Rows {
+    float out[ROW_TILES][OUT_TILES][4];
+    float maximum[ROW_TILES][2]; // of scaled logits; up to LAG below the true one
+    float sum[ROW_TILES][2];     // of the lane's own keys, until `total`
+
+    __device__ __forceinline__ Rows() {
+#pragma unroll
+        for (u32 r = 0; r < ROW_TILES; r++) {
+            maximum[r][0] = maximum[r][1] = minus_infinity();
+            sum[r][0] = sum[r][1] = 0.0f;
+#pragma unroll
+            for (u32 c = 0; c < OUT_TILES; c++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) out[r][c][i] = 0.0f;
+        }
+    }
+};
+typedef float Logits[ROW_TILES][KEY_TILES][4];
+typedef u32 Weights[ROW_TILES][KEY_TILES / 2][4];
+
+// Logits of keys that a query does not see become minus infinity. `key`: the lane's first.
+static __device__ __forceinline__ void hide(const Arguments &a, Logits &logits, int row, int key) {
+#pragma unroll
+    for (u32 r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const int i = row + static_cast<int>(16 * r + 8 * half);
+            const int from = MASK ? max(0, i + a.first) : 0, to = MASK ? min(a.keys, i + a.past) : a.keys;
+            const u32 seen = max(0, to - from);
+#pragma unroll
+            for (u32 k = 0; k < KEY_TILES; k++) {
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    const bool visible = static_cast<u32>(key + static_cast<int>(8 * k + e) - from) < seen;
+                    if (!visible) logits[r][k][2 * half + e] = minus_infinity();
+                }
+            }
+        }
+    }
+}
+
+// The four lanes that share a row.
+static __device__ __forceinline__ float highest(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
+}
+static __device__ __forceinline__ float total(float x) {
+    x += __shfl_xor_sync(ALL, x, 1);
+    return x + __shfl_xor_sync(ALL, x, 2);
+}
+
+// Weights of logits, and what was summed so far brought to a new maximum. That is seldom needed if the maximum used may
+// stay up to LAG powers of two below the true one: weights are then at most 2^LAG, which any type holds.
+static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, Weights &weights, float scale) {
+    float factor[ROW_TILES][2];
+    bool any_grown = false, any_huge = false;
+#pragma unroll
+    for (u32 r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            float top = fmaxf(logits[r][0][2 * half], logits[r][0][2 * half + 1]);
+#pragma unroll
+            for (u32 k = 1; k < KEY_TILES; k++) {
+                top = fmaxf(top, fmaxf(logits[r][k][2 * half], logits[r][k][2 * half + 1]));
+            }
+            top = __fmul_rn(highest(top), scale);
+            const float before = rows.maximum[r][half];
+            // False between two minus infinities, whose difference is NaN.
+            const bool grown = top - before > LAG;
+            const float maximum = grown ? top : before;
+            rows.maximum[r][half] = maximum;
+            factor[r][half] = grown ? power_of_two(before - subtrahend(maximum)) : 1.0f;
+            any_grown |= grown;
+            any_huge |= fabsf(subtrahend(maximum)) > HUGE;
+        }
+    }
+    if (__any_sync(ALL, any_huge)) {
+        // An exact product less the rounded maximum could be anything; between rounded products the distance is right.
+#pragma unroll
+        for (u32 r = 0; r < ROW_TILES; r++)
+#pragma unroll
+            for (u32 k = 0; k < KEY_TILES; k++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) logits[r][k][i] = __fmul_rn(logits[r][k][i], scale);
+        scale = 1.0f;
+    }
+#pragma unroll
+    for (u32 r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const float from = subtrahend(rows.maximum[r][half]);
+#pragma unroll
+            for (u32 k = 0; k < KEY_TILES; k++) {
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    float &logit = logits[r][k][2 * half + e];
+                    logit = power_of_two(__fmaf_rn(logit, scale, -from));
+                }
+            }
+        }
+    }
+    if (__any_sync(ALL, any_grown)) {
+#pragma unroll
+        for (u32 r = 0; r < ROW_TILES; r++) {
+            rows.sum[r][0] *= factor[r][0];
+            rows.sum[r][1] *= factor[r][1];
+#pragma unroll
+            for (u32 c = 0; c < OUT_TILES; c++) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) rows.out[r][c][i] *= factor[r][i / 2];
+            }
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (u32 k = 0; k < KEY_TILES; k++) {
+            const float(&w)[4] = logits[r][k];
+            rows.sum[r][0] += w[0] + w[1];
+            rows.sum[r][1] += w[2] + w[3];
+            weights[r][k / 2][k % 2 * 2] = Value::round(w[0], w[1]);
+            weights[r][k / 2][k % 2 * 2 + 1] = Value::round(w[2], w[3]);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What kernels are handed, laid out as kernels/dense/problem.cuh declares it.
+
+use std::f64::consts::LOG2_E;
+
+use super::plan::Plan;
+use crate::dense::Forward;
+use crate::layout::Layout;
+
+/// `Arguments` of kernels/dense/problem.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Arguments {
+    query: u64,
+    key: u64,
+    value: u64,
+    out: u64,
+    lse: u64,
+    partial: u64,
+    states: u64,
+    query_strides: [i64; 4],
+    key_strides: [i64; 4],
+    value_strides: [i64; 4],
+    out_strides: [i64; 4],
+    lse_strides: [i64; 3],
+    planes: u32,
+    query_heads: u32,
+    group: u32,
+    channels: u32,
+    value_channels: u32,
+    queries: i32,
+    keys: i32,
+    first: i32,
+    past: i32,
+    scale: f32,
+    sign: u32,
+    kept: u32,
+    splits: u32,
+}
+
+impl Arguments {
+    /// Of a call whose plan was made, so that all sizes fit.
+    pub fn new(call: &Forward<'_>, plan: &Plan, scratch: u64) -> Self {
+        let (problem, folded) = (&call.problem, &plan.folded);
+        let group = problem.sizes().group() as i64;
+        // Where rows are heads, each head of keys has as many of them as share it.
+        let of_rows = |layout: &Layout| {
+            let mut strides = strides(layout);
+            if folded.rows_are_heads {
+                (strides[1], strides[2]) = (strides[1] * group, strides[1]);
+            }
+            strides
+        };
+        let from_first_key = |address: *const u8, layout: &Layout| {
+            let step = layout.strides()[2] * layout.dtype().size() as isize;
+            (address as u64).wrapping_add_signed((folded.first_key as isize * step) as i64)
+        };
+        let lse = call.outputs.lse.as_ref();
+        let lse_strides = lse.map_or([0; 3], |lse| {
+            let [b, h, s] = std::array::from_fn(|axis| lse.layout().strides()[axis] as i64);
+            match folded.rows_are_heads {
+                true => [b, h * group, h],
+                false => [b, h, s],
+            }
+        });
+        let (first, past) = folded.bounds.unwrap_or((0, 0));
+        let scale = problem.scale();
+        Arguments {
+            query: call.inputs.query.as_ptr() as u64,
+            key: from_first_key(call.inputs.key.as_ptr(), problem.key()),
+            value: from_first_key(call.inputs.value.as_ptr(), problem.value()),
+            out: call.outputs.out.as_mut_ptr() as u64,
+            lse: lse.map_or(0, |lse| lse.as_mut_ptr() as u64),
+            partial: scratch + plan.states_bytes() as u64,
+            states: scratch,
+            query_strides: of_rows(problem.query()),
+            key_strides: strides(problem.key()),
+            value_strides: strides(problem.value()),
+            out_strides: of_rows(call.outputs.out.layout()),
+            lse_strides,
+            planes: folded.planes() as u32,
+            query_heads: folded.heads as u32,
+            group: folded.group as u32,
+            channels: problem.sizes().channels as u32,
+            value_channels: problem.sizes().value_channels as u32,
+            queries: folded.rows as i32,
+            keys: folded.keys as i32,
+            first,
+            past,
+            // At least the smallest normal number, so that minus infinity stays what it is.
+            scale: ((scale.abs() * LOG2_E) as f32).clamp(f32::MIN_POSITIVE, f32::MAX),
+            sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
+            kept: if scale == 0.0 { 0 } else { u32::MAX },
+            splits: plan.splits,
+        }
+    }
+}
+
+fn strides(layout: &Layout) -> [i64; 4] {
+    std::array::from_fn(|axis| layout.strides()[axis] as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lies_as_the_kernels_declare_it() {
+        assert_eq!(std::mem::offset_of!(Arguments, query_strides), 56);
+        assert_eq!(std::mem::offset_of!(Arguments, lse_strides), 184);
+        assert_eq!(std::mem::offset_of!(Arguments, planes), 208);
+        assert_eq!(size_of::<Arguments>(), 264);
+    }
+}

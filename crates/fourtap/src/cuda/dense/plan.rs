@@ -1,0 +1,348 @@
+//! Which kernels serve a call, and how its work is cut.
+
+use std::fmt;
+
+use super::folded::Folded;
+use super::specialised::{Combine, Mma, Specialised};
+use super::tile::{self, Tile};
+use crate::cuda::DeviceSize;
+use crate::dense::{Forward, Mask, Sizes};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+
+/// Queries and keys of a head must be fewer: kernels count them, and what lies between them, in 32 bits.
+const TOO_MANY: usize = 1 << 30;
+
+/// Threads of a block that puts parts together, and channels of each thread.
+const COMBINE_THREADS: u32 = 256;
+const COMBINE_CHANNELS: usize = 4;
+
+/// A call by what the choice of kernels goes by: says what [`crate::dense::forward`] would do, without a driver.
+///
+/// ```
+/// use fourtap::DType;
+/// use fourtap::cuda::{DeviceSize, dense::Described};
+/// use fourtap::dense::{Mask, Sizes};
+///
+/// let described = Described {
+///     sizes: Sizes {
+///         batch: 1,
+///         query_heads: 8,
+///         key_heads: 8,
+///         queries: 512,
+///         keys: 512,
+///         channels: 64,
+///         value_channels: 64,
+///     },
+///     dtype: DType::F16,
+///     mask: Mask::default(),
+///     align: 16,
+/// };
+/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
+/// let plan = described.plan(device)?;
+/// assert_eq!(plan.to_string(), "dense-forward-mma-f16-d64-32x256, 128 blocks of 128 threads");
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The sizes.
+    pub sizes: Sizes,
+    /// The element type.
+    pub dtype: DType,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// What rows are aligned to, in bytes: 16, where channels lie without gaps and everything else is a multiple of eight
+    /// elements, as it mostly is; or 4 or 2. With 2, channels may lie anyhow.
+    pub align: u32,
+}
+
+/// A kernel and how it is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: Specialised,
+    /// Blocks: of queries, and of keys.
+    pub blocks: [u32; 2],
+    /// Threads of each.
+    pub threads: u32,
+    /// Shared memory each asks for beyond what the kernel declares.
+    pub shared_bytes: u32,
+}
+
+/// What a call will do: shown to whoever asks, and followed by the launcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The attention itself.
+    pub forward: Step,
+    /// Where keys are divided among blocks: what puts their results together.
+    pub combine: Option<Step>,
+    /// Parts that keys are divided into.
+    pub splits: u32,
+    pub(super) folded: Folded,
+    head_v: u32,
+}
+
+impl Described {
+    /// Of a call.
+    pub(super) fn of(call: &Forward<'_>) -> Self {
+        let problem = &call.problem;
+        let tensors = [
+            (call.inputs.query.as_ptr() as usize, problem.query()),
+            (call.inputs.key.as_ptr() as usize, problem.key()),
+            (call.inputs.value.as_ptr() as usize, problem.value()),
+            (
+                call.outputs.out.as_mut_ptr() as usize,
+                call.outputs.out.layout(),
+            ),
+        ];
+        let aligned = |align: &u32| {
+            let fits = |&(address, layout): &(usize, &Layout)| is_aligned(address, layout, *align);
+            tensors.iter().all(fits)
+        };
+        Described {
+            sizes: *problem.sizes(),
+            dtype: problem.dtype(),
+            mask: problem.options().mask,
+            align: [16, 4].into_iter().find(aligned).unwrap_or(2),
+        }
+    }
+
+    /// What a forward call would do on such a device.
+    pub fn plan(&self, device: DeviceSize) -> Result<Plan> {
+        self.expect_served()?;
+        let Sizes {
+            channels,
+            value_channels,
+            ..
+        } = self.sizes;
+        let folded = Folded::new(&self.sizes, &self.mask);
+        let [head, head_v] = [channels, value_channels].map(|n| n.next_multiple_of(32) as u32);
+        let fitting: Vec<Tile> = Tile::for_channels(head.max(head_v))
+            .iter()
+            .filter(|tile| tile.shared_bytes(head, head_v) <= device.shared_bytes)
+            .copied()
+            .collect();
+        let (planes, rows) = (folded.planes() as u64, folded.rows as u64);
+        let chosen = Tile::choose(&fitting, planes, rows, device.multiprocessors);
+        let Some(tile) = chosen else {
+            return Err(unsupported(
+                "a device with 99 KiB of shared memory a block",
+                format!("{} bytes", device.shared_bytes),
+            ));
+        };
+        let blocks = planes * rows.div_ceil(tile.rows.into());
+        let Some(blocks) = u32::try_from(blocks).ok().filter(|&n| n < 1 << 31) else {
+            return Err(unsupported("fewer than 2^31 blocks", blocks.to_string()));
+        };
+        let splits = splits(blocks, folded.keys.div_ceil(tile.keys as usize), device);
+        let padded = head as usize != channels || head_v as usize != value_channels;
+        let (dtype, align) = (self.dtype, self.align);
+        let forward = Step {
+            kernel: Specialised::Mma(Mma {
+                dtype,
+                head,
+                head_v,
+                tile,
+                mask: folded.bounds.is_some(),
+                split: splits > 1,
+                padded,
+                align,
+            }),
+            blocks: [blocks, splits],
+            threads: tile::THREADS,
+            shared_bytes: tile.shared_bytes(head, head_v),
+        };
+        let threads = folded.planes() * folded.rows * (head_v as usize / COMBINE_CHANNELS);
+        let combine = (splits > 1).then_some(Step {
+            kernel: Specialised::Combine(Combine {
+                dtype,
+                head_v,
+                padded,
+                align,
+            }),
+            blocks: [threads.div_ceil(COMBINE_THREADS as usize) as u32, 1],
+            threads: COMBINE_THREADS,
+            shared_bytes: 0,
+        });
+        Ok(Plan {
+            forward,
+            combine,
+            splits,
+            folded,
+            head_v,
+        })
+    }
+
+    /// Refuses what no kernel serves.
+    fn expect_served(&self) -> Result<()> {
+        let sizes = &self.sizes;
+        if self.dtype.size() != 2 {
+            return Err(unsupported(
+                "query, key and value of f16 or bf16",
+                self.dtype.to_string(),
+            ));
+        }
+        for (what, channels) in [("D", sizes.channels), ("Dv", sizes.value_channels)] {
+            if channels > tile::MOST_CHANNELS {
+                return Err(unsupported(
+                    &format!("at most {} channels a head", tile::MOST_CHANNELS),
+                    format!("{what} = {channels}"),
+                ));
+            }
+        }
+        for (what, count) in [("Sq", sizes.queries), ("Sk", sizes.keys)] {
+            if count >= TOO_MANY {
+                return Err(unsupported(
+                    "fewer than 2^30 queries and keys",
+                    format!("{what} = {count}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many blocks share the keys of a tile of queries. Only where blocks are so few that half of the device would have
+/// nothing to do; and then enough for two on each multiprocessor, but none with less than two tiles of keys, for which
+/// the second kernel would not pay.
+fn splits(blocks: u32, key_tiles: usize, device: DeviceSize) -> u32 {
+    if 2 * u64::from(blocks) > u64::from(device.multiprocessors) {
+        return 1;
+    }
+    let wanted = 2 * device.multiprocessors / blocks.max(1);
+    let most = u32::try_from(key_tiles / 2).unwrap_or(u32::MAX);
+    // A grid has at most 65,535 layers.
+    wanted.min(most).clamp(1, 65_535)
+}
+
+/// Whether every row begins at a multiple of `align` bytes and its channels lie without gaps.
+fn is_aligned(address: usize, layout: &Layout, align: u32) -> bool {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    let sizes = shape.sizes();
+    let whole = |axis: usize| {
+        let bytes = strides[axis].unsigned_abs() * layout.dtype().size();
+        // A step nobody takes may be anything.
+        sizes[axis] <= 1 || bytes.is_multiple_of(align as usize)
+    };
+    let dense = sizes[3] <= 1 || strides[3] == 1;
+    dense && address.is_multiple_of(align as usize) && (0..3).all(whole)
+}
+
+fn unsupported(expected: &str, found: String) -> Error {
+    Error::Unsupported {
+        backend: "cuda",
+        expected: expected.to_string(),
+        found,
+    }
+}
+
+impl Plan {
+    /// What is launched, in order.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        [Some(&self.forward), self.combine.as_ref()]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Bytes of scratch memory: where keys are divided among blocks, what each found.
+    pub fn workspace_bytes(&self) -> usize {
+        match self.combine {
+            None => 0,
+            Some(_) => self.states_bytes() + 4 * self.head_v as usize * self.partial_rows(),
+        }
+    }
+
+    /// Of these, for maximum and sum of each row; results follow.
+    pub(super) fn states_bytes(&self) -> usize {
+        // Results are read 16 bytes at a time.
+        (8 * self.partial_rows()).next_multiple_of(16)
+    }
+
+    fn partial_rows(&self) -> usize {
+        self.splits as usize * self.folded.planes() * self.folded.rows
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Step {
+            kernel,
+            blocks: [blocks, parts],
+            threads,
+            ..
+        } = self.forward;
+        write!(f, "{kernel}, {blocks} blocks of {threads} threads")?;
+        match &self.combine {
+            Some(combine) => write!(
+                f,
+                " for each of {parts} parts of the keys, then {}",
+                combine.kernel
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: DeviceSize = DeviceSize {
+        multiprocessors: 132,
+        l2_bytes: 62_914_560,
+        shared_bytes: 232_448,
+    };
+
+    fn described(heads: [usize; 2], queries: usize, keys: usize, channels: usize) -> Described {
+        Described {
+            sizes: Sizes {
+                batch: 1,
+                query_heads: heads[0],
+                key_heads: heads[1],
+                queries,
+                keys,
+                channels,
+                value_channels: channels,
+            },
+            dtype: DType::BF16,
+            mask: Mask::default(),
+            align: 16,
+        }
+    }
+
+    #[test]
+    fn keys_are_divided_only_where_queries_are_few() {
+        assert_eq!(
+            described([8, 8], 512, 512, 64).plan(H200).unwrap().splits,
+            1
+        );
+        let decode = described([32, 32], 1, 8192, 128).plan(H200).unwrap();
+        assert_eq!(decode.splits, 8);
+        assert_eq!(decode.workspace_bytes(), 8 * 32 * (8 + 4 * 128));
+        assert!(decode.combine.is_some());
+        let shared = described([32, 8], 1, 8192, 128).plan(H200).unwrap();
+        assert_eq!((shared.folded.rows, shared.splits), (4, 32));
+        let short = described([32, 8], 1, 100, 128).plan(H200).unwrap();
+        assert_eq!((short.splits, short.workspace_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn what_no_kernel_serves_is_refused_by_name() {
+        let error = |described: Described| described.plan(H200).unwrap_err().to_string();
+        let mut wide = described([8, 8], 64, 64, 64);
+        wide.dtype = DType::F32;
+        assert_eq!(
+            error(wide),
+            "cuda: expected query, key and value of f16 or bf16, found f32"
+        );
+        assert_eq!(
+            error(described([8, 8], 64, 64, 257)),
+            "cuda: expected at most 256 channels a head, found D = 257"
+        );
+        assert_eq!(
+            error(described([8, 8], 64, 1 << 30, 64)),
+            "cuda: expected fewer than 2^30 queries and keys, found Sk = 1073741824"
+        );
+    }
+}

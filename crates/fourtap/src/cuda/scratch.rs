@@ -1,0 +1,53 @@
+//! Scratch memory of a call: the caller's, or the stream's.
+
+use super::driver::StreamMemory;
+use super::{Cuda, CudaError};
+use crate::error::{Error, Result};
+
+/// What the driver's own allocations have, and tables in scratch memory count on.
+const ALIGNMENT: u64 = 256;
+
+/// Scratch memory, given back to the stream once the work queued so far is done if it is the stream's.
+pub(super) struct Scratch<'a> {
+    address: u64,
+    _allocated: Option<StreamMemory<'a>>,
+}
+
+impl Scratch<'_> {
+    /// Where it begins, a multiple of 256; 0 if none was asked for.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Cuda {
+    /// So many bytes.
+    pub(super) fn scratch(&self, bytes: usize) -> Result<Scratch<'_>> {
+        let of = |address| Scratch {
+            address,
+            _allocated: None,
+        };
+        match self.workspace {
+            _ if bytes == 0 => Ok(of(0)),
+            Some((address, _)) if !address.is_multiple_of(ALIGNMENT) => Err(Error::Misaligned {
+                tensor: "workspace",
+                expected: ALIGNMENT as usize,
+                address: address as usize,
+            }),
+            Some((address, found)) if found >= bytes => Ok(of(address)),
+            Some((_, found)) => Err(Error::Unsupported {
+                backend: "cuda",
+                expected: format!("a workspace of at least {bytes} bytes"),
+                found: format!("{found}"),
+            }),
+            None => {
+                let allocated = StreamMemory::alloc(self.context, bytes, self.stream())
+                    .map_err(CudaError::from)?;
+                Ok(Scratch {
+                    address: allocated.as_ptr(),
+                    _allocated: Some(allocated),
+                })
+            }
+        }
+    }
+}

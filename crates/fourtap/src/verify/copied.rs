@@ -1,0 +1,73 @@
+//! A tensor on a CUDA device, with the memory around it.
+
+use super::check::Failure;
+use super::tensor::Tensor;
+use crate::cuda::Cuda;
+use crate::cuda::driver::{Buffer, DriverError};
+use crate::layout::Layout;
+use crate::tensor::{View, ViewMut};
+
+pub(super) type DriverResult<T> = std::result::Result<T, DriverError>;
+pub(super) type Checked<T> = std::result::Result<T, Failure>;
+
+/// Bytes before and after each tensor on the device that no call may write, even where the tensor's own memory has no
+/// room to spare. A multiple of the alignment of allocations.
+const MARGIN: usize = 256;
+
+/// What they hold.
+const UNTOUCHED: u8 = 0xa5;
+
+/// A tensor's memory on a device, the address of its first element aligned as it is on the host.
+pub(super) struct Copied {
+    buffer: Buffer,
+    ordinal: usize,
+    first: u64,
+    layout: Layout,
+}
+
+impl Copied {
+    pub fn new(cuda: &Cuda, tensor: &Tensor) -> DriverResult<Self> {
+        let margin = [UNTOUCHED; MARGIN].as_slice();
+        let memory = [margin, tensor.memory(), margin].concat();
+        let buffer = Buffer::from_slice(cuda.context(), &memory)?;
+        Ok(Copied {
+            ordinal: cuda.ordinal(),
+            first: buffer.as_ptr() + (MARGIN + tensor.first_byte()) as u64,
+            layout: tensor.layout(),
+            buffer,
+        })
+    }
+
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: the buffer is a copy of memory in which the layout stays, and outlives the view.
+        unsafe { View::on_cuda(self.ordinal, self.first, self.layout) }
+    }
+
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        // SAFETY: as in `view`, and borrowed mutably.
+        unsafe { ViewMut::on_cuda(self.ordinal, self.first, self.layout) }
+    }
+
+    /// Copies the memory back into the tensor it was made of, once the stream's work is done.
+    pub fn read(&self, cuda: &Cuda, name: &'static str, tensor: &mut Tensor) -> Checked<()> {
+        let memory = self.wait_and_copy(cuda).map_err(crate::Error::from)?;
+        let (before, rest) = memory.split_at(MARGIN);
+        let (own, after) = rest.split_at(rest.len() - MARGIN);
+        let margins = before.iter().chain(after);
+        let bytes = margins.filter(|&&byte| byte != UNTOUCHED).count();
+        if bytes > 0 {
+            return Err(Failure::WroteOutside {
+                tensor: name,
+                elements: bytes.div_ceil(tensor.dtype().size()),
+            });
+        }
+        tensor.memory_mut().copy_from_slice(own);
+        Ok(())
+    }
+
+    fn wait_and_copy(&self, cuda: &Cuda) -> DriverResult<Vec<u8>> {
+        let _entered = cuda.context().enter()?;
+        cuda.stream().synchronize()?;
+        self.buffer.to_vec()
+    }
+}

@@ -1,0 +1,83 @@
+//! A case of dense attention on a CUDA device: copied there, memory around the tensors included, computed and copied back.
+
+use super::copied::{Checked, Copied};
+use super::dense::{DenseCase, DenseExpected};
+use super::tensor::Tensor;
+use crate::backend::Backend;
+use crate::cuda::Cuda;
+use crate::cuda::dense::Plan;
+use crate::dense::{self, Inputs, Outputs, Problem};
+use crate::error::Result;
+
+/// A case's inputs and outputs in the memory of a device.
+pub struct DenseOnCuda<'a> {
+    case: &'a DenseCase,
+    cuda: Cuda,
+    query: Copied,
+    key: Copied,
+    value: Copied,
+    out: Copied,
+    lse: Copied,
+    on_host: [Tensor; 2],
+}
+
+impl<'a> DenseOnCuda<'a> {
+    /// Copies `case` to the device; outputs are NaN until a call writes them.
+    pub fn new(case: &'a DenseCase, cuda: Cuda) -> Result<Self> {
+        let problem = Problem::new(&case.inputs(), case.options)?;
+        let [of_out, of_lse] = &case.outputs;
+        let out = Tensor::poisoned(problem.dtype(), &problem.sizes().out(), of_out);
+        let lse = Tensor::poisoned(problem.lse_dtype(), &problem.sizes().lse(), of_lse);
+        Ok(DenseOnCuda {
+            case,
+            cuda,
+            query: Copied::new(&cuda, &case.query)?,
+            key: Copied::new(&cuda, &case.key)?,
+            value: Copied::new(&cuda, &case.value)?,
+            out: Copied::new(&cuda, &out)?,
+            lse: Copied::new(&cuda, &lse)?,
+            on_host: [out, lse],
+        })
+    }
+
+    /// What a call would do.
+    pub fn plan(&mut self) -> Result<Plan> {
+        let inputs = Inputs {
+            query: self.query.view(),
+            key: self.key.view(),
+            value: self.value.view(),
+        };
+        let (cuda, options) = (self.cuda, self.case.options);
+        cuda.explain_dense(inputs, options, &self.out.view_mut().into())
+    }
+
+    /// Computes `out` and, where it is wanted, `lse`, and brings them back with the memory around them.
+    pub fn forward(mut self, with_lse: bool) -> Checked<[Tensor; 2]> {
+        let inputs = Inputs {
+            query: self.query.view(),
+            key: self.key.view(),
+            value: self.value.view(),
+        };
+        let outputs = Outputs {
+            out: self.out.view_mut(),
+            lse: with_lse.then(|| self.lse.view_mut()),
+        };
+        let backend = Backend::Cuda(self.cuda);
+        dense::forward(&backend, inputs, self.case.options, outputs)?;
+        let [mut out, mut lse] = self.on_host;
+        self.out.read(&self.cuda, "out", &mut out)?;
+        self.lse.read(&self.cuda, "lse", &mut lse)?;
+        Ok([out, lse])
+    }
+}
+
+/// Forward of `case` on a device, against what the oracle made of it: every element, and the memory around them.
+pub fn check_dense_on_cuda(
+    case: &DenseCase,
+    expected: &DenseExpected,
+    cuda: &Cuda,
+    with_lse: bool,
+) -> Checked<()> {
+    let [out, lse] = DenseOnCuda::new(case, *cuda)?.forward(with_lse)?;
+    expected.compare(&out, with_lse.then_some(&lse))
+}

@@ -1,0 +1,193 @@
+//! What a call takes, refuses and leaves alone.
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::{Buffer, CaptureMode, OwnedStream};
+use fourtap::dense::{self, Inputs, Options, Sizes};
+use fourtap::{Backend, DType, Error, f16};
+
+use crate::gpu;
+use crate::tensors::{OnDevice, numbers};
+
+/// Few queries, many keys: these are divided among blocks.
+const DIVIDED: Sizes = Sizes {
+    batch: 1,
+    query_heads: 4,
+    key_heads: 2,
+    queries: 3,
+    keys: 9001,
+    channels: 64,
+    value_channels: 32,
+};
+
+struct Tensors {
+    query: OnDevice,
+    key: OnDevice,
+    value: OnDevice,
+    out: OnDevice,
+}
+
+impl Tensors {
+    fn new(cuda: &Cuda, sizes: &Sizes) -> Self {
+        let tensor = |shape: [usize; 4], salt: u64| {
+            let count = shape.iter().product();
+            let numbers: Vec<f16> = numbers(count, salt).map(f16::from_f64).collect();
+            OnDevice::new(cuda, &numbers, &shape)
+        };
+        Tensors {
+            query: tensor(sizes.query(), 1),
+            key: tensor(sizes.key(), 2),
+            value: tensor(sizes.value(), 3),
+            out: OnDevice::poisoned(cuda, DType::F16, &sizes.out()),
+        }
+    }
+
+    fn workspace(&mut self, cuda: &Cuda) -> usize {
+        let inputs = Inputs {
+            query: self.query.view(),
+            key: self.key.view(),
+            value: self.value.view(),
+        };
+        let outputs = self.out.view_mut().into();
+        let plan = cuda.explain_dense(inputs, Options::default(), &outputs);
+        plan.unwrap().workspace_bytes()
+    }
+
+    /// The result's bits.
+    fn run(&mut self, cuda: &Cuda) -> Result<Vec<u8>, Error> {
+        self.out.buffer.fill(0xff, cuda.stream()).unwrap();
+        let inputs = Inputs {
+            query: self.query.view(),
+            key: self.key.view(),
+            value: self.value.view(),
+        };
+        let backend = Backend::Cuda(*cuda);
+        dense::forward(&backend, inputs, Options::default(), self.out.view_mut())?;
+        gpu::wait(cuda);
+        Ok(self.out.buffer.to_vec().unwrap())
+    }
+}
+
+#[test]
+fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
+    let Some(cuda) = gpu::device() else { return };
+    let mut tensors = Tensors::new(&cuda, &DIVIDED);
+    let bytes = tensors.workspace(&cuda);
+    assert!(bytes > 0);
+    let expected = tensors.run(&cuda).unwrap();
+    let mut memory = Buffer::alloc(cuda.context(), bytes + 512).unwrap();
+    memory.fill(0xa5, cuda.stream()).unwrap();
+    // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
+    let given =
+        |from: u64, bytes: usize| unsafe { cuda.with_workspace(memory.as_ptr() + from, bytes) };
+    assert!(tensors.run(&given(256, bytes)).unwrap() == expected);
+    let around = memory.to_vec::<u8>().unwrap();
+    let outside = around[..256].iter().chain(&around[256 + bytes..]);
+    assert!({ outside }.all(|&byte| byte == 0xa5), "written outside");
+    let refused = tensors.run(&given(256, bytes - 1)).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        format!(
+            "cuda: expected a workspace of at least {bytes} bytes, found {}",
+            bytes - 1
+        )
+    );
+    assert!(matches!(
+        tensors.run(&given(16, bytes)).unwrap_err(),
+        Error::Misaligned {
+            tensor: "workspace",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_captured_graph_gives_the_same_bits() {
+    let Some(cuda) = gpu::device() else { return };
+    let whole = Sizes {
+        queries: 300,
+        ..DIVIDED
+    };
+    for sizes in [DIVIDED, whole] {
+        let mut tensors = Tensors::new(&cuda, &sizes);
+        let expected = tensors.run(&cuda).unwrap();
+        let stream = OwnedStream::new(cuda.context(), true).unwrap();
+        // SAFETY: the stream belongs to this device and outlives the calls.
+        let captured = unsafe { cuda.on_stream(stream.stream().as_raw()) };
+        let _entered = cuda.context().enter().unwrap();
+        tensors.out.buffer.fill(0xff, cuda.stream()).unwrap();
+        gpu::wait(&cuda);
+        stream.stream().begin_capture(CaptureMode::Global).unwrap();
+        let inputs = Inputs {
+            query: tensors.query.view(),
+            key: tensors.key.view(),
+            value: tensors.value.view(),
+        };
+        let backend = Backend::Cuda(captured);
+        dense::forward(&backend, inputs, Options::default(), tensors.out.view_mut()).unwrap();
+        let graph = stream
+            .stream()
+            .end_capture()
+            .unwrap()
+            .instantiate()
+            .unwrap();
+        for _ in 0..100 {
+            // SAFETY: everything the captured kernels use is alive.
+            unsafe { graph.launch(stream.stream()) }.unwrap();
+        }
+        stream.stream().synchronize().unwrap();
+        assert!(tensors.out.buffer.to_vec::<u8>().unwrap() == expected);
+    }
+}
+
+#[test]
+fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
+    let Some(cuda) = gpu::device() else { return };
+    let numbers = [0f32; 64];
+    let tensor = || OnDevice::new(&cuda, &numbers, &[1, 1, 2, 32]);
+    let (query, key, value, mut out) = (tensor(), tensor(), tensor(), tensor());
+    let inputs = Inputs {
+        query: query.view(),
+        key: key.view(),
+        value: value.view(),
+    };
+    let refused = dense::forward(&Backend::Auto, inputs, Options::default(), out.view_mut());
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "cuda: expected query, key and value of f16 or bf16, found f32"
+    );
+    for empty in [
+        Sizes {
+            batch: 0,
+            ..DIVIDED
+        },
+        Sizes {
+            queries: 0,
+            ..DIVIDED
+        },
+        Sizes { keys: 0, ..DIVIDED },
+    ] {
+        let some = Tensors::new(&cuda, &DIVIDED);
+        let mut out = OnDevice::poisoned(&cuda, DType::F16, &DIVIDED.out());
+        let layout = |shape: &[usize]| fourtap::Layout::contiguous(DType::F16, shape);
+        // SAFETY: the buffers are larger than these tensors.
+        let view = |tensor: &OnDevice, shape: &[usize]| unsafe {
+            fourtap::View::on_cuda(0, tensor.buffer.as_ptr(), layout(shape))
+        };
+        let inputs = Inputs {
+            query: view(&some.query, &empty.query()),
+            key: view(&some.key, &empty.key()),
+            value: view(&some.value, &empty.value()),
+        };
+        // SAFETY: likewise.
+        let result =
+            unsafe { fourtap::ViewMut::on_cuda(0, out.buffer.as_ptr(), layout(&empty.out())) };
+        dense::forward(&Backend::Auto, inputs, Options::default(), result).unwrap();
+        gpu::wait(&cuda);
+        let found = out.buffer.to_vec::<f16>().unwrap();
+        match empty.keys {
+            0 => assert!(found.iter().all(|x| x.to_f64() == 0.0)),
+            _ => assert!(found.iter().all(|x| x.is_nan())),
+        }
+        let _ = out.view_mut();
+    }
+}

@@ -1,0 +1,128 @@
+//! NaN and infinity: what a query does not see never touches its row, what it sees acts by the rules of arithmetic.
+
+use fourtap::DType;
+use fourtap::dense::{Alignment, Mask, Options, oracle};
+use fourtap::verify::{DenseCase, DenseOnCuda, HOSTILE, Storage, Tensor};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::{TYPES, cuts};
+use crate::gpu;
+
+/// One sequence and head; `spoil` changes what is at (tensor, row, channel), tensors counted from query.
+fn case(
+    seed: u64,
+    dtype: DType,
+    [queries, keys, channels]: [usize; 3],
+    mask: Mask,
+    mut spoil: impl FnMut(usize, usize, usize) -> Option<f64>,
+) -> DenseCase {
+    let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut tensor = |which: usize, rows: usize| {
+        let mut at = 0;
+        Tensor::from_fn(dtype, &[1, 1, rows, channels], &Storage::dense(4), || {
+            let (row, channel) = (at / channels, at % channels);
+            at += 1;
+            let usual = rng.random_range(-1.0..1.0);
+            spoil(which, row, channel).unwrap_or(usual)
+        })
+    };
+    DenseCase {
+        seed,
+        query: tensor(0, queries),
+        key: tensor(1, keys),
+        value: tensor(2, keys),
+        options: Options { scale: None, mask },
+        outputs: [4, 3].map(Storage::dense),
+    }
+}
+
+#[test]
+fn keys_that_a_query_does_not_see_never_touch_its_row() {
+    let Some(cuda) = gpu::device() else { return };
+    for (number, sizes) in [[5, 9, 8], [100, 150, 64], [70, 300, 19]]
+        .into_iter()
+        .enumerate()
+    {
+        let [queries, keys, channels] = sizes;
+        for mask in [
+            Mask::causal(Alignment::TopLeft),
+            Mask::window(Alignment::TopLeft, Some(3), Some(2)),
+            Mask::window(Alignment::BottomRight, Some(70), Some(0)),
+        ] {
+            let dtype = TYPES[number % 2];
+            let clean = case(1, dtype, sizes, mask, |_, _, _| None);
+            for spoiled in [0, 2, queries / 2, queries - 1, keys - 1] {
+                let dirty = case(1, dtype, sizes, mask, |tensor, row, _| {
+                    (tensor > 0 && row == spoiled).then_some(f64::NAN)
+                });
+                for cuda in cuts(&cuda) {
+                    let run = |case| DenseOnCuda::new(case, cuda).unwrap().forward(true).unwrap();
+                    let [clean_out, clean_lse] = run(&clean).map(|tensor| tensor.to_f64());
+                    let [out, lse] = run(&dirty).map(|tensor| tensor.to_f64());
+                    for query in 0..queries {
+                        let row = query * channels..(query + 1) * channels;
+                        let what =
+                            format!("{sizes:?} {mask:?}: query {query}, NaN at key {spoiled}");
+                        if mask.visible(query, queries, keys).contains(&spoiled) {
+                            assert!(out[row].iter().all(|x| x.is_nan()), "{what}");
+                            assert!(lse[query].is_nan(), "{what}");
+                            continue;
+                        }
+                        // Rows beside a NaN are added up in another way.
+                        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 0.01;
+                        let pairs = out[row.clone()].iter().zip(&clean_out[row]);
+                        assert!({ pairs }.all(near), "{what}");
+                        assert_eq!(lse[query], clean_lse[query], "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_any_kind_give_what_the_oracle_gives() {
+    let Some(cuda) = gpu::device() else { return };
+    for seed in 0..200u64 {
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+        let sizes = [
+            rng.random_range(1..80),
+            rng.random_range(1..300),
+            *[5, 32, 64].choose(rng).unwrap(),
+        ];
+        let mask = *[Mask::default(), Mask::causal(Alignment::BottomRight)]
+            .choose(rng)
+            .unwrap();
+        let rarely = 1.0 / (sizes[1] * sizes[2]) as f64;
+        let dtype = *TYPES.choose(rng).unwrap();
+        let case = case(seed, dtype, sizes, mask, |_, _, _| {
+            rng.random_bool(rarely)
+                .then(|| *HOSTILE.choose(rng).unwrap())
+        });
+        let expected = oracle::forward::<f32>(&case.inputs(), case.options).unwrap();
+        for cuda in cuts(&cuda) {
+            let [out, lse] = DenseOnCuda::new(&case, cuda)
+                .unwrap()
+                .forward(true)
+                .unwrap();
+            let found = [out.to_f64(), lse.to_f64()].concat();
+            let expected = expected.out.iter().chain(&expected.lse);
+            for (index, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+                let (expected, mass) = (f64::from(expected.total), f64::from(expected.mass));
+                // Where a weight is just not 0, one order of terms gives infinity and another NaN.
+                let alike = found == expected
+                    || !(found.is_finite() || expected.is_finite())
+                    || mass >= 6e4
+                    || (found - expected).abs() <= 0.02 * expected.abs().max(1.0);
+                assert!(
+                    alike,
+                    "seed {seed}, {dtype}, {sizes:?}: element {index} is {found}, not {expected}"
+                );
+            }
+        }
+    }
+    let details = "200 problems in every form, NaN and infinity in every tensor";
+    gpu::evidence(&cuda, "hostile", &gpu::kernels("dense_"), details);
+}

@@ -1,0 +1,134 @@
+//! Random problems against the oracle, every element.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::dense::{Plan, Specialised};
+use fourtap::dense::Sizes;
+use fourtap::verify::{DenseCase, DenseExpected, DenseOnCuda, check_dense_on_cuda};
+use rayon::prelude::*;
+
+use super::{TYPES, cuts};
+use crate::gpu::{self, Tally};
+use crate::oracle::cases;
+
+/// Which forms of the kernel served: rows of a tile, and whether keys were divided, hidden, padded.
+#[derive(Default)]
+pub struct Forms(Mutex<BTreeSet<(u32, [bool; 3])>>);
+
+impl Forms {
+    fn add(&self, plan: &Plan) {
+        if let Specialised::Mma(kernel) = plan.forward.kernel {
+            let flags = [kernel.split, kernel.mask, kernel.padded];
+            self.0.lock().unwrap().insert((kernel.tile.rows, flags));
+        }
+    }
+
+    /// Every tile was used, each with and without a mask, and the smallest with divided keys.
+    pub fn expect_all(&self) {
+        let found = self.0.lock().unwrap();
+        for rows in [128, 64, 32, 16] {
+            for mask in [false, true] {
+                let used = found.iter().any(|&(r, [_, m, _])| r == rows && m == mask);
+                assert!(used, "{rows} rows, mask {mask}: {found:?}");
+            }
+        }
+        assert!(found.iter().any(|&(_, [split, ..])| split), "{found:?}");
+    }
+}
+
+/// One case in every form.
+pub fn check_case(cuda: &Cuda, case: &DenseCase, tally: &Tally, forms: &Forms) {
+    let expected = DenseExpected::new(case).unwrap();
+    for (cut, cuda) in cuts(cuda).into_iter().enumerate() {
+        let with_lse = (case.seed + cut as u64).is_multiple_of(2);
+        let plan = DenseOnCuda::new(case, cuda).unwrap().plan().unwrap();
+        if let Err(failure) = check_dense_on_cuda(case, &expected, &cuda, with_lse) {
+            panic!(
+                "seed {}, {} q {} k {} v {} {:?}, {plan}: {failure}",
+                case.seed,
+                case.query.dtype(),
+                case.query.shape(),
+                case.key.shape(),
+                case.value.shape(),
+                case.options
+            );
+        }
+        forms.add(&plan);
+        tally.add(plan.steps().map(|step| step.kernel.entry()));
+    }
+}
+
+/// Few queries and many keys, which several blocks divide among them where there are many multiprocessors.
+fn divided(seed: u64) -> DenseCase {
+    let number = seed as usize;
+    let channels = [64, 128, 40, 256, 96, 32][number % 6];
+    let sizes = Sizes {
+        batch: 1,
+        query_heads: 2,
+        key_heads: 1 + number % 2,
+        queries: 1 + number % 5,
+        keys: 1100 + number % 400,
+        channels,
+        value_channels: channels,
+    };
+    DenseCase::with_sizes(seed, TYPES[number % 2], &sizes)
+}
+
+/// Cases of every taste.
+pub fn check(cuda: &Cuda, seeds: Range<u64>, tally: &Tally, forms: &Forms) {
+    // In parallel, because many problems need a kernel of their own compiled.
+    seeds.into_par_iter().for_each(|seed| {
+        check_case(cuda, &DenseCase::random_of(seed, &TYPES), tally, forms);
+        check_case(cuda, &DenseCase::aligned(seed, &TYPES), tally, forms);
+        check_case(cuda, &divided(seed), tally, forms);
+    });
+}
+
+#[test]
+fn random_problems_match_the_oracle() {
+    let Some(cuda) = gpu::device() else { return };
+    let (tally, forms, cases) = (Tally::default(), Forms::default(), cases(250));
+    check(&cuda, 0..cases, &tally, &forms);
+    forms.expect_all();
+    let details = "results, every element, 0 mismatches";
+    tally.evidence(&cuda, "oracle", &gpu::kernels("dense_"), details);
+}
+
+#[test]
+fn odd_lengths_match_the_oracle_for_every_width() {
+    let Some(cuda) = gpu::device() else { return };
+    let (tally, forms) = (Tally::default(), Forms::default());
+    let mut problems = Vec::new();
+    for (queries, keys) in [
+        (1, 1),
+        (239, 1),
+        (799, 3),
+        (113, 203),
+        (1023, 1024),
+        (2048, 2047),
+        (1, 4097),
+        (127, 129),
+    ] {
+        for channels in [32, 64, 96, 128, 256] {
+            problems.push(Sizes {
+                batch: 1,
+                query_heads: 2,
+                key_heads: 1,
+                queries,
+                keys,
+                channels,
+                value_channels: channels,
+            });
+        }
+    }
+    problems
+        .into_par_iter()
+        .enumerate()
+        .for_each(|(seed, sizes)| {
+            let case = DenseCase::with_sizes(seed as u64, TYPES[seed % 2], &sizes);
+            check_case(&cuda, &case, &tally, &forms);
+        });
+}

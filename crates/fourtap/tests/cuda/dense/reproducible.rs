@@ -1,0 +1,77 @@
+//! The same bits from run to run.
+
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::Plain;
+use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Sizes};
+use fourtap::{Backend, Element, bf16, f16};
+
+use super::cuts;
+use crate::gpu;
+use crate::tensors::{OnDevice, numbers};
+
+const RUNS: usize = 1000;
+
+fn runs<T: Element + Plain>(cuda: &Cuda, sizes: Sizes, mask: Mask) {
+    let tensor = |shape: [usize; 4], salt: u64| {
+        let count = shape.iter().product();
+        let numbers: Vec<T> = numbers(count, salt)
+            .map(|x| T::from_f64(4.0 * x - 2.0))
+            .collect();
+        OnDevice::new(cuda, &numbers, &shape)
+    };
+    let (query, key, value) = (
+        tensor(sizes.query(), 1),
+        tensor(sizes.key(), 2),
+        tensor(sizes.value(), 3),
+    );
+    let options = Options { scale: None, mask };
+    let mut out = OnDevice::poisoned(cuda, T::DTYPE, &sizes.out());
+    let mut run = || {
+        out.buffer.fill(0xff, cuda.stream()).unwrap();
+        let inputs = Inputs {
+            query: query.view(),
+            key: key.view(),
+            value: value.view(),
+        };
+        dense::forward(&Backend::Cuda(*cuda), inputs, options, out.view_mut()).unwrap();
+        gpu::wait(cuda);
+        out.buffer.to_vec::<u8>().unwrap()
+    };
+    let first = run();
+    for number in 1..RUNS {
+        assert!(run() == first, "run {number} of {} differs", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_thousand_runs_give_the_same_bits() {
+    let Some(cuda) = gpu::device() else { return };
+    let sizes = Sizes {
+        batch: 1,
+        query_heads: 6,
+        key_heads: 3,
+        queries: 301,
+        keys: 517,
+        channels: 64,
+        value_channels: 64,
+    };
+    let causal = Mask::causal(Alignment::BottomRight);
+    for (cut, cuda) in cuts(&cuda).into_iter().enumerate() {
+        match cut % 2 {
+            0 => runs::<f16>(&cuda, sizes, causal),
+            _ => runs::<bf16>(&cuda, sizes, Mask::default()),
+        }
+    }
+    let wide = Sizes {
+        channels: 256,
+        value_channels: 256,
+        ..sizes
+    };
+    runs::<f16>(&cuda, wide, Mask::default());
+    gpu::evidence(
+        &cuda,
+        "reproducible",
+        &gpu::kernels("dense_"),
+        "1000 of 1000 runs equal in every form, f16, bf16",
+    );
+}

