@@ -1,5 +1,6 @@
 //! A call from Python: tensors described, results made, the library run without Python's lock.
 
+use fourtap::cuda::Cuda;
 use fourtap::msda::{self, Gradients, Problem};
 use fourtap::{Backend, Error};
 use pyo3::prelude::*;
@@ -29,7 +30,8 @@ pub fn forward<'py>(
             // Where there are none, the inputs do not fit each other, and the library can say how.
             let sizes = sizes.map_or_else(|| Ok(Problem::new(&inputs)?.sizes().out()), Ok);
             let sizes = sizes.map_err(|error| raise(py, error))?;
-            framework.empty(operands.value, &described.value, &sizes)?
+            let (value, element) = (&described.value, described.value.element);
+            framework.empty(operands.value, value, element, &sizes)?
         }
     };
     let result = framework.describe_writable("out", &out)?;
@@ -52,6 +54,24 @@ pub fn forward<'py>(
     };
     done.map_err(|error| raise(py, error))?;
     Ok(out)
+}
+
+/// Gives one call on a device so many bytes of the framework's memory. What is returned is held until the call's work
+/// is queued; the framework gives it to nobody before that work is done.
+pub fn lend_scratch<'py>(
+    framework: &impl Framework,
+    beside: &Bound<'py, PyAny>,
+    cuda: &mut Cuda,
+    bytes: usize,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let memory = framework.scratch(beside, bytes)?;
+    let address = framework.describe("workspace", &memory)?.address;
+    // SAFETY: so many bytes of this device, which only this call uses.
+    *cuda = unsafe { cuda.with_workspace(address as u64, bytes) };
+    Ok(Some(memory))
 }
 
 /// The gradients wanted of value, locations and weights, in new tensors; `None` for the others.
@@ -95,7 +115,8 @@ pub fn backward<'py>(
     let mut views = [None, None, None];
     for (index, (name, source, described)) in sources.into_iter().enumerate() {
         if wanted[index] {
-            let gradient = framework.empty(source, described, &described.sizes)?;
+            let gradient =
+                framework.empty(source, described, described.element, &described.sizes)?;
             let described = framework.describe_writable(name, &gradient)?;
             let layout = described.layout(&gradient)?;
             // SAFETY: it is new.
@@ -111,20 +132,13 @@ pub fn backward<'py>(
     };
 
     let mut cuda = framework.cuda(py, described.value.place)?;
-    // Held until the work is queued; the framework gives it to nobody before that work is done.
     let mut _scratch = None;
     if let Some(cuda) = &mut cuda {
         *cuda = cuda.deterministic(deterministic);
         let bytes = cuda
             .backward_workspace(inputs, of_out, &gradients)
             .map_err(failed)?;
-        if bytes > 0 {
-            let memory = framework.scratch(operands.value, bytes)?;
-            let address = framework.describe("workspace", &memory)?.address;
-            // SAFETY: so many bytes of this device, which only this call uses.
-            *cuda = unsafe { cuda.with_workspace(address as u64, bytes) };
-            _scratch = Some(memory);
-        }
+        _scratch = lend_scratch(framework, operands.value, cuda, bytes)?;
     }
     let workers = match cuda {
         Some(_) => 1,

@@ -1,6 +1,7 @@
 //! `fourtap._native`: the library as Python's package sees it. What users call is in python/fourtap.
 
 mod call;
+mod dense;
 mod errors;
 mod frameworks;
 mod levels;
@@ -22,8 +23,10 @@ use operands::{Known, Operands};
 mod _native {
     #[pymodule_export]
     use super::{
-        command_line, numpy_backward, numpy_forward, torch_backward, torch_backward_if_plain,
-        torch_forward, torch_forward_if_plain,
+        command_line,
+        dense::{numpy_dense, torch_dense, torch_dense_if_plain},
+        numpy_backward, numpy_forward, torch_backward, torch_backward_if_plain, torch_forward,
+        torch_forward_if_plain,
     };
 
     #[pymodule_export]
@@ -79,13 +82,15 @@ fn torch_forward_if_plain<'py>(
     };
     let torch = Torch::get(value.py())?;
     let py = value.py();
-    let Some(known) = torch.reads_directly(&operands, out)? else {
+    let [shapes, starts] = operands.levels();
+    let known = torch.reads_directly(py, operands.real(), &[shapes, starts, out])?;
+    let Some(known) = known else {
         return Ok(py.NotImplemented().into_bound(py));
     };
     if torch.casts(py)? {
         return Ok(py.Ellipsis().into_bound(py));
     }
-    if torch.wants_gradient(&operands)? {
+    if torch.wants_gradient(py, operands.real())? {
         return Ok(py.None().into_bound(py));
     }
     call::forward(py, torch, &operands, known, out)
@@ -145,18 +150,13 @@ fn torch_backward_if_plain<'py>(
         attention_weights,
     };
     let torch = Torch::get(value.py())?;
-    if torch.reads_directly(&operands, Some(grad_out))?.is_none() {
+    let py = value.py();
+    let [shapes, starts] = operands.levels();
+    let known = torch.reads_directly(py, operands.real(), &[shapes, starts, Some(grad_out)])?;
+    if known.is_none() {
         return Ok(None);
     }
-    call::backward(
-        value.py(),
-        torch,
-        &operands,
-        grad_out,
-        deterministic,
-        wanted,
-    )
-    .map(Some)
+    call::backward(py, torch, &operands, grad_out, deterministic, wanted).map(Some)
 }
 
 #[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]

@@ -39,7 +39,21 @@ impl Described<'_> {
     }
 }
 
-impl<'py> Operands<'_, 'py> {
+impl<'a, 'py> Operands<'a, 'py> {
+    /// Those of real numbers, which can be differentiated by.
+    pub fn real(&self) -> [(&'static str, &'a Bound<'py, PyAny>); 3] {
+        [
+            ("value", self.value),
+            ("sampling_locations", self.sampling_locations),
+            ("attention_weights", self.attention_weights),
+        ]
+    }
+
+    /// The others.
+    pub fn levels(&self) -> [Option<&'a Bound<'py, PyAny>>; 2] {
+        [Some(self.spatial_shapes), self.level_start_index]
+    }
+
     pub fn describe(&self, framework: &impl Framework, known: Known) -> PyResult<Described<'py>> {
         let describe = |name, object, known: Option<Tensor>| match known {
             Some(tensor) => Ok(tensor),
@@ -64,7 +78,7 @@ impl<'py> Operands<'_, 'py> {
     ///
     /// # Safety
     /// The operands stay alive and unchanged until the work of the call that gets this is done.
-    pub unsafe fn inputs<'a>(&self, described: &'a Described<'_>) -> PyResult<Inputs<'a>> {
+    pub unsafe fn inputs<'b>(&self, described: &'b Described<'_>) -> PyResult<Inputs<'b>> {
         let view = |tensor: &Tensor, object| -> PyResult<_> {
             let layout = tensor.layout(object)?;
             // SAFETY: as the caller promises.

@@ -1,6 +1,6 @@
 //! Somebody else's tensor, described for the library.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use fourtap::{DType, Layout, MAX_RANK, Place, View, ViewMut};
 use pyo3::prelude::*;
@@ -61,6 +61,15 @@ impl<T> Deref for Axes<T> {
     fn deref(&self) -> &[T] {
         match self {
             Axes::Few(numbers, count) => &numbers[..*count],
+            Axes::Many(numbers) => numbers,
+        }
+    }
+}
+
+impl<T> DerefMut for Axes<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Axes::Few(numbers, count) => &mut numbers[..*count],
             Axes::Many(numbers) => numbers,
         }
     }

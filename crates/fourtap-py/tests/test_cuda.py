@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
+import dense_reference
 import pytest
 import reference
 import torch
@@ -99,24 +100,25 @@ def test_work_goes_to_the_current_stream() -> None:
     assert torch.equal(found, expected[0])
 
 
+def used_by_many(work: Callable[[], object]) -> int:
+    """Bytes of PyTorch's memory that calls leave behind; of the device's they may leave none."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    gc.collect()  # so that nothing of earlier tests goes away meanwhile
+    before = torch.cuda.memory_allocated()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(2000):
+        work()
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] >= free - (4 << 20)
+    return torch.cuda.memory_allocated() - before
+
+
 def test_memory_stays_flat_over_many_calls() -> None:
     case = problem()
-
-    def used(work: Callable[[], object]) -> int:
-        for _ in range(3):
-            work()
-        torch.cuda.synchronize()
-        gc.collect()  # so that nothing of earlier tests goes away meanwhile
-        before = torch.cuda.memory_allocated()
-        free = torch.cuda.mem_get_info()[0]
-        for _ in range(2000):
-            work()
-        torch.cuda.synchronize()
-        assert torch.cuda.mem_get_info()[0] >= free - (4 << 20)
-        return torch.cuda.memory_allocated() - before
-
     shapes = case.shapes_tensor
-    assert used(lambda: step(case, shapes)) == 0
+    assert used_by_many(lambda: step(case, shapes)) == 0
 
 
 def test_wrong_levels_in_device_memory_read_nothing_outside() -> None:
@@ -127,3 +129,95 @@ def test_wrong_levels_in_device_memory_read_nothing_outside() -> None:
     assert not found.any()
     step(case, case.shapes)
     torch.cuda.synchronize()
+
+
+# Few queries of few heads over many keys is where kernels split a row, and need memory for its parts.
+DENSE = {
+    "square": {"batch": (2,), "sizes": (256, 256)},
+    "not a multiple of anything": {"batch": (1,), "sizes": (113, 203)},
+    "grouped": {"heads": (8, 2), "sizes": (100, 100)},
+    "split": {"batch": (1,), "heads": (2, 2), "sizes": (3, 8192)},
+}
+
+
+def dense_problem(name: str, dtype: torch.dtype, seed: int = 1) -> dense_reference.Problem:
+    return dense_reference.problem(seed, device="cuda", dtype=dtype, **DENSE[name])  # type: ignore[arg-type]
+
+
+def dense_step(operands: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    out, lse = fourtap.scaled_dot_product_attention(*operands, enable_gqa=True, return_lse=True)
+    causal = fourtap.scaled_dot_product_attention(
+        *operands, enable_gqa=True, is_causal=True, causal_alignment="bottom_right"
+    )
+    return out, lse, causal
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", DENSE)
+def test_a_graph_of_dense_attention_replays(name: str, dtype: torch.dtype) -> None:
+    case = dense_problem(name, dtype)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        dense_step(case.operands)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = dense_step(case.operands)
+    for seed in range(2, 5):
+        fresh = dense_problem(name, dtype, seed)
+        for old, new in zip(case.operands, fresh.operands, strict=True):
+            old.copy_(new)
+        for tensor in captured:
+            tensor.fill_(torch.nan)
+        for _ in range(100):
+            graph.replay()
+        assert all(map(torch.equal, captured, dense_step(fresh.operands)))
+        right, _ = dense_reference.attention(*fresh.operands)
+        reference.assert_close(captured[0], right, dense_reference.TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_dense_attention_compiled_into_graphs_is_the_same(dtype: torch.dtype) -> None:
+    def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return fourtap.scaled_dot_product_attention(query + 1, key, value, is_causal=True).cos()
+
+    compiled = torch.compile(layer, fullgraph=True, mode="reduce-overhead")
+    for seed in range(5):
+        fresh = dense_problem("square", dtype, seed)
+        torch.compiler.cudagraph_mark_step_begin()
+        reference.assert_close(compiled(*fresh.operands), layer(*fresh.operands), dense_reference.TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_nobody_waits_for_dense_attention(name: str) -> None:
+    operands = dense_problem(name, torch.float16).operands
+    dense_step(operands)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        dense_step(operands)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_attention_goes_to_the_current_stream(name: str) -> None:
+    case = dense_problem(name, torch.float16)
+    expected = dense_step(case.operands)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        held = [torch.zeros_like(tensor) for tensor in case.operands]
+        torch.cuda._sleep(100_000_000)
+        for tensor, right in zip(held, case.operands, strict=True):
+            tensor.copy_(right)
+        found = dense_step((held[0], held[1], held[2]))
+        for tensor in held:
+            tensor.fill_(torch.nan)
+    stream.synchronize()
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_memory_stays_flat_over_many_calls_of_dense_attention(name: str) -> None:
+    operands = dense_problem(name, torch.float16).operands
+    assert used_by_many(lambda: dense_step(operands)) == 0

@@ -2,6 +2,7 @@
 
 :func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays;
 :class:`fourtap.nn.MSDeformAttn` the module around it; :mod:`fourtap.compat` replaces what other projects use.
+:func:`scaled_dot_product_attention` is the second operator, attention over all keys.
 ``python -m fourtap doctor`` says what this machine has.
 """
 
@@ -15,7 +16,7 @@ from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemory
 
 if TYPE_CHECKING:
     from fourtap import compat, nn
-    from fourtap.attention import ms_deform_attn, ms_deform_attn_backward
+    from fourtap.attention import ms_deform_attn, ms_deform_attn_backward, scaled_dot_product_attention
 
 __all__ = [
     "CudaError",
@@ -29,10 +30,11 @@ __all__ = [
     "ms_deform_attn",
     "ms_deform_attn_backward",
     "nn",
+    "scaled_dot_product_attention",
 ]
 
 # These import PyTorch, which takes seconds, so they wait until somebody asks: `fourtap --help` shall not.
-_FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_backward"}
+_FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_backward", "scaled_dot_product_attention"}
 _MODULES = {"compat", "nn"}
 
 

@@ -15,7 +15,15 @@ from torch.autograd import forward_ad
 from fourtap import _native
 from fourtap.errors import InputError, UnsupportedError
 
-__all__ = ["attend", "autocast", "gradients", "no_gradient_into_out", "no_second_derivatives", "wants_gradient"]
+__all__ = [
+    "attend",
+    "autocast",
+    "gradients",
+    "has_tangent",
+    "no_gradient_into_out",
+    "no_second_derivatives",
+    "wants_gradient",
+]
 
 
 def attend(
@@ -37,7 +45,7 @@ def attend(
             raise UnsupportedError(
                 "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
             )
-    if forward_ad._current_level >= 0 and any(_has_tangent(tensor) for tensor in (value, locations, weights)):
+    if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in (value, locations, weights)):
         # PyTorch would go on as if they had none.
         raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
     shapes, starts, levels = _levels_from(shapes, starts)
@@ -91,7 +99,8 @@ def autocast(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor,
     return value, locations, weights
 
 
-def _has_tangent(tensor: Tensor) -> bool:
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether a derivative in forward mode belongs to it."""
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 

@@ -1,10 +1,10 @@
-"""The operator, for whatever kind of tensor it is called with."""
+"""The operators, for whatever kind of tensor they are called with."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -18,16 +18,27 @@ if TYPE_CHECKING:
     Levels = torch.Tensor | NDArray[Any] | Sequence[Sequence[int]]
     Starts = torch.Tensor | NDArray[Any] | Sequence[int] | None
     T = TypeVar("T", torch.Tensor, NDArray[Any])
+    Window = int | tuple[int | None, int | None] | None
+    Alignment = Literal["top_left", "bottom_right"]
 
-__all__ = ["ms_deform_attn", "ms_deform_attn_backward"]
+__all__ = ["ms_deform_attn", "ms_deform_attn_backward", "scaled_dot_product_attention"]
 
 _no_torch = "it is not installed"
 _HAS_TORCH = False
+_FARTHEST = 2**63 - 1
+_WHOLE: Any = (int,)
+_REAL: Any = (int, float)
 if importlib.util.find_spec("torch") is not None:
     try:
+        import torch
+
+        from fourtap._dense import attend_densely
         from fourtap._torch import Tensor, attend, gradients
 
         _HAS_TORCH = True
+        # Sizes of tensors that are being traced, and what is computed of them.
+        _WHOLE += (torch.SymInt,)
+        _REAL += (torch.SymInt, torch.SymFloat)
     except (ImportError, OSError) as error:
         # A broken PyTorch is no reason to refuse NumPy's arrays; whoever brings a tensor will read why.
         _no_torch = f"importing it failed: {error}"
@@ -89,7 +100,7 @@ def ms_deform_attn(
         return _native.numpy_forward(
             value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out
         )
-    raise _strange(value)
+    raise _strange("value", value)
 
 
 def ms_deform_attn_backward(
@@ -132,12 +143,147 @@ def ms_deform_attn_backward(
         return _native.numpy_backward(
             grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights
         )
-    raise _strange(value)
+    raise _strange("value", value)
 
 
-def _strange(value: object) -> Exception:
-    kind = type(value)
+@overload
+def scaled_dot_product_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    is_causal: bool = ...,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    return_lse: Literal[False] = ...,
+) -> T: ...
+
+
+@overload
+def scaled_dot_product_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    is_causal: bool = ...,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    return_lse: Literal[True],
+) -> tuple[T, T]: ...
+
+
+def scaled_dot_product_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    is_causal: bool = False,
+    causal_alignment: Alignment = "top_left",
+    window: Window = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> T | tuple[T, T]:
+    """Attention over all keys: ``softmax(scale * query @ key.T + mask) @ value``, without gradients so far.
+
+    Called as PyTorch's function of this name. Query ``i`` stands at key ``c``, and sees the keys from ``c - left`` to
+    ``c + right`` that ``window`` and ``is_causal`` leave it; one that sees none gets 0, and an lse of minus infinity.
+
+    Args:
+        query: ``[..., Hq, Sq, D]``: any axes that count sequences, heads, positions, channels a head; float16,
+            bfloat16, float32 or float64. Any strides, so ``x.transpose(1, 2)`` of a ``[B, S, H, D]`` is read as it
+            lies; more than one axis before the heads must be such that they could be one. ``[S, D]`` is one head.
+        key: ``[..., Hk, Sk, D]`` in the type of ``query``, the axes before the heads as there: nothing is broadcast,
+            but ``expand`` costs nothing.
+        value: ``[..., Hk, Sk, Dv]``, likewise.
+        is_causal: Whether keys after ``c`` are hidden.
+        causal_alignment: Where ``c`` is, for ``is_causal`` and ``window``: ``i`` ("top_left", as PyTorch's
+            ``is_causal``) or ``i + Sk - Sq`` ("bottom_right", as FlashAttention's: the last query is at the last key).
+        window: ``(left, right)``, how many keys before and after ``c`` are seen; None for all on that side. A number
+            alone is both.
+        scale: Any finite number; ``1 / sqrt(D)`` by default.
+        enable_gqa: Whether ``Hq`` may be a multiple of ``Hk``. Heads of queries that follow each other share one
+            of keys.
+        return_lse: Whether to return the natural logarithms of the sums of exponentials, too.
+
+    Returns:
+        ``[..., Hq, Sq, Dv]`` in the type of ``query``, lying in memory as ``query`` does: the result of transposed
+        ``[B, S, H, D]`` is one, too. With ``return_lse`` a pair of it and ``[..., Hq, Sq]`` in float32 (float64 for
+        float64).
+
+    Raises:
+        fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
+            fourtap.UnsupportedError: A gradient is asked for. Each message names the tensor or argument, what was
+            expected and what was found.
+
+    Example:
+        >>> import numpy as np, fourtap
+        >>> query = np.zeros((1, 1, 2, 4), np.float32)  # zeros weigh all keys they see alike
+        >>> key = np.ones((1, 1, 3, 4), np.float32)
+        >>> value = np.array([10, 20, 30], np.float32).reshape(1, 1, 3, 1)
+        >>> fourtap.scaled_dot_product_attention(query, key, value).ravel()
+        array([20., 20.], dtype=float32)
+        >>> fourtap.scaled_dot_product_attention(query, key, value, is_causal=True).ravel()
+        array([10., 15.], dtype=float32)
+        >>> out, lse = fourtap.scaled_dot_product_attention(query, key, value, window=(1, 0), return_lse=True)
+        >>> out.ravel(), np.exp(lse).round(3).ravel()
+        (array([10., 15.], dtype=float32), array([1., 2.], dtype=float32))
+
+    """
+    left, right = _band(window)
+    if causal_alignment != "top_left" and causal_alignment != "bottom_right":
+        raise InputError(f"causal_alignment: expected 'top_left' or 'bottom_right', found {causal_alignment!r}")
+    wanted = (
+        _real(scale),
+        left,
+        0 if is_causal else right,
+        causal_alignment == "bottom_right",
+        enable_gqa,
+        return_lse,
+    )
+    if _HAS_TORCH and isinstance(query, Tensor):
+        return attend_densely(query, key, value, wanted)  # type: ignore[no-any-return]
+    if isinstance(query, np.ndarray):
+        return _native.numpy_dense(query, key, value, wanted)
+    raise _strange("query", query)
+
+
+def _band(window: object) -> tuple[int | None, int | None]:
+    if window is None:
+        return None, None
+    if isinstance(window, (tuple, list)) and len(window) == 2:
+        return _side(window[0]), _side(window[1])
+    side = _side(window)
+    return side, side
+
+
+def _side(side: Any) -> int | None:
+    if side is None:
+        return None
+    if isinstance(side, np.integer):
+        side = side.item()
+    if isinstance(side, bool) or not isinstance(side, _WHOLE):
+        raise DTypeError(f"window: expected a whole number, None, or a pair of them, found {side!r}")
+    if not 0 <= side <= _FARTHEST:
+        raise InputError(f"window: expected numbers from 0 to {_FARTHEST}, or None for all keys, found {side}")
+    return side  # type: ignore[no-any-return]
+
+
+def _real(scale: Any) -> float | None:
+    if scale is None or isinstance(scale, _REAL):
+        return scale
+    if isinstance(scale, (np.floating, np.integer)):
+        return scale.item()
+    raise DTypeError(f"scale: expected a number or None, found {scale!r}")
+
+
+def _strange(name: str, found_object: object) -> Exception:
+    kind = type(found_object)
     found = f"{kind.__module__}.{kind.__qualname__}"
     if found.startswith("torch.") and not _HAS_TORCH:
-        return InputError(f"value: expected a PyTorch that works, found {found}, but {_no_torch}")
-    return DTypeError(f"value: expected a PyTorch tensor or a NumPy array, found {found}")
+        return InputError(f"{name}: expected a PyTorch that works, found {found}, but {_no_torch}")
+    return DTypeError(f"{name}: expected a PyTorch tensor or a NumPy array, found {found}")

@@ -10,7 +10,7 @@ use fourtap::{Error, Place};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
-use crate::tensor::Tensor;
+use crate::tensor::{Element, Tensor};
 
 /// What the operator needs of a library of tensors.
 pub trait Framework {
@@ -25,11 +25,13 @@ pub trait Framework {
         self.describe(name, object)
     }
 
-    /// A new dense tensor of the type, and in the place, of another; its elements are whatever the memory held.
+    /// A new row-major tensor in the place of another, of its type, f32 or f64; its elements are whatever the memory
+    /// held.
     fn empty<'py>(
         &self,
         like: &Bound<'py, PyAny>,
         described: &Tensor,
+        element: Element,
         sizes: &[usize],
     ) -> PyResult<Bound<'py, PyAny>>;
 

@@ -38,7 +38,7 @@ impl NumPy {
         let py = object.py();
         if !self.owns(object)? {
             let found = object.get_type().fully_qualified_name()?.to_string();
-            let expected = "a NumPy array (value is one)";
+            let expected = "a NumPy array, like the others";
             return Err(unexpected(py, Kind::Input, name, expected, found));
         }
         let interface = object.getattr(intern!(py, "__array_interface__"))?;
@@ -141,10 +141,15 @@ impl Framework for NumPy {
         &self,
         like: &Bound<'py, PyAny>,
         _described: &Tensor,
+        element: Element,
         sizes: &[usize],
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = like.py();
-        let dtype = like.getattr(intern!(py, "dtype"))?;
+        let dtype = match element {
+            Element::Real(DType::F32) => intern!(py, "float32").as_any().clone(),
+            Element::Real(DType::F64) => intern!(py, "float64").as_any().clone(),
+            _ => like.getattr(intern!(py, "dtype"))?,
+        };
         let sizes = PyTuple::new(py, sizes)?;
         module(py)?.call_method1(intern!(py, "empty"), (sizes, dtype))
     }

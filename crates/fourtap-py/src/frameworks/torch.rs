@@ -10,7 +10,6 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use super::Framework;
 use super::dlpack::Exchange;
 use crate::errors::{Kind, unexpected};
-use crate::operands::{Known, Operands};
 use crate::tensor::{Element, Tensor};
 
 /// What is asked of PyTorch again and again, looked up once.
@@ -103,14 +102,14 @@ impl Torch {
         })
     }
 
-    /// What is known of these tensors then, if their memory can be read as it lies and nobody wants to see an operator
-    /// called instead: a mode, a tracer, a transform of functorch, forward-mode differentiation.
-    pub fn reads_directly(
+    /// What is known of the tensors named then, if the memory of all can be read as it lies and nobody wants to see an
+    /// operator called instead: a mode, a tracer, a transform of functorch, forward-mode differentiation.
+    pub fn reads_directly<const N: usize>(
         &self,
-        operands: &Operands<'_, '_>,
-        other: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Known>> {
-        let py = operands.value.py();
+        py: Python<'_>,
+        named: [(&'static str, &Bound<'_, PyAny>); N],
+        others: &[Option<&Bound<'_, PyAny>>],
+    ) -> PyResult<Option<[Option<Tensor>; N]>> {
         for watcher in &self.watchers {
             if watcher.bind(py).call0()?.is_truthy()? {
                 return Ok(None);
@@ -123,23 +122,13 @@ impl Torch {
         if level.extract::<i64>()? >= 0 {
             return Ok(None);
         }
-        let others = [
-            Some(operands.spatial_shapes),
-            operands.level_start_index,
-            other,
-        ];
-        for tensor in others.into_iter().flatten() {
+        for tensor in others.iter().flatten() {
             if !self.is_plain(tensor) && self.owns(tensor)? {
                 return Ok(None);
             }
         }
-        let mut known = Known::default();
-        let real = [
-            ("value", operands.value),
-            ("sampling_locations", operands.sampling_locations),
-            ("attention_weights", operands.attention_weights),
-        ];
-        for (known, (name, tensor)) in known.iter_mut().zip(real) {
+        let mut known = [const { None }; N];
+        for (known, (name, tensor)) in known.iter_mut().zip(named) {
             if self.is_plain(tensor) {
                 *known = match self.look_at(name, tensor)? {
                     Look::Memory(described) => described,
@@ -184,18 +173,16 @@ impl Torch {
         }
     }
 
-    /// Whether autograd is to remember the call.
-    pub fn wants_gradient(&self, operands: &Operands<'_, '_>) -> PyResult<bool> {
-        let py = operands.value.py();
+    /// Whether autograd is to remember a call with these tensors.
+    pub fn wants_gradient<const N: usize>(
+        &self,
+        py: Python<'_>,
+        named: [(&'static str, &Bound<'_, PyAny>); N],
+    ) -> PyResult<bool> {
         if !self.grad_enabled.bind(py).call0()?.is_truthy()? {
             return Ok(false);
         }
-        let differentiable = [
-            operands.value,
-            operands.sampling_locations,
-            operands.attention_weights,
-        ];
-        for tensor in differentiable {
+        for (_, tensor) in named {
             // Something that is no tensor is refused later, by its name.
             if self.is_plain(tensor) && tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
                 return Ok(true);
@@ -232,7 +219,7 @@ impl Framework for Torch {
         let py = object.py();
         if !self.owns(object)? {
             let found = object.get_type().fully_qualified_name()?.to_string();
-            let expected = "a PyTorch tensor (value is one)";
+            let expected = "a PyTorch tensor, like the others";
             return Err(unexpected(py, Kind::Input, name, expected, found));
         }
         let refused = |expected: &str, what: &str| -> PyErr {
@@ -269,16 +256,16 @@ impl Framework for Torch {
         &self,
         like: &Bound<'py, PyAny>,
         described: &Tensor,
+        element: Element,
         sizes: &[usize],
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = like.py();
+        let dtype = self.elements.iter().find(|(_, it)| *it == element);
         if let Some(allocate) = &self.empty_on_current_device
             && let Place::Cuda { ordinal } = described.place
             && Cuda::new(ordinal).is_ok_and(|cuda| cuda.context().is_current())
-            && let Some((dtype, _)) = self
-                .elements
-                .iter()
-                .find(|(_, it)| *it == described.element)
+            && let Some((dtype, _)) = dtype
+            && sizes.len() <= MAX_RANK
         {
             let mut strides = [1; MAX_RANK];
             for axis in (1..sizes.len()).rev() {
@@ -290,7 +277,13 @@ impl Framework for Torch {
                 .call1((PyTuple::new(py, sizes)?, strides, dtype));
         }
         let sizes = PyTuple::new(py, sizes)?;
-        like.call_method1(intern!(py, "new_empty"), (sizes,))
+        let options = PyDict::new(py);
+        if let Some((dtype, _)) = dtype
+            && element != described.element
+        {
+            options.set_item(intern!(py, "dtype"), dtype)?;
+        }
+        like.call_method(intern!(py, "new_empty"), (sizes,), Some(&options))
     }
 
     fn dense<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

@@ -1,0 +1,281 @@
+"""Times `fourtap.scaled_dot_product_attention` beside PyTorch's with each of its backends forced, all in one run.
+
+On CUDA every contender is captured into a graph of several calls and the graphs are replayed in turns, so that all meet
+the same clocks. What a graph computes is compared with attention in f64, every row of it, before it is timed; one that
+is wrong, or is not there, gets no time. TFLOP/s count two products of 2 FLOP for each key and channel, half of them
+where a causal mask hides half. Without a GPU the same is measured on CPU tensors, without graphs and with smaller
+shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from measuring import (
+    Records,
+    Samples,
+    device_named,
+    device_seconds,
+    no_garbage_collection,
+    print_table,
+    show_progress,
+)
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import fourtap
+
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+# Of the row that is furthest off, in its 2-norm.
+ALLOWED_ERROR = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 2e-5}
+BACKENDS = {
+    "FLASH": SDPBackend.FLASH_ATTENTION,
+    "CUDNN": SDPBackend.CUDNN_ATTENTION,
+    "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION,
+    "MATH": SDPBackend.MATH,
+}
+BACKENDS_OF_THE_CPU = ("FLASH", "MATH")
+FOURTAP, RULER = "fourtap", "FLASH"
+# A replay takes about so long, at the speed a good kernel has, and what starting it costs hardly counts.
+REPLAY_SECONDS, GOOD_FLOP_PER_SECOND, MOST_CALLS = 2e-3, 4e14, 100
+REFERENCE_BYTES = 1 << 30  # that logits in f64 take at a time
+
+Operands = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is computed: self-attention of this size."""
+
+    batch: int
+    heads: int
+    positions: int
+    channels: int
+    dtype: str
+    causal: bool = False
+
+    @property
+    def name(self) -> str:
+        """As people write it."""
+        mask = " causal" if self.causal else ""
+        return f"B{self.batch} H{self.heads} S{self.positions} D{self.channels} {self.dtype}{mask}"
+
+    @property
+    def flop(self) -> float:
+        """Of both products."""
+        all_of_it = 4.0 * self.batch * self.heads * self.positions**2 * self.channels
+        return all_of_it / 2 if self.causal else all_of_it
+
+    def operands(self, device: torch.device) -> Operands:
+        """Random queries, keys and values."""
+        generator = torch.Generator(device).manual_seed(0)
+        size = (self.batch, self.heads, self.positions, self.channels)
+
+        def random() -> Tensor:
+            return torch.randn(size, generator=generator, device=device).to(DTYPES[self.dtype])
+
+        return random(), random(), random()
+
+
+def both_masks(*size: int, dtype: str) -> list[Shape]:
+    """Without and with a causal mask."""
+    return [Shape(*size, dtype), Shape(*size, dtype, causal=True)]  # type: ignore[misc]
+
+
+SHAPES = {
+    "cuda": [
+        Shape(1, 8, 512, 64, "f16"),
+        Shape(1, 8, 1024, 64, "f16"),
+        *both_masks(4, 16, 2048, 64, dtype="f16"),
+        *both_masks(4, 16, 8192, 64, dtype="f16"),
+        *both_masks(4, 16, 2048, 128, dtype="bf16"),
+        *both_masks(2, 16, 8192, 128, dtype="bf16"),
+        *both_masks(1, 16, 16384, 128, dtype="bf16"),
+        *both_masks(2, 8, 8192, 256, dtype="f16"),
+    ],
+    "cpu": [
+        *both_masks(1, 8, 512, 64, dtype="f32"),
+        *both_masks(1, 8, 1024, 64, dtype="f32"),
+        *both_masks(1, 4, 2048, 128, dtype="f32"),
+        *both_masks(1, 8, 1024, 64, dtype="bf16"),
+    ],
+}
+
+
+def attention_in_f64(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """The reference, as plainly as it can be written, some rows at a time."""
+    batch, heads, positions, channels = query.shape
+    query, key, value = query.double() * channels**-0.5, key.double(), value.double()
+    result = torch.empty_like(query)
+    rows = max(1, REFERENCE_BYTES // (8 * heads * positions))
+    columns = torch.arange(positions, device=query.device)
+    for sequence in range(batch):
+        for first in range(0, positions, rows):
+            part = slice(first, first + rows)
+            logits = query[sequence, :, part] @ key[sequence].transpose(-2, -1)
+            if causal:
+                logits.masked_fill_(columns > columns[part, None], -torch.inf)
+            result[sequence, :, part] = logits.softmax(-1) @ value[sequence]
+    return result
+
+
+def worst_row(found: Tensor, expected: Tensor) -> float:
+    """By how much the row that is furthest off is off, relative in its 2-norm; NaN if anything is not a number."""
+    return ((found.double() - expected).norm(dim=-1) / expected.norm(dim=-1)).max().item()
+
+
+@dataclass
+class Contender:
+    """One way to compute a shape, ready to be timed."""
+
+    name: str
+    run: Callable[[], object]
+    error: float
+    samples: Samples = field(default_factory=Samples)
+
+
+def call_of(name: str, operands: Operands, causal: bool) -> Callable[[], Tensor]:
+    """What the contender of this name does."""
+    if name == FOURTAP:
+        return lambda: fourtap.scaled_dot_product_attention(*operands, is_causal=causal)
+
+    def forced() -> Tensor:
+        with sdpa_kernel(BACKENDS[name]):
+            return scaled_dot_product_attention(*operands, is_causal=causal)
+
+    return forced
+
+
+def ready(call: Callable[[], Tensor], calls: int, device: torch.device) -> tuple[Callable[[], object], Tensor]:
+    """So many calls to be timed as one, and what they computed."""
+    if device.type != "cuda":
+        torch.full_like(call(), torch.nan)  # so that memory which is used again holds nothing right
+        return call, call()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            result = call()
+    result.fill_(torch.nan)
+    graph.replay()
+    return graph.replay, result
+
+
+def contenders(shape: Shape, operands: Operands, calls: int) -> list[Contender]:
+    """Those that compute the right thing. If fourtap does not, the run ends."""
+    device = operands[0].device
+    expected = attention_in_f64(*operands, shape.causal)
+    found = []
+    backends = BACKENDS if device.type == "cuda" else BACKENDS_OF_THE_CPU
+    for name in (FOURTAP, *backends):
+        show_progress(f"verifying: {shape.name}, {name}")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what backends say of why they are not there
+                run, result = ready(call_of(name, operands, shape.causal), calls, device)
+            error = worst_row(result, expected)
+        except (RuntimeError, fourtap.Error) as failure:  # out of memory, too
+            problem = str(failure).splitlines()[0]
+        else:
+            if error <= ALLOWED_ERROR[shape.dtype]:
+                found.append(Contender(name, run, error))
+                continue
+            problem = f"a row is off by {error:.1e} in the 2-norm, {ALLOWED_ERROR[shape.dtype]:.1e} allowed"
+        if name == FOURTAP:
+            sys.exit(f"error: {shape.name}, {name}: {problem}")
+        print(f"left out: {shape.name}, {name}: {problem}", file=sys.stderr)
+    return found
+
+
+def measure(shape: Shape, device: torch.device, rounds: int, calls: int) -> list[Contender]:
+    """Times all contenders in turns, each round beginning with another one."""
+    found = contenders(shape, shape.operands(device), calls)
+    with no_garbage_collection():
+        for contender in found:
+            contender.run()
+        for turn in range(rounds):
+            show_progress(f"{shape.name}: round {turn + 1} of {rounds}")
+            first = turn % len(found)
+            for contender in found[first:] + found[:first]:
+                contender.samples.seconds.append(device_seconds(contender.run, device) / calls)
+    return found
+
+
+def report(shape: Shape, found: list[Contender], calls: int, records: Records) -> tuple[list[str], float | None]:
+    """Writes the records; a row of the table, and how many times as fast as the ruler fourtap is."""
+    medians = {contender.name: contender.samples.median for contender in found}
+    for contender in found:
+        records.write(
+            what="forward",
+            implementation=contender.name,
+            batch=shape.batch,
+            heads=shape.heads,
+            positions=shape.positions,
+            channels=shape.channels,
+            dtype=shape.dtype,
+            causal=shape.causal,
+            calls=calls,
+            **contender.samples.fields(),
+            tflops=shape.flop / contender.samples.median / 1e12,
+            verified=contender.error,
+        )
+    times = [f"{medians[name] * 1e6:.1f}" if name in medians else "" for name in (FOURTAP, *BACKENDS)]
+    speeds = [f"{shape.flop / medians[name] / 1e12:.3g}" if name in medians else "-" for name in (FOURTAP, RULER)]
+    ratio = medians[RULER] / medians[FOURTAP] if RULER in medians else None
+    others = [median for name, median in medians.items() if name != FOURTAP]
+    ratios = [f"{ratio:.2f}x" if ratio else "-", f"{min(others) / medians[FOURTAP]:.2f}x" if others else "-"]
+    return [shape.name, *times, *speeds, *ratios, f"{found[0].error:.0e}"], ratio
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--rounds", type=int, help="turns each contender gets (default: 50 on CUDA, 10 on the CPU)")
+    parser.add_argument("--quick", action="store_true", help="three rounds")
+    parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose name holds this text, 'S512' say")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append one JSON record a line to this file")
+    options = parser.parse_args()
+
+    device = device_named(options.device)
+    on_cuda = device.type == "cuda"
+    rounds = 3 if options.quick else options.rounds or (50 if on_cuda else 10)
+    shapes = [shape for shape in SHAPES[device.type] if options.only in shape.name]
+    if rounds < 1 or not shapes:
+        parser.error("--rounds: expected at least 1" if rounds < 1 else f"--only: no shape is named {options.only!r}")
+
+    records = Records("dense_attention", device, options.json)
+    heading = ["shape", *(f"{name} us" for name in (FOURTAP, *BACKENDS))]
+    rows = [[*heading, f"{FOURTAP} TFLOP/s", f"{RULER} TFLOP/s", f"x {RULER}", "x best", "error"]]
+    ratios = []
+    for shape in shapes:
+        calls = max(1, min(MOST_CALLS, round(REPLAY_SECONDS * GOOD_FLOP_PER_SECOND / shape.flop))) if on_cuda else 1
+        row, ratio = report(shape, measure(shape, device, rounds, calls), calls, records)
+        rows.append(row)
+        ratios.append(ratio)
+        if on_cuda:
+            torch.cuda.empty_cache()  # graphs have memory of their own
+    show_progress("")
+
+    print(f"scaled_dot_product_attention on {records.heading}")
+    print(f"medians of {rounds} rounds{', in CUDA graphs' if on_cuda else ''}; x: their time over ours\n")
+    print_table(rows)
+    reached = sum(ratio is not None and ratio >= 1 for ratio in ratios)
+    print(f"\nat least as fast as {RULER} at {reached} of {len(ratios)} shapes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

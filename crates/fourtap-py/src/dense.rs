@@ -1,0 +1,355 @@
+//! Dense attention, called from Python: axes `[..., H, S, D]` brought to the library's four, results made.
+
+use std::iter::repeat_n;
+
+use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Problem};
+use fourtap::{Backend, View, ViewMut};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::call::lend_scratch;
+use crate::errors::{Kind, raise, unexpected};
+use crate::frameworks::Framework;
+use crate::frameworks::numpy::NumPy;
+use crate::frameworks::torch::Torch;
+use crate::tensor::{Axes, Element, Tensor};
+use crate::threads;
+
+type Any<'a, 'py> = &'a Bound<'py, PyAny>;
+
+/// What is computed, as python/fourtap/attention.py has put it together.
+#[derive(Clone, Copy, FromPyObject)]
+pub struct Wanted {
+    #[pyo3(item(0))]
+    scale: Option<f64>,
+    #[pyo3(item(1))]
+    left: Option<usize>,
+    #[pyo3(item(2))]
+    right: Option<usize>,
+    #[pyo3(item(3))]
+    bottom_right: bool,
+    #[pyo3(item(4))]
+    enable_gqa: bool,
+    #[pyo3(item(5))]
+    return_lse: bool,
+}
+
+impl Wanted {
+    fn options(&self) -> Options {
+        let alignment = match self.bottom_right {
+            true => Alignment::BottomRight,
+            false => Alignment::TopLeft,
+        };
+        Options {
+            scale: self.scale,
+            mask: Mask::window(alignment, self.left, self.right),
+        }
+    }
+}
+
+#[pyfunction(signature = (query, key, value, wanted, /))]
+pub fn torch_dense<'py>(
+    query: Any<'_, 'py>,
+    key: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    wanted: Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
+    let torch = Torch::get(query.py())?;
+    attend(
+        torch,
+        Operands { query, key, value },
+        Known::default(),
+        wanted,
+    )
+}
+
+/// Which of the ways of `_dense.py` a call takes.
+#[pyfunction(signature = (query, key, value, wanted, /))]
+pub fn torch_dense_if_plain<'py>(
+    query: Any<'_, 'py>,
+    key: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    wanted: Any<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = query.py();
+    let torch = Torch::get(py)?;
+    let operands = Operands { query, key, value };
+    let Some(known) = torch.reads_directly(py, operands.named(), &[])? else {
+        return Ok(py.NotImplemented().into_bound(py));
+    };
+    if torch.casts(py)? {
+        return Ok(py.Ellipsis().into_bound(py));
+    }
+    if torch.wants_gradient(py, operands.named())? {
+        return Ok(py.None().into_bound(py));
+    }
+    // Not before: while somebody traces, numbers may be symbols, which reading would fix.
+    attend(torch, operands, known, wanted.extract()?)
+}
+
+#[pyfunction(signature = (query, key, value, wanted, /))]
+pub fn numpy_dense<'py>(
+    query: Any<'_, 'py>,
+    key: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    wanted: Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
+    attend(
+        &NumPy,
+        Operands { query, key, value },
+        Known::default(),
+        wanted,
+    )
+}
+
+/// What the operator reads, as Python holds it.
+#[derive(Clone, Copy)]
+struct Operands<'a, 'py> {
+    query: Any<'a, 'py>,
+    key: Any<'a, 'py>,
+    value: Any<'a, 'py>,
+}
+
+impl<'a, 'py> Operands<'a, 'py> {
+    fn named(&self) -> [(&'static str, Any<'a, 'py>); 3] {
+        [
+            ("query", self.query),
+            ("key", self.key),
+            ("value", self.value),
+        ]
+    }
+}
+
+/// Descriptions of queries, keys and values, as far as somebody has made them already.
+type Known = [Option<Tensor>; 3];
+
+/// The attention in a new tensor; with the logarithms of the sums, if wanted, a pair of them.
+fn attend<'py>(
+    framework: &impl Framework,
+    operands: Operands<'_, 'py>,
+    known: Known,
+    wanted: Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = operands.query.py();
+    let describe = |(name, object), known: Option<Tensor>| {
+        known.map_or_else(|| framework.describe(name, object), Ok)
+    };
+    let [of_query, of_key, of_value] = operands.named();
+    let [known_query, known_key, known_value] = known;
+    let query = describe(of_query, known_query)?;
+    let key = describe(of_key, known_key)?;
+    let value = describe(of_value, known_value)?;
+    check_shapes(py, [&query, &key, &value], wanted.enable_gqa)?;
+    // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
+    // the stream that is current.
+    let inputs = unsafe {
+        Inputs {
+            query: view(&query, operands.query)?,
+            key: view(&key, operands.key)?,
+            value: view(&value, operands.value)?,
+        }
+    };
+    let options = wanted.options();
+    let problem = Problem::new(&inputs, options).map_err(|error| raise(py, error))?;
+
+    let out = empty_out(framework, operands.query, &query, &value)?;
+    let lse = match wanted.return_lse {
+        true => {
+            let element = Element::Real(problem.lse_dtype());
+            let (_, rows) = last(&query.sizes);
+            Some(framework.empty(operands.query, &query, element, rows)?)
+        }
+        false => None,
+    };
+    // SAFETY: both are new.
+    let outputs = unsafe {
+        Outputs {
+            out: view_mut(framework, "out", &out, HEADS_AND_CHANNELS)?,
+            lse: match &lse {
+                Some(lse) => Some(view_mut(framework, "lse", lse, HEADS)?),
+                None => None,
+            },
+        }
+    };
+    let done = match framework.cuda(py, query.place)? {
+        Some(mut cuda) => {
+            let plan = cuda.explain_dense(inputs, options, &outputs);
+            let bytes = plan.map_err(|error| raise(py, error))?.workspace_bytes();
+            let _scratch = lend_scratch(framework, operands.query, &mut cuda, bytes)?;
+            py.detach(|| dense::forward(&Backend::Cuda(cuda), inputs, options, outputs))
+        }
+        None => {
+            let workers = framework.threads(py)?;
+            let work = work(&problem);
+            py.detach(|| {
+                threads::run(workers, work, |cpu| {
+                    dense::forward(&Backend::Cpu(cpu), inputs, options, outputs)
+                })
+            })
+        }
+    };
+    done.map_err(|error| raise(py, error))?;
+    match lse {
+        Some(lse) => Ok(PyTuple::new(py, [out, lse])?.into_any()),
+        None => Ok(out),
+    }
+}
+
+/// Axes `[H, S, D]`, those of a tensor after all that count sequences.
+const HEADS_AND_CHANNELS: usize = 3;
+
+/// Axes `[H, S]`.
+const HEADS: usize = 2;
+
+/// Checks how the shapes fit, in the axes the caller knows: the library only sees them joined to four.
+fn check_shapes(
+    py: Python<'_>,
+    [query, key, value]: [&Tensor; 3],
+    enable_gqa: bool,
+) -> PyResult<()> {
+    let refuse = |tensor: &Tensor, expected: String, found: String| {
+        Err(unexpected(py, Kind::Input, tensor.name, &expected, found))
+    };
+    let rank = query.sizes.len();
+    if rank < 2 {
+        let expected = "rank 2 or more [..., H, S, D]".to_string();
+        return refuse(query, expected, format!("rank {rank}"));
+    }
+    for tensor in [key, value] {
+        if tensor.sizes.len() != rank {
+            let expected = format!("rank {rank} (that of query)");
+            return refuse(tensor, expected, format!("rank {}", tensor.sizes.len()));
+        }
+    }
+    let (channels, _) = last(&query.sizes);
+    let (_, key_rows) = last(&key.sizes);
+    let sequences = rank.saturating_sub(HEADS_AND_CHANNELS);
+    let free = if rank > 2 { "Hk, Sk" } else { "Sk" };
+    if key.sizes[..sequences] != query.sizes[..sequences] || last(&key.sizes).0 != channels {
+        let expected = shape(&query.sizes[..sequences], &format!("{free}, {channels}"));
+        return refuse(key, expected, format!("{:?}", &*key.sizes));
+    }
+    if last(&value.sizes).1 != key_rows {
+        return refuse(value, shape(key_rows, "Dv"), format!("{:?}", &*value.sizes));
+    }
+    if rank > 2 && !enable_gqa {
+        let (query_heads, heads) = (query.sizes[rank - 3], key.sizes[rank - 3]);
+        if heads != query_heads {
+            let expected = format!(
+                "{query_heads} heads, as query has (with enable_gqa=True heads of query share those of key)"
+            );
+            return refuse(key, expected, format!("{heads} heads"));
+        }
+    }
+    Ok(())
+}
+
+/// A shape in words, its last axes free.
+fn shape(sizes: &[usize], free: &str) -> String {
+    let sizes: String = sizes.iter().map(|size| format!("{size}, ")).collect();
+    format!("shape [{sizes}{free}]")
+}
+
+/// The size of the last axis, and those of all before it. Callers have seen that there are some.
+fn last(sizes: &[usize]) -> (usize, &[usize]) {
+    sizes
+        .split_last()
+        .map_or((1, &[]), |(&last, rest)| (last, rest))
+}
+
+/// A tensor `[..., H, S, D]` to be read.
+///
+/// # Safety
+/// As of [`Tensor::view`].
+unsafe fn view<'a>(tensor: &Tensor, object: &Bound<'_, PyAny>) -> PyResult<View<'a>> {
+    let tensor = with_one_sequence_axis(object.py(), tensor, HEADS_AND_CHANNELS)?;
+    let layout = tensor.layout(object)?;
+    // SAFETY: as the caller promises.
+    Ok(unsafe { tensor.view(layout) })
+}
+
+/// A result to be written.
+///
+/// # Safety
+/// As of [`Tensor::view_mut`].
+unsafe fn view_mut<'a>(
+    framework: &impl Framework,
+    name: &'static str,
+    object: &Bound<'_, PyAny>,
+    inner: usize,
+) -> PyResult<ViewMut<'a>> {
+    let tensor = framework.describe_writable(name, object)?;
+    let tensor = with_one_sequence_axis(object.py(), &tensor, inner)?;
+    let layout = tensor.layout(object)?;
+    // SAFETY: as the caller promises.
+    Ok(unsafe { tensor.view_mut(layout) })
+}
+
+/// The same elements with one axis for all before the `inner` last ones, and one of size 1 where heads are missing.
+fn with_one_sequence_axis(py: Python<'_>, tensor: &Tensor, inner: usize) -> PyResult<Tensor> {
+    let rank = tensor.sizes.len();
+    let outer = rank.saturating_sub(inner);
+    let (mut sequences, mut step) = (1usize, 0isize);
+    for axis in (0..outer).rev() {
+        let (size, stride) = (tensor.sizes[axis], tensor.strides[axis]);
+        if size == 1 {
+            continue;
+        }
+        if sequences == 1 {
+            step = stride;
+        } else if sequences > 0 && size > 0 && step.checked_mul(sequences as isize) != Some(stride)
+        {
+            let expected = "axes before the heads that can be joined to one without a copy (call .contiguous(), say)";
+            let found = format!("{:?} with strides {:?}", &*tensor.sizes, &*tensor.strides);
+            return Err(unexpected(py, Kind::Input, tensor.name, expected, found));
+        }
+        sequences = sequences.saturating_mul(size);
+    }
+    let missing = inner.saturating_sub(rank);
+    let sizes = [sequences].into_iter().chain(repeat_n(1, missing));
+    let strides = [step].into_iter().chain(repeat_n(0, missing));
+    Ok(Tensor {
+        sizes: sizes.chain(tensor.sizes[outer..].iter().copied()).collect(),
+        strides: strides
+            .chain(tensor.strides[outer..].iter().copied())
+            .collect(),
+        ..tensor.clone()
+    })
+}
+
+/// A new tensor for the result, whose axes lie in memory as those of `query` do: where its heads of one position lie
+/// together, `[..., S, H, D]`, the result's do too.
+fn empty_out<'py>(
+    framework: &impl Framework,
+    object: &Bound<'py, PyAny>,
+    query: &Tensor,
+    value: &Tensor,
+) -> PyResult<Bound<'py, PyAny>> {
+    let rank = query.sizes.len();
+    let mut sizes: Axes<usize> = query.sizes.clone();
+    sizes[rank - 1] = value.sizes[rank - 1];
+    if rank > 2 {
+        let (heads, positions) = (rank - 3, rank - 2);
+        let several = sizes[heads] > 1 && sizes[positions] > 1;
+        if several && query.strides[heads] < query.strides[positions] {
+            sizes.swap(heads, positions);
+            let out = framework.empty(object, query, query.element, &sizes)?;
+            return out.call_method1(intern!(object.py(), "swapaxes"), (heads, positions));
+        }
+    }
+    framework.empty(object, query, query.element, &sizes)
+}
+
+/// What [`Tuning::serial_work`] is compared with: an eighth of the products.
+///
+/// [`Tuning::serial_work`]: fourtap::cpu::Tuning::serial_work
+fn work(problem: &Problem) -> usize {
+    let sizes = problem.sizes();
+    let [b, h, s] = sizes.lse();
+    let channels = sizes.channels + sizes.value_channels;
+    let products = [h, s, sizes.keys, channels]
+        .into_iter()
+        .fold(b, usize::saturating_mul);
+    products / 8
+}

@@ -1,0 +1,176 @@
+"""Calls of dense attention that make no sense, or ask for what is not there: each ends in its typed exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dense_reference import problem
+
+import fourtap
+from fourtap import scaled_dot_product_attention as attend
+
+Case = tuple[str, str, Callable[[Any], Any], type[Exception], str]
+CHANGES: list[Case] = [
+    ("rank of query", "query", lambda t: t[0, 0, 0], ValueError, "query: expected rank 2 or more [..., H, S, D]"),
+    ("rank of key", "key", lambda t: t[0], ValueError, "key: expected rank 4 (that of query), found rank 3"),
+    ("rank of value", "value", lambda t: t[None], ValueError, "value: expected rank 4 (that of query), found rank 5"),
+    ("sequences", "key", lambda t: t[:1], ValueError, "key: expected shape [2, Hk, Sk, 64], found [1, 4, 53, 64]"),
+    ("channels", "key", lambda t: t[..., :32], ValueError, "key: expected shape [2, Hk, Sk, 64], found"),
+    ("keys", "value", lambda t: t[:, :, 1:], ValueError, "value: expected shape [2, 4, 53, Dv], found [2, 4, 52, 64]"),
+    ("heads of value", "value", lambda t: t[:, :2], ValueError, "value: expected shape [2, 4, 53, Dv], found"),
+    ("no channels", "value", lambda t: t[..., :0], ValueError, "value: expected at least 1 channel"),
+    ("another type", "key", lambda t: t.bfloat16(), TypeError, "key: expected element type"),
+    ("whole numbers", "query", lambda t: t.int(), TypeError, "query: expected element type f16, bf16, f32 or f64"),
+    ("complex", "value", lambda t: t.to(torch.complex64), TypeError, "value: expected element type f16, bf16"),
+    ("booleans", "key", lambda t: t > 0, TypeError, "key: expected element type f16, bf16"),
+]
+
+
+def refused(error: type[Exception], message: str, call: Callable[[], object]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert isinstance(caught.value, fourtap.Error), caught.value
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["eager", "autocast", "registered"])
+@pytest.mark.parametrize(("name", "tensor", "change", "error", "message"), CHANGES, ids=[case[0] for case in CHANGES])
+def test_a_wrong_tensor_is_named(
+    device: str, way: str, name: str, tensor: str, change: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
+    wrong: dict[str, Any] = dict(zip(("query", "key", "value"), problem(1, device=device).operands, strict=True))
+    wrong[tensor] = change(wrong[tensor])
+    if way == "eager":
+        refused(error, message, lambda: attend(**wrong))
+    elif way == "registered":
+        refused(error, message, lambda: torch.ops.fourtap.dense(**wrong, **PLAIN))
+    elif name != "another type":  # which autocast makes one
+        with torch.autocast(device, torch.bfloat16):
+            refused(error, message, lambda: attend(**wrong))
+
+
+PLAIN = {
+    "scale": None,
+    "left": None,
+    "right": None,
+    "bottom_right": False,
+    "enable_gqa": False,
+    "return_lse": False,
+}
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_heads_must_fit(device: str, kind: str) -> None:
+    operands: Any = problem(2, device=device, heads=(8, 2)).operands
+    unequal: Any = problem(2, device=device, heads=(8, 3)).operands
+    if kind == "arrays":
+        operands, unequal = ([tensor.cpu().numpy() for tensor in case] for case in (operands, unequal))
+    refused(ValueError, "key: expected 8 heads, as query has (with enable_gqa=True", lambda: attend(*operands))
+    refused(ValueError, "that divides the 8 of query, found 3", lambda: attend(*unequal, enable_gqa=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"window": -1}, ValueError, "window: expected numbers from 0 to 9223372036854775807, or None for all keys"),
+        ({"window": (3, -1)}, ValueError, "window: expected numbers from 0"),
+        ({"window": 2**63}, ValueError, "window: expected numbers from 0"),
+        ({"window": 1.5}, TypeError, "window: expected a whole number, None, or a pair of them, found 1.5"),
+        ({"window": (1, 2, 3)}, TypeError, "window: expected a whole number, None, or a pair of them"),
+        ({"window": (1, "2")}, TypeError, "window: expected a whole number, None, or a pair of them, found '2'"),
+        ({"window": True}, TypeError, "window: expected a whole number"),
+        ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: expected 'top_left' or 'bottom_right', found"),
+        ({"causal_alignment": None}, ValueError, "causal_alignment: expected 'top_left' or 'bottom_right'"),
+        ({"scale": float("nan")}, ValueError, "scale: expected a finite number of f32, found NaN"),
+        ({"scale": 1e300}, ValueError, "scale: expected a finite number of f32"),
+        ({"scale": "1"}, TypeError, "scale: expected a number or None, found '1'"),
+        ({"scale": 1j}, TypeError, "scale: expected a number or None, found 1j"),
+    ],
+)
+def test_a_wrong_argument_is_named(device: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    operands = problem(3, device=device).operands
+    refused(error, message, lambda: attend(*operands, **options))
+    refused(error, message, lambda: attend(*(tensor.cpu().numpy() for tensor in operands), **options))
+
+
+@pytest.mark.parametrize("options", [{"attn_mask": None}, {"dropout_p": 0.0}])
+def test_arguments_that_are_not_there_are_refused_by_python(device: str, options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        attend(*problem(4, device=device).operands, **options)
+
+
+def test_things_that_are_no_tensors_are_named(device: str) -> None:
+    query, key, value = problem(5, device=device).operands
+    array = key.cpu().numpy()
+    refused(ValueError, "key: expected a PyTorch tensor, like the others", lambda: attend(query, array, value))
+    refused(ValueError, "key: expected a NumPy array, like the others", lambda: attend(array, key, array))
+    refused(TypeError, "query: expected a PyTorch tensor or a NumPy array, found", lambda: attend([1.0], key, value))
+    refused(ValueError, "query: expected a dense tensor", lambda: attend(query.to_sparse(), key, value))
+    swapped = array.astype(array.dtype.newbyteorder())
+    refused(TypeError, "key: expected elements in this machine's byte order", lambda: attend(array, swapped, array))
+    refused(TypeError, "query: expected element type f16", lambda: attend(array.astype(np.int64), array, array))
+
+
+def test_tensors_on_two_devices_are_refused(device: str) -> None:
+    query, key, value = problem(6, device=device).operands
+    if device == "cpu":
+        refused(ValueError, "key: expected meta (where query is)", lambda: attend(query.to("meta"), key, value))
+        refused(ValueError, "value: expected", lambda: attend(query, key, value.to("meta")))
+        return
+    refused(ValueError, "key: expected memory of cuda:0", lambda: attend(query, key.cpu(), value))
+    refused(ValueError, "key: expected host memory", lambda: attend(query.cpu(), key, value.cpu()))
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_gradient_is_refused_not_forgotten(device: str, name: str) -> None:
+    operands: dict[str, Any] = dict(zip(("query", "key", "value"), problem(7, device=device).operands, strict=True))
+    expected = attend(**operands)
+    operands[name].requires_grad_()
+    message = f"{name}: expected a tensor that needs no gradient"
+    hint = f"torch.no_grad(), or with {name}.detach()), found requires_grad=True"
+    for wanted in (message, hint):
+        refused(NotImplementedError, wanted, lambda: attend(**operands))
+        with torch.autocast(device, torch.float16):
+            refused(NotImplementedError, wanted, lambda: attend(**operands))
+        refused(NotImplementedError, wanted, lambda: torch.ops.fourtap.dense(**operands, **PLAIN))
+    with torch.no_grad():
+        assert torch.equal(attend(**operands), expected)
+        assert torch.equal(torch.ops.fourtap.dense(**operands, **PLAIN)[0], expected)
+    found = attend(**operands | {name: operands[name].detach()})
+    assert torch.equal(found, expected) and not found.requires_grad
+
+
+def test_derivatives_by_torch_func_are_refused_not_forgotten(device: str) -> None:
+    query, key, value = problem(8, device=device).operands
+
+    def function(key: torch.Tensor) -> torch.Tensor:
+        return attend(query, key, value)
+
+    message = "key: expected a tensor without a derivative, found forward mode"
+    refused(NotImplementedError, message, lambda: torch.func.jvp(function, (key,), (key,)))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(key, key)
+        refused(NotImplementedError, message, lambda: function(dual))
+        assert torch.equal(function(key), function(key.clone()))
+    gradient = torch.func.grad(lambda key: function(key).sum())
+    refused(NotImplementedError, "key: expected a tensor that needs no gradient", lambda: gradient(key))
+
+
+def test_a_gradient_is_refused_in_compiled_code(device: str) -> None:
+    query, key, value = problem(9, device=device).operands
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *operands: attend(*operands), backend="aot_eager")
+    refused(
+        NotImplementedError,
+        "value: expected a tensor that needs no",
+        lambda: compiled(query, key, value.requires_grad_()),
+    )
+    whole = torch.compile(lambda *operands: attend(*operands), fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="value: expected a tensor that needs no gradient"):
+        whole(query, key, value)
+    with torch.no_grad():
+        assert torch.equal(whole(query, key, value), attend(query, key, value))
