@@ -86,9 +86,9 @@ def time_pytorch(inputs, direction, repeats):
     return seconds, results
 
 
-def time_fourtap(program, file, direction):
+def time_fourtap(program, file, direction, *more):
     """The record of `fourtap bench` on the tensors in `file`; it verifies against its oracle first."""
-    command = [program, "bench", file, "--device", "cpu", "--direction", direction, "--json", "-"]
+    command = [program, "bench", file, "--device", "cpu", "--direction", direction, "--json", "-", *more]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     records = [json.loads(line) for line in printed.splitlines()]
     # Ceilings of the processor come first.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::machine::gib;
+use crate::workload::Operator;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,14 @@ pub enum Error {
     TensorType {
         file: PathBuf,
         tensor: &'static str,
+        expected: &'static str,
+        found: String,
+    },
+    /// A file's metadata asks for something that has no meaning.
+    #[error("{}: metadata {entry}: expected {expected}, found {found}", .file.display())]
+    Metadata {
+        file: PathBuf,
+        entry: &'static str,
         expected: &'static str,
         found: String,
     },
@@ -90,7 +99,7 @@ pub enum Error {
     #[error("{}: expected benchmarks that {} has too, with times, found none", .after.display(), .before.display())]
     NothingInCommon { before: PathBuf, after: PathBuf },
     /// A problem without samples takes no time.
-    #[error("{workload}: expected samples to time, found a problem without any")]
+    #[error("{workload}: expected something to compute, found a problem without samples or keys")]
     NothingToTime { workload: String },
     /// Memory is not enough.
     #[error("{what}: expected {} of free memory, found {}", gib(*.needed), .available.map_or("less".to_string(), gib))]
@@ -110,6 +119,13 @@ pub enum Error {
     Misplaced {
         option: &'static str,
         expected: &'static str,
+        found: String,
+    },
+    /// An option that another operator has no use for.
+    #[error("{option}: expected a problem of {}, found {found}, which is none", .expected.in_words())]
+    WrongOperator {
+        option: &'static str,
+        expected: Operator,
         found: String,
     },
     /// No rung of the ladder has this name.
@@ -255,7 +271,8 @@ impl Error {
             Error::UnknownWorkload { .. } => "`fourtap bench --list` shows the built-in workloads",
             Error::Workload { .. } => {
                 "`fourtap bench --list` shows the built-in workloads; a file of the same form needs name, \
-                 description, images, queries, heads, channels, levels, points and reference"
+                 description, images, queries, heads, channels, levels, points and reference; of dense attention \
+                 operator, name, description, batch, heads, queries and channels"
             }
             Error::NothingSelected { .. } => {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
@@ -285,6 +302,13 @@ impl Error {
             Error::Report { .. } => "please report it, with the records if you can share them",
             Error::Picture { .. } => {
                 "leave --plots out; please report it, with the records if you can share them"
+            }
+            Error::WrongOperator {
+                option: "--direction backward" | "--grad",
+                ..
+            } => "dense attention has a forward pass only",
+            Error::Metadata { .. } => {
+                "`fourtap run --help` says what metadata dense attention knows"
             }
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
@@ -343,6 +367,7 @@ impl Error {
             Error::Verification { .. } | Error::Rung { .. } => ExitCode::from(EXIT_MISMATCH),
             Error::Seeds { .. }
             | Error::Misplaced { .. }
+            | Error::WrongOperator { .. }
             | Error::Incomplete { .. }
             | Error::Architecture { .. }
             | Error::Metric { .. }
@@ -397,6 +422,10 @@ fn library_hint(error: &fourtap::Error) -> Option<String> {
         E::LevelStart { .. } | E::LevelOverlap { .. } | E::LevelStartCount { .. } => {
             "leave level_start_index out if the levels follow one another"
         }
+        E::DType {
+            tensor: "key" | "value",
+            ..
+        } => "query, key and value are of one type",
         E::DType { .. } => "keep locations and weights in f32, and grad_out in the type of value",
         E::Unsupported {
             backend: "cuda", ..
@@ -405,7 +434,7 @@ fn library_hint(error: &fourtap::Error) -> Option<String> {
             "try fewer images (bench: --images 1) or a smaller type"
         }
         E::SimdUnavailable { .. } => "leave --simd out to use the best there is",
-        E::Rank { .. } | E::Shape { .. } | E::NoChannels { .. } => {
+        E::Rank { .. } | E::Shape { .. } | E::NoChannels { .. } | E::Heads { .. } => {
             "`fourtap run --help` lists the shapes"
         }
         _ => return None,

@@ -4,7 +4,7 @@
 use std::array;
 
 use fourtap::msda::{Level, Levels, Sizes};
-use fourtap::{DType, Element, bf16, f16};
+use fourtap::{DType, Element, bf16, dense, f16};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, LogNormal, StandardNormal};
@@ -35,6 +35,9 @@ enum Purpose {
     Locations,
     Weights,
     Sample,
+    DenseQuery,
+    DenseKey,
+    DenseValue,
 }
 
 fn stream(seed: u64, purpose: Purpose, chunk: usize) -> Xoshiro256PlusPlus {
@@ -47,6 +50,11 @@ pub fn sample_stream(seed: u64) -> Xoshiro256PlusPlus {
     stream(seed, Purpose::Sample, 0)
 }
 
+/// A number below `size`, the same on every machine.
+pub fn below(rng: &mut Xoshiro256PlusPlus, size: usize) -> usize {
+    rng.random_range(0..size as u64) as usize
+}
+
 /// `value`: uniform from -1 to 1, the same numbers in every type but for rounding.
 pub fn value(sizes: &Sizes, dtype: DType, seed: u64) -> Result<Array> {
     uniform("value", &sizes.value(), dtype, seed, Purpose::Value)
@@ -57,6 +65,20 @@ pub fn grad_out(sizes: &Sizes, dtype: DType, seed: u64) -> Result<Array> {
     uniform("grad_out", &sizes.out(), dtype, seed, Purpose::GradOut)
 }
 
+/// `query`, `key` and `value` of dense attention: standard normal, the same numbers in every type but for rounding.
+pub fn dense(sizes: &dense::Sizes, dtype: DType, seed: u64) -> Result<[Array; 3]> {
+    let normal = |tensor, shape: [usize; 4], purpose| {
+        filled(tensor, &shape, dtype, seed, purpose, |rng| {
+            StandardNormal.sample(rng)
+        })
+    };
+    Ok([
+        normal("query", sizes.query(), Purpose::DenseQuery)?,
+        normal("key", sizes.key(), Purpose::DenseKey)?,
+        normal("value", sizes.value(), Purpose::DenseValue)?,
+    ])
+}
+
 fn uniform(
     tensor: &str,
     shape: &[usize],
@@ -64,22 +86,38 @@ fn uniform(
     seed: u64,
     purpose: Purpose,
 ) -> Result<Array> {
-    fn fill<T: Element>(array: &mut Array, seed: u64, purpose: Purpose) {
-        array
-            .elements_mut::<T>()
-            .par_chunks_mut(CHUNK)
-            .enumerate()
-            .for_each(|(chunk, elements)| {
-                let mut rng = stream(seed, purpose, chunk);
-                elements.fill_with(|| T::from_f64(rng.random_range(-1.0f32..1.0) as f64));
-            });
+    filled(tensor, shape, dtype, seed, purpose, |rng| {
+        rng.random_range(-1.0f32..1.0) as f64
+    })
+}
+
+/// A tensor of what `number` draws.
+fn filled(
+    tensor: &str,
+    shape: &[usize],
+    dtype: DType,
+    seed: u64,
+    purpose: Purpose,
+    number: impl Fn(&mut Xoshiro256PlusPlus) -> f64 + Sync,
+) -> Result<Array> {
+    fn fill<T: Element>(
+        array: &mut Array,
+        (seed, purpose): (u64, Purpose),
+        number: impl Fn(&mut Xoshiro256PlusPlus) -> f64 + Sync,
+    ) {
+        let chunks = array.elements_mut::<T>().par_chunks_mut(CHUNK);
+        chunks.enumerate().for_each(|(chunk, elements)| {
+            let mut rng = stream(seed, purpose, chunk);
+            elements.fill_with(|| T::from_f64(number(&mut rng)));
+        });
     }
     let mut array = Array::poisoned(tensor, dtype, shape)?;
+    let of = (seed, purpose);
     match dtype {
-        DType::F16 => fill::<f16>(&mut array, seed, purpose),
-        DType::BF16 => fill::<bf16>(&mut array, seed, purpose),
-        DType::F32 => fill::<f32>(&mut array, seed, purpose),
-        DType::F64 => fill::<f64>(&mut array, seed, purpose),
+        DType::F16 => fill::<f16>(&mut array, of, number),
+        DType::BF16 => fill::<bf16>(&mut array, of, number),
+        DType::F32 => fill::<f32>(&mut array, of, number),
+        DType::F64 => fill::<f64>(&mut array, of, number),
     }
     Ok(array)
 }

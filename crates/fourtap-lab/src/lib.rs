@@ -1,10 +1,12 @@
-//! `fourtap`: compute, measure and explain multi-scale deformable attention from the command line.
+//! `fourtap`: compute, measure and explain attention, deformable and dense, from the command line.
 
 mod array;
 mod cli;
 mod commands;
 mod comparison;
+mod computation;
 mod cuda;
+mod dense;
 mod error;
 mod exit;
 mod explain;

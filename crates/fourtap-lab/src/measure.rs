@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::array::Array;
+use crate::computation::Computation;
 use crate::error::Result;
 use crate::statistics::{FEWEST_SAMPLES, median_interval};
-use crate::trial::Trial;
 
 /// Half the confidence interval, as a share of the median, that is narrow enough: with two such results `compare` sees a
 /// difference of 5 %, and can call two that are the same the same.
@@ -18,7 +18,11 @@ const CONFIDENCE: f64 = 1.0 - 0.01 / 100.0;
 const MOST_SAMPLES: usize = 200;
 
 /// Milliseconds of each repetition on the CPU, after one that does not count.
-pub fn measure(trial: &Trial<'_>, outputs: &mut [Array], budget: Duration) -> Result<Vec<f64>> {
+pub fn measure(
+    trial: &dyn Computation,
+    outputs: &mut [Array],
+    budget: Duration,
+) -> Result<Vec<f64>> {
     trial.compute(outputs)?;
     repeat(budget, || {
         let begun = Instant::now();

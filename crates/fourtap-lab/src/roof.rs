@@ -1,7 +1,10 @@
 //! The least time that measured ceilings allow.
 
 use fourtap::msda::Traffic;
+use fourtap::{Backend, DType};
 
+use crate::computation::Computation;
+use crate::dense::DenseTrial;
 use crate::record::{BenchRecord, ProbeRecord, Roof};
 use crate::touched::Touched;
 use crate::trial::Trial;
@@ -30,7 +33,15 @@ pub struct Least {
     pub gathered: f64,
     /// Operations.
     pub flop: f64,
+    /// The probes of what computes them; none if nothing measures that.
+    pub computed_by: &'static [&'static str],
 }
+
+/// Multiply-adds one by one.
+const LANES: &[&str] = &["fma-f32"];
+
+/// Products of matrices of 16-bit numbers.
+const TENSOR_CORES: &[&str] = &["tensor-wgmma-f16", "tensor-mma-f16"];
 
 impl Least {
     /// Of a pass whose points touch so much.
@@ -50,6 +61,24 @@ impl Least {
             moved: traffic.compulsory_bytes as f64 - (1.0 - touched.value) * value_bytes,
             gathered: times * touched.in_bounds * traffic.gathered_bytes as f64,
             flop: times * touched.in_bounds * LEAST_FLOP * traffic.flop as f64,
+            computed_by: LANES,
+        }
+    }
+
+    /// Of dense attention: everything once, and both products. The softmax comes on top, of which no probe tells.
+    pub fn of_dense(trial: &DenseTrial<'_>) -> Self {
+        let traffic = trial.traffic();
+        let on_cuda = matches!(trial.backend(), Backend::Cuda(_));
+        Least {
+            moved: traffic.compulsory_bytes as f64,
+            gathered: 0.0,
+            flop: traffic.flop as f64,
+            computed_by: match (on_cuda, trial.problem().dtype()) {
+                (_, DType::F64) => &[],
+                (true, DType::F16 | DType::BF16) => TENSOR_CORES,
+                // A processor computes all others in f32.
+                _ => LANES,
+            },
         }
     }
 }
@@ -60,7 +89,7 @@ impl Ceilings<'_> {
         let beyond = (least.moved - self.cache_bytes as f64).max(0.0);
         let always = [
             self.limit(least.gathered, &["gather-128-l1", "gather-64-l1"]),
-            self.limit(least.flop, &["fma-f32"]),
+            self.limit(least.flop, least.computed_by),
         ];
         let hot = [
             self.limit(least.moved, &["l2-read"]),
@@ -78,8 +107,11 @@ impl Ceilings<'_> {
         })
     }
 
-    /// Milliseconds that so much takes at the fastest of the ceilings that were measured.
+    /// Milliseconds that so much, if anything, takes at the fastest of the ceilings that were measured.
     fn limit(&self, amount: f64, names: &[&str]) -> Option<(f64, String)> {
+        if amount <= 0.0 {
+            return None;
+        }
         let named = self
             .probes
             .iter()

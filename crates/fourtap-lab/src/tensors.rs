@@ -1,4 +1,6 @@
-//! The operator's tensors in a safetensors file.
+//! An operator's tensors in a safetensors file.
+
+mod dense;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,9 +15,15 @@ use crate::array::{ALIGNMENT, Array};
 use crate::error::{Error, Result};
 use crate::header;
 use crate::nearest::nearest;
+use crate::workload::Operator;
 
-/// Every tensor the operator knows, and its axes.
-const TENSORS: [(&str, &str, usize); 6] = [
+pub use dense::DenseTensors;
+
+/// A tensor by name, its axes and how many they are.
+type Known = (&'static str, &'static str, usize);
+
+/// Every tensor deformable attention knows.
+const TENSORS: [Known; 6] = [
     ("value", "[N, S, M, D]", 4),
     ("spatial_shapes", "[L, 2]", 2),
     ("level_start_index", "[L]", 1),
@@ -23,10 +31,6 @@ const TENSORS: [(&str, &str, usize); 6] = [
     ("attention_weights", "[N, Q, M, L, P]", 5),
     ("grad_out", "[N, Q, M*D]", 3),
 ];
-
-fn is_known(name: &str) -> bool {
-    TENSORS.iter().any(|(known, ..)| *known == name)
-}
 
 /// A file in memory, read as it is touched.
 #[derive(Debug)]
@@ -68,6 +72,19 @@ impl MappedFile {
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whose tensors these are. A file that cannot be read is left to whoever reads it.
+    pub fn operator(&self) -> Operator {
+        let Ok(parsed) = SafeTensors::deserialize(&self.map) else {
+            return Operator::Msda;
+        };
+        let has = |name| parsed.tensor(name).is_ok();
+        let of_dense = has("query") || has("key");
+        match of_dense && !has("sampling_locations") && !has("spatial_shapes") {
+            true => Operator::Dense,
+            false => Operator::Msda,
+        }
     }
 
     /// That its tensors do not fit each other.
@@ -119,7 +136,7 @@ pub enum Placement {
     Aligned,
 }
 
-/// The operator's inputs.
+/// The inputs of deformable attention.
 #[derive(Debug)]
 pub struct Tensors<'a> {
     /// `[N, S, M, D]`.
@@ -139,21 +156,7 @@ pub struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     /// Finds the tensors in a file. Whether they fit each other is for the operator to say.
     pub fn read(file: &'a MappedFile, grad_out: GradOut, placement: Placement) -> Result<Self> {
-        let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
-            file: file.path.clone(),
-            found: header::explain(&file.map, &error),
-        })?;
-        let reader = Reader {
-            file,
-            parsed,
-            placement,
-        };
-        let names = reader.parsed.names().into_iter();
-        let mut ignored: Vec<String> = names
-            .filter(|name| !is_known(name))
-            .map(String::from)
-            .collect();
-        ignored.sort();
+        let reader = Reader::new(file, placement, &TENSORS)?;
         Ok(Tensors {
             levels: reader.levels()?,
             value: reader.required("value")?,
@@ -164,7 +167,7 @@ impl<'a> Tensors<'a> {
                 GradOut::Optional => reader.numbers("grad_out")?,
                 GradOut::Required => Some(reader.required("grad_out")?),
             },
-            ignored,
+            ignored: reader.ignored(),
         })
     }
 
@@ -184,16 +187,45 @@ struct Reader<'a> {
     file: &'a MappedFile,
     parsed: SafeTensors<'a>,
     placement: Placement,
+    known: &'static [Known],
 }
 
 impl<'a> Reader<'a> {
+    fn new(file: &'a MappedFile, placement: Placement, known: &'static [Known]) -> Result<Self> {
+        let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
+            file: file.path.clone(),
+            found: header::explain(&file.map, &error),
+        })?;
+        Ok(Reader {
+            file,
+            parsed,
+            placement,
+            known,
+        })
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        self.known.iter().any(|(known, ..)| *known == name)
+    }
+
+    /// Names that mean nothing here.
+    fn ignored(&self) -> Vec<String> {
+        let names = self.parsed.names().into_iter();
+        let mut ignored: Vec<String> = names
+            .filter(|name| !self.is_known(name))
+            .map(String::from)
+            .collect();
+        ignored.sort();
+        ignored
+    }
+
     /// The tensor of this name, if it is there and of the right rank.
     fn find(&self, tensor: &'static str) -> Result<Option<TensorView<'a>>> {
         let Ok(view) = self.parsed.tensor(tensor) else {
             return Ok(None);
         };
         let found = view.shape().len();
-        let known = TENSORS.iter().find(|(name, ..)| *name == tensor);
+        let known = self.known.iter().find(|(name, ..)| *name == tensor);
         match known.filter(|(.., rank)| *rank != found) {
             None => Ok(Some(view)),
             Some(&(_, axes, expected)) => {
@@ -211,7 +243,7 @@ impl<'a> Reader<'a> {
     fn missing(&self, tensor: &'static str) -> Error {
         let mut names = self.parsed.names();
         names.sort_unstable();
-        let unknown = names.iter().copied().filter(|name| !is_known(name));
+        let unknown = names.iter().copied().filter(|name| !self.is_known(name));
         Error::MissingTensor {
             file: self.file.path.clone(),
             tensor,

@@ -1,14 +1,16 @@
-//! One pass over one problem, ready to be repeated.
+//! One pass over one problem of deformable attention, ready to be repeated.
 
-use std::time::{Duration, Instant};
-
+use fourtap::cuda::Cuda;
 use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Traffic};
 use fourtap::{Backend, DType, Layout, View, ViewMut, bf16, f16};
 
 use crate::array::{Array, bytes_of};
-use crate::cuda::DeviceTrial;
+use crate::computation::Computation;
+use crate::cuda::{backward_kernels, forward_kernel};
 use crate::error::Result;
+use crate::record::KernelUsed;
 use crate::touched::Touched;
+use crate::verification::{Verification, verify};
 
 /// What to compute, on what, with what.
 #[derive(Clone, Debug)]
@@ -56,17 +58,27 @@ impl<'a> Trial<'a> {
         self.grad_out.as_ref()
     }
 
+    /// The same pass over other tensors, in the order of [`Computation::tensors`].
+    fn with<'t>(&'t self, tensors: &[View<'t>]) -> (Inputs<'t>, Option<View<'t>>) {
+        let mut inputs = self.inputs;
+        let mut tensors = tensors.iter().copied();
+        let ours = [
+            &mut inputs.value,
+            &mut inputs.sampling_locations,
+            &mut inputs.attention_weights,
+        ];
+        for (ours, other) in ours.into_iter().zip(&mut tensors) {
+            *ours = other;
+        }
+        (inputs, self.grad_out.and_then(|_| tensors.next()))
+    }
+
     /// The names of [`Trial::outputs`].
     pub fn output_names(&self) -> &'static [&'static str] {
         match self.grad_out {
             None => &["out"],
             Some(_) => &["grad_value", "grad_locations", "grad_weights"],
         }
-    }
-
-    /// What computes it.
-    pub fn backend(&self) -> Backend {
-        self.backend
     }
 
     /// What was checked.
@@ -99,35 +111,6 @@ impl<'a> Trial<'a> {
             .collect()
     }
 
-    /// Computes once, in host memory, into what [`Trial::outputs`] gave.
-    pub fn compute(&self, outputs: &mut [Array]) -> Result<()> {
-        let outputs = outputs.iter_mut().map(Array::view_mut);
-        call(&self.backend, self.inputs, self.grad_out, outputs)
-    }
-
-    /// Computes once, into new tensors, and says how long that took. On a CUDA device that includes loading its
-    /// kernels, which may mean compiling them, but no copies.
-    pub fn computed(&self) -> Result<(Vec<Array>, Duration)> {
-        match self.backend {
-            Backend::Cuda(cuda) => {
-                let mut device = DeviceTrial::new(self, cuda.context())?;
-                // What is never written is then NaN, not what somebody left there.
-                device.poison(cuda.stream())?;
-                let begun = Instant::now();
-                device.queue(&cuda)?;
-                cuda.context().synchronize()?;
-                let took = begun.elapsed();
-                Ok((device.download()?, took))
-            }
-            _ => {
-                let mut outputs = self.outputs()?;
-                let begun = Instant::now();
-                self.compute(&mut outputs)?;
-                Ok((outputs, begun.elapsed()))
-            }
-        }
-    }
-
     /// What the points of the first image touch; none if they do not lie in row-major order in host memory.
     pub fn touched(&self) -> Option<Touched> {
         let sizes = self.problem.sizes();
@@ -156,30 +139,83 @@ fn nearest_f32(dtype: DType, bytes: &[u8]) -> f32 {
     }
 }
 
-/// One call of the library; forward has one output, backward three.
-pub fn call<'a>(
-    backend: &Backend,
-    inputs: Inputs<'a>,
-    grad_out: Option<View<'a>>,
-    outputs: impl IntoIterator<Item = ViewMut<'a>>,
-) -> Result<()> {
-    let mut outputs = outputs.into_iter();
-    match grad_out {
-        None => match outputs.next() {
-            Some(out) => Ok(msda::forward(backend, inputs, out)?),
-            None => Ok(()),
-        },
-        Some(grad_out) => Ok(msda::backward(
-            backend,
-            inputs,
-            grad_out,
-            gradients(outputs),
-        )?),
+impl Computation for Trial<'_> {
+    fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    fn tensors(&self) -> Vec<(&'static str, View<'_>)> {
+        let inputs = &self.inputs;
+        let mut tensors = vec![
+            ("value", inputs.value),
+            ("sampling_locations", inputs.sampling_locations),
+            ("attention_weights", inputs.attention_weights),
+        ];
+        tensors.extend(self.grad_out.map(|grad_out| ("grad_out", grad_out)));
+        tensors
+    }
+
+    fn output_names(&self) -> &'static [&'static str] {
+        Trial::output_names(self)
+    }
+
+    fn outputs(&self) -> Result<Vec<Array>> {
+        Trial::outputs(self)
+    }
+
+    fn call<'t>(
+        &self,
+        backend: &Backend,
+        inputs: &[View<'t>],
+        outputs: Vec<ViewMut<'t>>,
+    ) -> Result<()> {
+        let (inputs, grad_out) = self.with(inputs);
+        let mut outputs = outputs.into_iter();
+        match grad_out {
+            None => Ok(msda::forward(backend, inputs, first(&mut outputs))?),
+            Some(grad_out) => Ok(msda::backward(
+                backend,
+                inputs,
+                grad_out,
+                gradients(outputs),
+            )?),
+        }
+    }
+
+    fn compulsory_bytes(&self) -> u64 {
+        self.traffic().compulsory_bytes
+    }
+
+    fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification> {
+        verify(self, outputs, seed)
+    }
+
+    fn kernel<'t>(
+        &self,
+        cuda: &Cuda,
+        inputs: &[View<'t>],
+        outputs: Vec<ViewMut<'t>>,
+    ) -> Result<KernelUsed> {
+        let (inputs, grad_out) = self.with(inputs);
+        let mut outputs = outputs.into_iter();
+        match grad_out {
+            None => forward_kernel(cuda, inputs, first(&mut outputs)),
+            Some(grad_out) => backward_kernels(cuda, inputs, grad_out, &gradients(outputs)),
+        }
+    }
+
+    fn has_modes(&self) -> bool {
+        self.grad_out.is_some()
     }
 }
 
+/// The output of forward.
+fn first<'a>(outputs: &mut impl Iterator<Item = ViewMut<'a>>) -> ViewMut<'a> {
+    outputs.next().expect("forward has one output")
+}
+
 /// The outputs of backward, in the order of [`Trial::outputs`].
-pub fn gradients<'a>(mut outputs: impl Iterator<Item = ViewMut<'a>>) -> Gradients<'a> {
+fn gradients<'a>(mut outputs: impl Iterator<Item = ViewMut<'a>>) -> Gradients<'a> {
     Gradients {
         value: outputs.next(),
         sampling_locations: outputs.next(),

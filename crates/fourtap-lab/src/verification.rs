@@ -3,14 +3,12 @@
 use fourtap::View;
 use fourtap::msda::oracle::{GradientReader, Reader, Sample, Sum};
 use fourtap::verify::{Pass, judge};
-use rand::RngExt;
-use rand::rngs::Xoshiro256PlusPlus;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::error::Result;
-use crate::generate::sample_stream;
+use crate::generate::{below, sample_stream};
 use crate::trial::Trial;
 
 /// (image, query, head) rows compared.
@@ -27,7 +25,8 @@ pub struct Verification {
     /// In words, what is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
-    /// Rows (image, query, head), and of grad_value (image, pixel, head), compared.
+    /// Rows (image, query, head), and of grad_value (image, pixel, head), compared; of dense attention (sequence, head,
+    /// query).
     pub rows: usize,
     /// Each tensor of the result.
     pub tensors: Vec<Nearness>,
@@ -69,7 +68,7 @@ pub struct Nearness {
 }
 
 /// One row of a result, with what the oracle and the naive implementation say.
-type Row = (Vec<f64>, Vec<Sum<f64>>, Vec<Sum<f32>>);
+pub type Row = (Vec<f64>, Vec<Sum<f64>>, Vec<Sum<f32>>);
 
 /// What a result of forward is held to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +82,7 @@ pub enum Rule {
 
 /// Compares what `trial` computed into `outputs`.
 pub fn verify(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Verification> {
-    if let Some(unwritten) = unwritten(trial, outputs) {
+    if let Some(unwritten) = unwritten(trial.output_names(), outputs) {
         return Ok(unwritten);
     }
     let (pass, compared) = match trial.grad_out() {
@@ -96,7 +95,8 @@ pub fn verify(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Verific
             backward_rows(trial, grad_out, outputs, seed)?,
         ),
     };
-    Ok(judged(trial, outputs, pass, &compared, Rule::Operator))
+    let names = trial.output_names();
+    Ok(judged(names, outputs, pass, &compared, Rule::Operator))
 }
 
 /// Compares a result of forward by a rule of its own: sampled rows, or without a seed every row.
@@ -106,7 +106,7 @@ pub fn verify_forward(
     seed: Option<u64>,
     rule: Rule,
 ) -> Result<Verification> {
-    if let Some(unwritten) = unwritten(trial, outputs) {
+    if let Some(unwritten) = unwritten(trial.output_names(), outputs) {
         return Ok(unwritten);
     }
     let rows = match seed {
@@ -114,11 +114,13 @@ pub fn verify_forward(
         None => all_rows(trial),
     };
     let compared = forward_rows(trial, outputs, &rows)?;
-    Ok(judged(trial, outputs, Pass::Forward, &compared, rule))
+    let names = trial.output_names();
+    Ok(judged(names, outputs, Pass::Forward, &compared, rule))
 }
 
-fn unwritten(trial: &Trial<'_>, outputs: &[Array]) -> Option<Verification> {
-    let mut named = trial.output_names().iter().zip(outputs);
+/// That an element of an output is still what it was before.
+pub fn unwritten(names: &[&str], outputs: &[Array]) -> Option<Verification> {
+    let mut named = names.iter().zip(outputs);
     named.find_map(|(name, output)| {
         let element = output.find_nan()?;
         Some(Verification::failed(format!(
@@ -127,14 +129,14 @@ fn unwritten(trial: &Trial<'_>, outputs: &[Array]) -> Option<Verification> {
     })
 }
 
-fn judged(
-    trial: &Trial<'_>,
+/// Every tensor of a result by its rows.
+pub fn judged(
+    names: &[&str],
     outputs: &[Array],
     pass: Pass,
     compared: &[Vec<Row>],
     rule: Rule,
 ) -> Verification {
-    let names = trial.output_names();
     let mut tensors = Vec::new();
     for ((name, output), rows) in names.iter().zip(outputs).zip(compared) {
         let found: Vec<f64> = rows.iter().flat_map(|row| row.0.iter().copied()).collect();
@@ -167,8 +169,11 @@ fn judged(
             relative_allowed: judgement.relative_allowed,
         });
     }
-    // The gradients of locations and weights are of the same rows.
-    let rows = compared.iter().take(2).map(Vec::len).sum();
+    let rows = match pass {
+        Pass::Forward => compared.first().map_or(0, Vec::len),
+        // The gradients of locations and weights are of the same rows.
+        Pass::Backward => compared.iter().take(2).map(Vec::len).sum(),
+    };
     Verification {
         passed: true,
         found: None,
@@ -292,14 +297,11 @@ fn choose_pixels(trial: &Trial<'_>, seed: u64) -> Result<Vec<[usize; 3]>> {
     Ok(pixels)
 }
 
-fn below(rng: &mut Xoshiro256PlusPlus, size: usize) -> usize {
-    rng.random_range(0..size as u64) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::Distribution;
+    use crate::computation::Computation;
     use crate::generate;
     use crate::workload::Workload;
     use fourtap::msda::Inputs;

@@ -18,7 +18,19 @@ fn every_idea_is_listed_with_what_can_be_set() {
         let name = format!(" a{number:02}");
         assert!(stdout.contains(&name), "{name}: {stdout}");
     }
-    for name in ["s1-shuffle", "s2-precomputed", "shipped", "THREADS="] {
+    for number in [1, 2, 3, 4, 5, 6, 7, 10] {
+        let name = format!(" d{number:02}");
+        assert!(stdout.contains(&name), "{name}: {stdout}");
+    }
+    for name in [
+        "s1-shuffle",
+        "s2-precomputed",
+        " shipped ",
+        " shipped-dense ",
+        " d09-flash ",
+        " d09-gemm ",
+        "THREADS=",
+    ] {
         assert!(stdout.contains(name), "{name}: {stdout}");
     }
     let widest = stdout.lines().map(|line| line.chars().count()).max();
@@ -40,6 +52,27 @@ fn the_beginning_of_a_name_stands_for_all_that_begin_so() {
 }
 
 #[test]
+fn names_are_understood_as_the_ladder_is_written_down() {
+    for (typed, meant) in [
+        ("D6", "d06"),
+        ("d6", "d06"),
+        ("A1", "a01"),
+        ("D07-lazy", "d07-lazy"),
+    ] {
+        let (code, stdout, stderr) = said(&["ladder", "--list", typed]);
+        assert_eq!(code, Some(0), "{typed}: {stderr}");
+        let rungs = stdout
+            .lines()
+            .filter(|line| line.contains(&format!(" {meant} ")));
+        assert_eq!(rungs.count(), 1, "{typed}: {stdout}");
+    }
+    let (_, stdout, _) = said(&["ladder", "--list", "D9"]);
+    for backend in ["flash", "cudnn", "efficient", "math", "gemm"] {
+        assert!(stdout.contains(&format!("d09-{backend}")), "{stdout}");
+    }
+}
+
+#[test]
 fn slips_are_told_with_a_hint() {
     for (arguments, expected) in [
         (
@@ -53,6 +86,18 @@ fn slips_are_told_with_a_hint() {
         (
             &["ladder", "a03", "--set", "THREADS=100"],
             "--set THREADS=100: expected one of [",
+        ),
+        (
+            &["ladder", "D6", "--set", "BLOCK_M=64"],
+            "--set BLOCK_M=64: expected one of KEYS, STAGES",
+        ),
+        (
+            &["ladder", "D6", "--workload", "seed-full"],
+            "--workload: expected one of dense attention, which d06 computes, such as dense-s512, ",
+        ),
+        (
+            &["ladder", "a03", "--workload", "dense-s512"],
+            "--workload: expected one of deformable attention, which a03 computes, such as seed-full, ",
         ),
         (
             &["ladder", "--workload", "nothing"],

@@ -208,7 +208,7 @@ fn only_our_kernels_are_measured_with_clocks_left_alone() {
         ["--page", "raw"],
         ["--print-units", "base"],
         ["--clock-control", "none"],
-        ["--kernel-name", "regex:^(msda|ladder)_"],
+        ["--kernel-name", "regex:^(msda|dense|ladder)_"],
         ["--dtype", "bf16"],
         ["--direction", "backward"],
         ["--images", "3"],

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use common::pages::{committed, extremes, folder_of, hostile, page};
-use common::records::{bench, counters, probes, timing};
+use common::records::{bench, counters, dense, probes, timing};
 use serde_json::json;
 
 #[test]
@@ -26,20 +26,33 @@ fn browsers_show_pages_without_complaint_at_every_width() {
         counters("backward"),
     ];
     everything.extend(probes());
+    let mut of_dense = vec![
+        dense("dense-b4-s2048-d64", "f16", false, 0.151),
+        dense("dense-b4-s2048-d64", "bf16", false, 0.153),
+        dense("dense-b4-s2048-d64-causal", "f16", true, 0.101),
+        dense("dense-b4-s2048-d64-causal", "bf16", true, 0.102),
+    ];
+    of_dense.extend(probes());
+    let mut both = of_dense.clone();
+    both.push(bench("forward"));
     let folder = folder_of(&[
         ("everything.jsonl", &everything),
         ("after.jsonl", &[slower, bench("backward")]),
+        ("dense.jsonl", &of_dense),
+        ("both.jsonl", &both),
         ("hostile.jsonl", &hostile()),
         ("extremes.jsonl", &extremes()),
     ]);
     let gpu = committed("2026-11-15-h200");
     let cpu = committed("2026-11-15-cpu-avx512-2cores");
     let (gpu, cpu) = (gpu.to_str().unwrap(), cpu.to_str().unwrap());
-    let pages: [(&str, &[&str]); 6] = [
+    let pages: [(&str, &[&str]); 8] = [
         ("gpu", &[gpu]),
         ("cpu", &[cpu]),
         ("two", &["everything.jsonl", "after.jsonl"]),
         ("everything", &["everything.jsonl"]),
+        ("dense", &["dense.jsonl"]),
+        ("both", &["both.jsonl", "dense.jsonl"]),
         ("hostile", &["hostile.jsonl"]),
         ("extremes", &["extremes.jsonl"]),
     ];

@@ -44,7 +44,7 @@ pub struct CaseArgs {
         hide_possible_values = true
     )]
     pub direction: Direction,
-    /// Images, instead of the workload's own number
+    /// Images, or sequences, instead of the workload's own number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,
 }

@@ -11,19 +11,24 @@ use crate::units;
 /// `fourtap ladder`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Each RUNG is one idea for a fast forward kernel, in f16 with f32 locations; 'shipped' is what the
-library itself uses. A rung runs in a process of its own under a time limit: one that hangs or fails
-is a result, and the others still run. Before it has a time it must compute every element of small
-problems right, pass the tools of compute-sanitizer where that is installed, and compute sampled
-rows of the workload right.
+Each RUNG is one idea for a fast forward kernel: a01 to a19 and the single changes s1 and s2 of
+deformable attention, in f16 with f32 locations, and d01 to d10 of dense attention, in f16;
+'shipped' and 'shipped-dense' are what the library itself uses, d09 is PyTorch. D6 is d06.
+
+A rung runs in a process of its own under a time limit: one that hangs or fails is a result, and the
+others still run. Before it has a time it must compute every element of small problems right, pass
+the tools of compute-sanitizer where that is installed, and compute sampled rows of the workload
+right.
 
 'gather' is what the samples ask for, over the time, as a share of what L1 delivers at most in
-pieces of 64 bytes; 'DRAM' what must move at least once, as a share of what DRAM delivers.")]
+pieces of 64 bytes; 'DRAM' what must move at least once, as a share of what DRAM delivers; 'tensor'
+the operations of dense attention as a share of what tensor cores do by mma.sync.")]
 pub struct LadderArgs {
     /// Rungs to climb, by name or the beginning of one [default: all]
     #[arg(value_name = "RUNG")]
     pub rungs: Vec<String>,
-    /// Workloads: built-in names or .toml files [default: seed-full, detr-encoder and three small ones]
+    /// Workloads: built-in names or .toml files; of dense attention dense-s512, dense-s1024 and
+    /// dense-b4-h16-s2048 [default: seed-full, detr-encoder and three small ones; those three]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workload: Vec<PathBuf>,
     /// Where the sampling points lie: uniform, local, window [default: uniform and local]
@@ -34,6 +39,12 @@ pub struct LadderArgs {
         hide_possible_values = true
     )]
     pub distribution: Vec<Distribution>,
+    /// Of dense attention: query i sees keys 0 to i only
+    #[arg(long)]
+    pub causal: bool,
+    /// A Python that has PyTorch with CUDA, for d09
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
     /// Other parameters than the defaults, as in THREADS=128; see --list
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
     pub set: Vec<(String, u32)>,

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::workload::Operator;
+
 pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
 };
@@ -36,7 +38,7 @@ Exit codes:
   3  a verification failed: a result is not near enough to the f64 oracle; or `compare` found what
      it was to fail on";
 
-/// Multi-scale deformable attention: compute it, time it, check it.
+/// Attention, deformable and dense: compute it, time it, check it.
 #[derive(Debug, Parser)]
 #[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -112,7 +114,16 @@ Tensors of IN (F16, BF16, F32 or F64; locations and weights F32 or the type of v
   grad_out            [N, Q, M*D]         only for --grad
 
 Tensors of OUT: out [N, Q, M*D]; with --grad also grad_value, grad_locations and grad_weights.
-OUT appears whole or not at all.")]
+OUT appears whole or not at all.
+
+Dense attention has other tensors, all of one type; OUT holds out [B, Hq, Sq, Dv] and with --lse
+also lse [B, Hq, Sq]:
+  query               [B, Hq, Sq, D]
+  key                 [B, Hk, Sk, D]
+  value               [B, Hk, Sk, Dv]
+What is to be computed is in the file's metadata: 'scale' (1/sqrt(D) without), 'causal' (top-left or
+bottom-right) and 'window' (LEFT,RIGHT: keys seen before and after the diagonal, as in 128,0 or
+all,64).")]
 pub struct RunArgs {
     /// A safetensors file with the inputs
     #[arg(value_name = "IN")]
@@ -123,6 +134,9 @@ pub struct RunArgs {
     /// Also compute the three gradients, from grad_out in IN
     #[arg(long)]
     pub grad: bool,
+    /// Also compute the logarithms of the sums of exponentials, of dense attention
+    #[arg(long)]
+    pub lse: bool,
     /// Replace OUT if it exists
     #[arg(long)]
     pub force: bool,
@@ -136,9 +150,12 @@ pub struct RunArgs {
 /// `fourtap bench`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-A WORKLOAD is a built-in name (see --list), a .toml file of the same form, or a .safetensors file
-with the tensors of `fourtap run`, which is timed as it is: --dtype, --distribution, --images
-and --coordinates do not apply to it.
+A WORKLOAD is a built-in name (see --list), msda or dense for all of an operator, a .toml file of
+the same form, or a .safetensors file with the tensors of `fourtap run`, which is timed as it is:
+--dtype, --distribution, --images and --coordinates do not apply to it.
+
+Dense attention has a forward pass only, of normal numbers: --distribution and --coordinates do not
+apply to it. On the CPU `dense` leaves out what takes long; on CUDA it is timed in f16 and bf16.
 
 Distributions: 'local' scatters points around each query's reference point (sigma 4 pixels of each
 level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
@@ -151,7 +168,7 @@ ruler, one thread a channel, is timed in the same run. Backward computes all thr
 workspace given beforehand; where its bits may differ from run to run, deterministic mode is timed
 beside it.")]
 pub struct BenchArgs {
-    /// What to time [default: all built-in workloads]
+    /// What to time [default: msda, all of deformable attention]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<PathBuf>,
     /// Element types of value: f32, f16, bf16, f64 [default: f32; on CUDA f16, bf16 and f32]
@@ -186,7 +203,7 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub distribution: Vec<Distribution>,
-    /// Images, instead of the workload's own number
+    /// Images, or sequences, instead of the workload's own number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,
     /// Seed of the random numbers
@@ -201,7 +218,7 @@ pub struct BenchArgs {
     /// Also write a page about the results, with charts
     #[arg(long, value_name = "PAGE")]
     pub report: Option<PathBuf>,
-    /// Half a minute at most: three workloads, one image, f32, bf16 and f16
+    /// Half a minute or so: four workloads, one image, f32, bf16 and f16
     #[arg(long)]
     pub quick: bool,
     /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward
@@ -217,11 +234,22 @@ pub struct BenchArgs {
 /// `fourtap check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On the CPU both passes go through every vector path. On CUDA they go through the best kernels and
-those of one thread a channel, with levels in host memory and, every third problem, in the device's;
-backward in both its modes, with --deterministic in that one only.")]
+On the CPU both passes of deformable attention go through every vector path. On CUDA they go through
+the best kernels and those of one thread a channel, with levels in host memory and, every third
+problem, in the device's; backward in both its modes, with --deterministic in that one only.
+
+Dense attention has a forward pass: on the CPU with and without lse, on CUDA in f16 and bf16, the
+types there are.")]
 pub struct CheckArgs {
-    /// Random problems to check
+    /// Operators to check: msda, dense [default: both]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub operator: Vec<Operator>,
+    /// Random problems of each operator to check
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub cases: u64,
     /// Seed of the first problem; the others follow

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{BenchRecord, ProblemSizes, Run};
+use crate::record::{AnyProblem, BenchRecord, Run};
 use crate::target::Device;
 
 /// All there is about one benchmark.
@@ -28,7 +28,7 @@ impl Benchmark<'_> {
 /// run is of several, since then the same name stands for different things.
 pub fn matched<'a>(before: &'a Run, after: &'a Run) -> Vec<Benchmark<'a>> {
     let by_device = [before, after].iter().any(|run| devices(run).len() > 1);
-    let mut sizes: BTreeMap<String, Vec<&ProblemSizes>> = BTreeMap::new();
+    let mut sizes: BTreeMap<String, Vec<&AnyProblem>> = BTreeMap::new();
     for record in before.benches.iter().chain(&after.benches) {
         let known = sizes.entry(record.name()).or_default();
         if !known.contains(&&record.problem) {
@@ -90,35 +90,13 @@ fn device_name(device: &Device) -> String {
 }
 
 /// The sizes of a problem in which it is not like all `others` of its name.
-fn what_differs(problem: &ProblemSizes, others: &[&ProblemSizes]) -> String {
-    let sizes = in_words(problem);
-    let others: Vec<_> = others.iter().map(|other| in_words(other)).collect();
+fn what_differs(problem: &AnyProblem, others: &[&AnyProblem]) -> String {
+    let sizes = problem.in_words();
+    let others: Vec<_> = others.iter().map(|other| other.in_words()).collect();
     let differing = sizes.iter().enumerate().filter(|(index, size)| {
-        let same = |other: &[String; 7]| other[*index] == **size;
+        let same = |other: &Vec<String>| other.get(*index) == Some(*size);
         !others.iter().all(same)
     });
     let differing: Vec<&str> = differing.map(|(_, size)| size.as_str()).collect();
     differing.join(", ")
-}
-
-fn in_words(problem: &ProblemSizes) -> [String; 7] {
-    let ProblemSizes {
-        images,
-        queries,
-        heads,
-        channels,
-        points,
-        pixels,
-        levels,
-    } = problem;
-    let levels: Vec<String> = levels.iter().map(|[h, w]| format!("{h}x{w}")).collect();
-    [
-        format!("N {images}"),
-        format!("Q {queries}"),
-        format!("M {heads}"),
-        format!("D {channels}"),
-        format!("P {points}"),
-        format!("S {pixels}"),
-        format!("levels {}", levels.join(" ")),
-    ]
 }

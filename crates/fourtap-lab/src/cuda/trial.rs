@@ -1,54 +1,35 @@
-//! A trial whose tensors are on a CUDA device.
+//! A computation whose tensors are on a CUDA device.
 
-use std::collections::BTreeMap;
-
+use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, Context, Stream};
-use fourtap::cuda::msda::{Plan, Specialised, shipped};
-use fourtap::cuda::{Cuda, jit};
-use fourtap::msda::{Inputs, LevelTable};
-use fourtap::{Backend, View};
-
-use serde_json::Value;
+use fourtap::{Backend, View, ViewMut};
 
 use super::array::DeviceArray;
 use crate::array::Array;
+use crate::computation::Computation;
 use crate::error::Result;
 use crate::record::KernelUsed;
-use crate::trial::{Trial, call, gradients};
 
 /// One pass over one problem, ready to be repeated on a device.
 #[derive(Debug)]
 pub struct DeviceTrial<'a> {
-    host: &'a Trial<'a>,
-    inputs: DeviceInputs,
+    host: &'a dyn Computation,
+    inputs: Vec<DeviceArray>,
     outputs: Vec<DeviceArray>,
-    /// What backward works in, where it was given.
+    /// What it works in, where it was given.
     workspace: Option<Buffer>,
-}
-
-/// What a pass reads.
-#[derive(Debug)]
-struct DeviceInputs {
-    value: DeviceArray,
-    sampling_locations: DeviceArray,
-    attention_weights: DeviceArray,
-    /// Only backward has one.
-    grad_out: Option<DeviceArray>,
 }
 
 impl<'a> DeviceTrial<'a> {
     /// Copies the inputs of `host` to the context's device.
-    pub fn new(host: &'a Trial<'a>, context: &'static Context) -> Result<Self> {
-        let inputs = host.inputs();
-        let copied = |view| DeviceArray::copied(context, view);
+    pub fn new(host: &'a dyn Computation, context: &'static Context) -> Result<Self> {
+        let tensors = host.tensors();
         Ok(DeviceTrial {
             host,
-            inputs: DeviceInputs {
-                value: copied(&inputs.value)?,
-                sampling_locations: copied(&inputs.sampling_locations)?,
-                attention_weights: copied(&inputs.attention_weights)?,
-                grad_out: host.grad_out().map(copied).transpose()?,
-            },
+            inputs: tensors
+                .iter()
+                .map(|(_, view)| DeviceArray::copied(context, view))
+                .collect::<Result<_>>()?,
             outputs: host
                 .outputs()?
                 .iter()
@@ -58,7 +39,7 @@ impl<'a> DeviceTrial<'a> {
         })
     }
 
-    /// Gives backward memory to work in. Without, each computation takes it from the stream's pool.
+    /// Gives it memory to work in. Without, each computation takes it from the stream's pool.
     pub fn give_workspace(&mut self, context: &'static Context, bytes: usize) -> Result<()> {
         // First, or there would be two at a time.
         self.workspace = None;
@@ -74,9 +55,8 @@ impl<'a> DeviceTrial<'a> {
             Some(memory) => unsafe { cuda.with_workspace(memory.as_ptr(), memory.len()) },
             None => *cuda,
         };
-        let (inputs, grad_out) = self.inputs.views(self.host.inputs().levels);
-        let outputs = self.outputs.iter_mut().map(DeviceArray::view_mut);
-        call(&Backend::Cuda(cuda), inputs, grad_out, outputs)
+        let (host, inputs, outputs) = self.views();
+        host.call(&Backend::Cuda(cuda), &inputs, outputs)
     }
 
     /// Makes every output NaN, and fills the workspace with the same bits, in the order of the stream's work.
@@ -100,67 +80,15 @@ impl<'a> DeviceTrial<'a> {
 
     /// Which kernels serve it.
     pub fn explain(&mut self, cuda: &Cuda) -> Result<KernelUsed> {
-        let (inputs, grad_out) = self.inputs.views(self.host.inputs().levels);
-        let Some(grad_out) = grad_out else {
-            let plan = cuda.explain_forward(inputs, self.outputs[0].view_mut())?;
-            let (major, minor) = cuda.device().compute_capability();
-            let program = plan.kernel.program(jit::architecture_for(major, minor)?);
-            return Ok(KernelUsed {
-                words: plan.to_string(),
-                fingerprint: Some(program.fingerprint().to_string()),
-                parameters: parameters(&plan),
-                asked: None,
-                mode: None,
-                reproducible: true,
-                workspace_bytes: None,
-            });
-        };
-        let gradients = gradients(self.outputs.iter_mut().map(DeviceArray::view_mut));
-        let plan = cuda.explain_backward(inputs, grad_out, &gradients)?;
-        let kernels = plan.kernels();
-        let shipped = shipped();
-        let used = shipped.iter().filter(|one| kernels.contains(&one.entry));
-        let hashes: Vec<&str> = used.map(|one| one.source_hash.as_str()).collect();
-        Ok(KernelUsed {
-            words: plan.to_string(),
-            fingerprint: Some(hashes.join(" ")),
-            parameters: BTreeMap::new(),
-            asked: None,
-            mode: None,
-            reproducible: plan.is_deterministic(),
-            workspace_bytes: Some(plan.workspace_bytes()),
-        })
+        let (host, inputs, outputs) = self.views();
+        host.kernel(cuda, &inputs, outputs)
     }
-}
 
-/// What forward's kernel was specialised and is launched with.
-fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
-    let mut named: BTreeMap<&str, Value> = BTreeMap::new();
-    named.insert("blocks", plan.blocks.into());
-    named.insert("threads", plan.threads.into());
-    if let Specialised::Gather(gather) = plan.kernel {
-        named.insert("samples_per_lane", gather.per_lane.into());
-        named.insert("split", gather.split.into());
-        named.insert("heads_together", gather.heads_together.into());
-        named.insert("phases", gather.phases.into());
-        named.insert("dense", gather.dense.into());
-        named.insert("alternate", gather.alternate.into());
-    }
-    let named = named.into_iter();
-    named
-        .map(|(name, value)| (name.to_string(), value))
-        .collect()
-}
-
-impl DeviceInputs {
-    /// To read.
-    fn views<'a>(&'a self, levels: LevelTable<'a>) -> (Inputs<'a>, Option<View<'a>>) {
-        let inputs = Inputs {
-            value: self.value.view(),
-            levels,
-            sampling_locations: self.sampling_locations.view(),
-            attention_weights: self.attention_weights.view(),
-        };
-        (inputs, self.grad_out.as_ref().map(DeviceArray::view))
+    fn views(&mut self) -> (&'a dyn Computation, Vec<View<'_>>, Vec<ViewMut<'_>>) {
+        (
+            self.host,
+            self.inputs.iter().map(DeviceArray::view).collect(),
+            self.outputs.iter_mut().map(DeviceArray::view_mut).collect(),
+        )
     }
 }

@@ -30,7 +30,7 @@ pub enum When {
 /// The least time one part of the machine allows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limit {
-    /// "dram", "l2", "l1", "fma", "issue", "launch" or "atomic".
+    /// "dram", "l2", "l1", "fma", "tensor", "exp", "issue", "launch" or "atomic".
     pub name: &'static str,
     /// What is counted.
     pub what: String,
@@ -46,6 +46,34 @@ pub struct Limit {
     pub milliseconds: Option<f64>,
     /// When it holds.
     pub when: When,
+}
+
+impl Limit {
+    /// By the fastest of the ceilings named, and the time that leaves.
+    pub fn new(
+        ceilings: &Ceilings,
+        name: &'static str,
+        what: &str,
+        (amount, unit): (f64, &'static str),
+        probes: &[&str],
+        when: When,
+    ) -> Self {
+        let ceiling = ceilings.fastest(probes).cloned();
+        Limit {
+            name,
+            what: what.to_string(),
+            amount,
+            unit,
+            probe: ceiling
+                .as_ref()
+                .map_or(probes.join(" or "), |ceiling| ceiling.name.clone()),
+            milliseconds: ceiling
+                .as_ref()
+                .map(|ceiling| ceiling.milliseconds(amount, amount)),
+            ceiling,
+            when,
+        }
+    }
 }
 
 /// The largest of the limits that hold.
@@ -323,7 +351,6 @@ impl Of<'_> {
         limits
     }
 
-    /// The fastest of the ceilings named, and the time that leaves.
     fn limit(
         &self,
         name: &'static str,
@@ -333,20 +360,6 @@ impl Of<'_> {
         probes: &[&str],
         when: When,
     ) -> Limit {
-        let ceiling = self.ceilings.fastest(probes).cloned();
-        Limit {
-            name,
-            what: what.to_string(),
-            amount,
-            unit,
-            probe: ceiling
-                .as_ref()
-                .map_or(probes.join(" or "), |ceiling| ceiling.name.clone()),
-            milliseconds: ceiling
-                .as_ref()
-                .map(|ceiling| ceiling.milliseconds(amount, amount)),
-            ceiling,
-            when,
-        }
+        Limit::new(self.ceilings, name, what, (amount, unit), probes, when)
     }
 }

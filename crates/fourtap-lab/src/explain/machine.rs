@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Case;
 use super::occupancy::{Block, Multiprocessor, Occupancy};
-use super::resources::Taken;
+use super::resources::{Kernel, Taken};
 use crate::cli::Direction;
 use crate::error::Result;
 
@@ -75,6 +75,36 @@ pub struct KernelUse {
     pub in_flight_bytes_a_thread: Option<u64>,
 }
 
+impl KernelUse {
+    /// Of so many blocks and threads of each, with so many bytes of shared memory asked for beyond what is declared.
+    pub fn new(
+        kernel: &dyn Kernel,
+        device: &DeviceLike,
+        [blocks, threads]: [u32; 2],
+        asked: u32,
+    ) -> Self {
+        let mut taken = Taken::by(kernel, device.capability);
+        if let Some(taken) = &mut taken {
+            taken.shared_bytes += asked;
+        }
+        let held = |taken: &Taken| {
+            Multiprocessor::of(device.capability)?.holds(Block {
+                threads,
+                registers: taken.registers,
+                shared_bytes: taken.shared_bytes,
+            })
+        };
+        KernelUse {
+            name: kernel.to_string(),
+            blocks,
+            threads,
+            occupancy: taken.as_ref().and_then(held),
+            taken,
+            in_flight_bytes_a_thread: None,
+        }
+    }
+}
+
 impl Machine {
     /// A device with the kernels chosen for a case.
     pub fn cuda(case: &Case, device: &DeviceLike) -> Result<Self> {
@@ -104,24 +134,9 @@ impl Machine {
                 )
             }
         };
-        let multiprocessor = Multiprocessor::of(device.capability);
-        let used = |(kernel, blocks, threads, asked): (Specialised, u32, u32, u32)| {
-            let taken = Taken::by(&kernel, device.capability);
-            let held = |taken: &Taken| {
-                multiprocessor?.holds(Block {
-                    threads,
-                    registers: taken.registers,
-                    shared_bytes: taken.shared_bytes + asked,
-                })
-            };
-            KernelUse {
-                name: kernel.to_string(),
-                blocks,
-                threads,
-                occupancy: taken.as_ref().and_then(held),
-                taken,
-                in_flight_bytes_a_thread: in_flight(&kernel),
-            }
+        let used = |(kernel, blocks, threads, asked): (Specialised, u32, u32, u32)| KernelUse {
+            in_flight_bytes_a_thread: in_flight(&kernel),
+            ..KernelUse::new(&kernel, device, [blocks, threads], asked)
         };
         Ok(Machine::Cuda {
             name: device.name.clone(),
@@ -133,7 +148,7 @@ impl Machine {
             sorts,
             scatters,
             workspace_bytes,
-            f32_lanes: multiprocessor.map(|multiprocessor| multiprocessor.f32_lanes),
+            f32_lanes: Multiprocessor::of(device.capability).map(|one| one.f32_lanes),
         })
     }
 

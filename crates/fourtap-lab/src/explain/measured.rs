@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{Case, Floor};
 use crate::record::{BenchRecord, CountersRecord, Run};
+use crate::workload::Operator;
 
 /// Bytes of a sector, in which caches count.
 const SECTOR_BYTES: f64 = 32.0;
@@ -34,7 +35,7 @@ pub struct Achieved {
     pub hot_share: Option<f64>,
     /// The same, cold.
     pub cold_share: Option<f64>,
-    /// Bytes the samples ask for, in GB/s, hot.
+    /// Bytes the samples ask for, in GB/s, hot; dense attention has none.
     pub gathered_gb_s: Option<f64>,
 }
 
@@ -46,7 +47,7 @@ impl Measured {
             record.workload == case.workload.name
                 && record.distribution == case.distribution.name()
                 && record.direction == case.direction
-                && record.problem == problem
+                && record.problem.msda() == Some(&problem)
                 && record.dtypes == dtypes
                 && record.device.kind == kind
                 && record.kernel.asked.is_none()
@@ -111,17 +112,26 @@ impl Measured {
     /// Set against the floors.
     pub fn achieved(&self, hot: Option<&Floor>, cold: Option<&Floor>) -> Option<Achieved> {
         let record = self.bench.as_ref()?;
+        Some(Achieved::of(record, (hot, cold)))
+    }
+}
+
+impl Achieved {
+    /// A record, set against the floors.
+    pub fn of(record: &BenchRecord, (hot, cold): (Option<&Floor>, Option<&Floor>)) -> Self {
         let hot_ms = record.median_ms();
         let cold_ms = record.cold.as_ref().map(|cold| cold.median_ms);
         let share = |floor: Option<&Floor>, time: Option<f64>| Some(floor?.milliseconds / time?);
-        Some(Achieved {
+        Achieved {
             device: record.device.model.clone(),
             kernel: record.kernel.words.clone(),
             hot_ms,
             cold_ms,
             hot_share: share(hot, hot_ms),
             cold_share: share(cold, cold_ms),
-            gathered_gb_s: record.gathered_gb_s(),
-        })
+            gathered_gb_s: record
+                .gathered_gb_s()
+                .filter(|_| record.operator() == Operator::Msda),
+        }
     }
 }

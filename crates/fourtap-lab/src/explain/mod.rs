@@ -3,6 +3,8 @@
 mod amounts;
 mod case;
 mod ceilings;
+mod dense;
+mod floors;
 mod limits;
 mod machine;
 mod measured;
@@ -22,6 +24,7 @@ use crate::touched::Touched;
 pub use amounts::Amounts;
 pub use case::Case;
 pub use ceilings::Ceilings;
+pub use dense::{DenseExplanation, explain_dense};
 pub use limits::Floor;
 pub use machine::{DeviceLike, Machine};
 pub use measured::{Achieved, Measured};

@@ -1,7 +1,7 @@
 //! What a kernel takes: from the compiler if there is one, else from the committed table.
 
-use fourtap::cuda::jit::{Architecture, Nvrtc, Resources};
-use fourtap::cuda::msda::Specialised;
+use fourtap::cuda::jit::{Architecture, Nvrtc, Program, Resources};
+use fourtap::cuda::{dense, msda};
 use serde::Serialize;
 
 /// What each shipped kernel takes, by architecture: registers, stack and shared memory.
@@ -20,9 +20,37 @@ pub struct Taken {
     pub source: String,
 }
 
+/// A kernel of either operator.
+pub trait Kernel: std::fmt::Display {
+    /// Its function's name.
+    fn entry(&self) -> &'static str;
+    /// To compile.
+    fn program(&self, architecture: Architecture) -> Program;
+}
+
+impl Kernel for msda::Specialised {
+    fn entry(&self) -> &'static str {
+        self.entry()
+    }
+
+    fn program(&self, architecture: Architecture) -> Program {
+        self.program(architecture)
+    }
+}
+
+impl Kernel for dense::Specialised {
+    fn entry(&self) -> &'static str {
+        self.entry()
+    }
+
+    fn program(&self, architecture: Architecture) -> Program {
+        self.program(architecture)
+    }
+}
+
 impl Taken {
     /// By a kernel on a device of this compute capability, if anybody knows.
-    pub fn by(kernel: &Specialised, (major, minor): (u32, u32)) -> Option<Self> {
+    pub fn by(kernel: &dyn Kernel, (major, minor): (u32, u32)) -> Option<Self> {
         compiled(kernel, (major, minor)).or_else(|| {
             let architecture = Architecture::of_device(major, minor).to_string();
             listed(&kernel.to_string(), &architecture)
@@ -30,7 +58,7 @@ impl Taken {
     }
 }
 
-fn compiled(kernel: &Specialised, (major, minor): (u32, u32)) -> Option<Taken> {
+fn compiled(kernel: &dyn Kernel, (major, minor): (u32, u32)) -> Option<Taken> {
     let nvrtc = Nvrtc::get().ok()?;
     let program = kernel.program(nvrtc.best_for(major, minor).ok()?);
     let code = nvrtc.compile(&program).ok()?.code;

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::limits::{Limit, When};
+use super::Explanation;
+use super::floors::Floors;
 use super::machine::{KernelUse, Machine};
-use super::verdict::{bytes, time};
-use super::{Achieved, Explanation, Floor};
+use super::verdict::bytes;
 use crate::record::ProblemSizes;
 use crate::table::{align_right, or_dash, with_header, wrapped};
 
@@ -15,13 +15,21 @@ impl Explanation {
         let parts = [
             self.problem_in_words(),
             self.memory_in_words(),
-            self.limits_in_words(),
+            self.floors().in_words(),
             self.measured_in_words(),
             self.kernels_in_words(),
             self.verdicts_in_words(),
         ];
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         parts.join("\n")
+    }
+
+    fn floors(&self) -> Floors<'_> {
+        Floors {
+            limits: &self.limits,
+            hot: self.floor_hot.as_ref(),
+            cold: self.floor_cold.as_ref(),
+        }
     }
 
     fn problem_in_words(&self) -> String {
@@ -48,7 +56,7 @@ impl Explanation {
             plural(*channels, "channel", "channels"),
             levels.join(" "),
             plural(*points, "point", "points"),
-            self.dtypes.locations
+            self.dtypes.locations.as_deref().unwrap_or("f32")
         );
         let counts = format!(
             "{} samples; {} operations at 10 a channel and sample{}, {} with the least arithmetic: {} multiply-adds. \
@@ -109,75 +117,10 @@ impl Explanation {
         format!("Bytes\n{table}\n{}", wrapped(&note, 0))
     }
 
-    fn limits_in_words(&self) -> String {
-        let mut table = with_header(&[
-            "limit",
-            "amount",
-            "ceiling",
-            "by probe",
-            "least time",
-            "holds",
-        ]);
-        for limit in &self.limits {
-            table.add_row([
-                limit.what.clone(),
-                amount(limit),
-                or_dash(limit.ceiling.as_ref().map(|ceiling| ceiling.in_words())),
-                limit.probe.clone(),
-                or_dash(limit.milliseconds.map(time)),
-                match limit.when {
-                    When::Always => "always".to_string(),
-                    When::Cold => "cold".to_string(),
-                    When::If => "if".to_string(),
-                },
-            ]);
-        }
-        for column in [1, 2, 4] {
-            align_right(&mut table, column..column + 1);
-        }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-        }
-        let mut text = format!("Least time by each limit: amount over ceiling\n{table}\n");
-        text += &wrapped(
-            "cold: only if no cache holds the inputs before. if: for comparison. A dash: not measured.",
-            0,
-        );
-        if self.limits.iter().any(|limit| limit.name == "issue") {
-            text += &wrapped(
-                "Instructions: a multiply-add for each neighbour and channel, in 16 bits one to widen it, and loads of \
-                 16 bytes a lane; issued as fast as multiply-adds were measured to be.",
-                0,
-            );
-        }
-        text + &wrapped(&self.floor_in_words(), 0)
-    }
-
-    fn floor_in_words(&self) -> String {
-        let floor = |floor: &Floor| format!("{} ({})", time(floor.milliseconds), floor.what);
-        let mut words = match (&self.floor_hot, &self.floor_cold) {
-            (Some(hot), Some(cold)) if hot == cold => {
-                format!("The floor, and what binds: {}, hot and cold.", floor(hot))
-            }
-            (Some(hot), Some(cold)) => format!(
-                "The floor, and what binds: hot {}, cold {}.",
-                floor(hot),
-                floor(cold)
-            ),
-            (None, Some(cold)) => format!("The floor, and what binds: cold {}.", floor(cold)),
-            (_, None) => "No ceiling is known, so no floor.".to_string(),
-        };
-        let unmeasured = |limit: &&Limit| limit.when == When::Always && limit.ceiling.is_none();
-        if self.floor_cold.is_some() && self.limits.iter().any(|limit| unmeasured(&limit)) {
-            words += " A limit that was not measured may be higher.";
-        }
-        words
-    }
-
     fn measured_in_words(&self) -> String {
         let mut text = String::new();
         if let Some(achieved) = &self.achieved {
-            text += &wrapped(&self.achieved_in_words(achieved), 0);
+            text += &wrapped(&self.floors().against(achieved), 0);
         }
         for counted in &self.counted {
             text += &wrapped(&format!("- {}: {}", counted.kernel, counted.binding), 2);
@@ -186,37 +129,6 @@ impl Explanation {
             true => text,
             false => format!("Measured\n{text}"),
         }
-    }
-
-    fn achieved_in_words(&self, achieved: &Achieved) -> String {
-        let mut words = String::new();
-        if let Some(hot) = achieved.hot_ms {
-            let _ = write!(words, "Hot {}", time(hot));
-            if let (Some(share), Some(floor)) = (achieved.hot_share, &self.floor_hot) {
-                let left = (hot - floor.milliseconds).max(0.0);
-                let _ = write!(
-                    words,
-                    ", {:.0} % of the speed the floor allows; {} are left",
-                    100.0 * share,
-                    time(left)
-                );
-                if share > 1.0 {
-                    words += ": faster than the floor, so the ceiling, the amount or the result is wrong";
-                }
-            }
-        }
-        if let Some(cold) = achieved.cold_ms {
-            let _ = write!(words, "; cold {}", time(cold));
-            if let Some(share) = achieved.cold_share {
-                let _ = write!(words, ", {:.0} %", 100.0 * share);
-            }
-        }
-        if let Some(rate) = achieved.gathered_gb_s {
-            let _ = write!(words, ". Neighbours at {:.2} TB/s", rate / 1e3);
-        }
-        let device = achieved.device.as_deref().unwrap_or("unknown device");
-        let _ = write!(words, ", on {device}.");
-        words
     }
 
     fn kernels_in_words(&self) -> String {
@@ -260,18 +172,7 @@ impl Explanation {
     }
 }
 
-fn amount(limit: &Limit) -> String {
-    match limit.unit {
-        "bytes" => bytes(limit.amount),
-        _ => match limit.amount {
-            n if n >= 1e9 => format!("{:.2} G", n / 1e9),
-            n if n >= 1e6 => format!("{:.1} M", n / 1e6),
-            n => format!("{n:.0}"),
-        },
-    }
-}
-
-fn kernel_in_words(kernel: &KernelUse) -> String {
+pub(super) fn kernel_in_words(kernel: &KernelUse) -> String {
     let KernelUse {
         name,
         blocks,
@@ -315,12 +216,12 @@ fn kernel_in_words(kernel: &KernelUse) -> String {
 }
 
 /// "1 head", "2 heads".
-fn plural(count: usize, one: &str, many: &str) -> String {
+pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// A count in millions or billions.
-fn count(number: f64) -> String {
+pub fn count(number: f64) -> String {
     match number {
         n if n >= 1e9 => format!("{:.2} billion", n / 1e9),
         n if n >= 1e6 => format!("{:.1} million", n / 1e6),

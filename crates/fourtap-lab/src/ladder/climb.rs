@@ -2,21 +2,18 @@
 
 use std::time::Duration;
 
-use fourtap::Backend;
 use fourtap::cuda::Cuda;
-use fourtap::msda::Inputs;
 
+use super::numbers::{Numbers, small_problems};
 use super::plan::Choice;
-use super::small::SMALL;
-use super::trial::{Ready, Tensors, shape_of};
+use super::trial::{Ready, Tensors};
 use super::{Contender, Rung};
 use crate::array::Array;
-use crate::cuda::{DeviceTrial, Stopwatch, Timed};
-use crate::error::Result;
+use crate::cuda::{Stopwatch, Timed};
+use crate::error::{Error, Result};
 use crate::record::{Against, RungLaunch, SmallProblems};
 use crate::statistics::median;
-use crate::trial::Trial;
-use crate::verification::{Rule, Verification, verify_forward};
+use crate::verification::{Rule, Verification};
 
 /// Turns in which a rung and the one it changes are timed, and pairs of replays of a turn.
 const TURNS: usize = 5;
@@ -24,59 +21,61 @@ const PAIRS: usize = 8;
 
 /// A contender that could be made ready for a problem.
 #[derive(Debug)]
-enum Runner<'a> {
-    Rung(Box<Ready>, Box<Tensors<'a>>),
-    Shipped(Box<DeviceTrial<'a>>),
+struct Runner<'a> {
+    tensors: Tensors<'a>,
+    /// None for what the library ships.
+    ready: Option<Ready>,
 }
 
 impl<'a> Runner<'a> {
     fn new(
         contender: &Contender,
         choice: &Choice,
-        trial: &'a Trial<'a>,
+        numbers: &'a Numbers,
         cuda: &Cuda,
     ) -> Result<std::result::Result<Self, String>> {
-        let Contender::Rung(rung) = contender else {
-            let device = DeviceTrial::new(trial, cuda.context())?;
-            return Ok(Ok(Runner::Shipped(Box::new(device))));
+        let tensors = Tensors::new(numbers, cuda)?;
+        let rung = match contender {
+            Contender::Rung(rung) => rung,
+            Contender::Shipped(_) => {
+                return Ok(Ok(Runner {
+                    tensors,
+                    ready: None,
+                }));
+            }
+            // Its process is told what to compute, not this one.
+            Contender::Library(_) => return Ok(Err("it is not ours to launch".to_string())),
         };
-        let shape = match shape_of(trial) {
+        let shape = match numbers.shape()? {
             Ok(shape) => shape,
             Err(words) => return Ok(Err(words)),
         };
-        let tensors = Tensors::new(trial, cuda)?;
         let ready = Ready::new(rung, &shape, choice, &tensors, cuda)?;
-        Ok(ready.map(|ready| Runner::Rung(Box::new(ready), Box::new(tensors))))
+        Ok(ready.map(|ready| Runner {
+            tensors,
+            ready: Some(ready),
+        }))
     }
 
     fn queue(&mut self, cuda: &Cuda, prepare: bool) -> Result<()> {
-        match self {
-            Runner::Rung(ready, tensors) => ready.queue(tensors, cuda, prepare),
-            Runner::Shipped(device) => device.queue(cuda),
+        match &mut self.ready {
+            Some(ready) => ready.queue(&mut self.tensors, cuda, prepare),
+            None => self.tensors.queue_shipped(cuda),
         }
     }
 
-    fn poison(&mut self, cuda: &Cuda) -> Result<()> {
-        match self {
-            Runner::Rung(_, tensors) => tensors.poison(cuda),
-            Runner::Shipped(device) => device.poison(cuda.stream()),
-        }
-    }
-
-    fn download(&self) -> Result<Vec<Array>> {
-        match self {
-            Runner::Rung(_, tensors) => tensors.download(),
-            Runner::Shipped(device) => device.download(),
-        }
-    }
-
-    /// Computes once into what was NaN before.
-    fn computed(&mut self, stopwatch: &Stopwatch) -> Result<Vec<Array>> {
-        stopwatch.once(|cuda| {
-            self.poison(cuda)?;
+    /// Computes once into what was NaN before; in words if the library cannot do it.
+    fn computed(&mut self, stopwatch: &Stopwatch) -> Result<std::result::Result<Array, String>> {
+        let queued = stopwatch.once(|cuda| {
+            self.tensors.poison(cuda)?;
             self.queue(cuda, true)
-        })?;
-        self.download()
+        });
+        match queued {
+            Err(Error::Library(error)) if matches!(*error, fourtap::Error::Unsupported { .. }) => {
+                Ok(Err(error.to_string()))
+            }
+            queued => queued.and_then(|()| self.tensors.download()).map(Ok),
+        }
     }
 }
 
@@ -114,43 +113,49 @@ impl Climb<'_> {
         &self,
         contender: &Contender,
         choice: &Choice,
-        trial: &Trial<'_>,
+        numbers: &Numbers,
     ) -> Result<Climbed> {
         let mut climbed = Climbed::default();
         let cuda = self.stopwatch.cuda();
-        let mut runner = match Runner::new(contender, choice, trial, cuda)? {
+        let mut runner = match Runner::new(contender, choice, numbers, cuda)? {
             Ok(runner) => runner,
             Err(words) => {
                 climbed.refused = Some(words);
                 return Ok(climbed);
             }
         };
-        if let Runner::Rung(ready, _) = &runner {
+        if let Some(ready) = &runner.ready {
             climbed.launches = ready.launches.clone();
             climbed.scratch_bytes = ready.scratch_bytes;
         }
-        let before = runner.computed(self.stopwatch)?;
+        let before = match runner.computed(self.stopwatch)? {
+            Ok(before) => before,
+            Err(words) => {
+                climbed.refused = Some(words);
+                return Ok(climbed);
+            }
+        };
         let rule = contender.rule();
-        let verification = verify_forward(trial, &before, Some(self.seed), rule)?;
+        let verification = numbers.verify(&before, Some(self.seed), rule)?;
         let (Some(budget), true) = (self.budget, verification.passed) else {
             climbed.verification = Some(verification);
             return Ok(climbed);
         };
         // So that it is seen if what is timed does not compute.
-        self.stopwatch.once(|cuda| runner.poison(cuda))?;
+        self.stopwatch.once(|cuda| runner.tensors.poison(cuda))?;
         let hot = self
             .stopwatch
             .hot(budget, |cuda| runner.queue(cuda, true))?;
-        let after = runner.download()?;
-        climbed.verification = Some(match before[0].bytes() == after[0].bytes() {
+        let after = runner.tensors.download()?;
+        climbed.verification = Some(match before.bytes() == after.bytes() {
             true => verification,
             false => Verification::failed("the timed computations gave other bits".to_string()),
         });
-        if before[0].bytes() != after[0].bytes() {
+        if before.bytes() != after.bytes() {
             return Ok(climbed);
         }
         climbed.hot = Some(hot);
-        if matches!(&runner, Runner::Rung(ready, _) if ready.prepares()) {
+        if runner.ready.as_ref().is_some_and(Ready::prepares) {
             let timed = self
                 .stopwatch
                 .hot(budget, |cuda| runner.queue(cuda, false))?;
@@ -165,17 +170,22 @@ impl Climb<'_> {
         rung: &Rung,
         choice: &Choice,
         base: &Rung,
-        trial: &Trial<'_>,
+        numbers: &Numbers,
     ) -> Result<Option<Against>> {
         let cuda = self.stopwatch.cuda();
         let base_choice = Choice::new(base.parameters, &[]);
-        let of_base = Runner::new(&Contender::Rung(*base), &base_choice, trial, cuda)?;
-        let of_rung = Runner::new(&Contender::Rung(*rung), choice, trial, cuda)?;
+        let of_base = Runner::new(&Contender::Rung(*base), &base_choice, numbers, cuda)?;
+        let of_rung = Runner::new(&Contender::Rung(*rung), choice, numbers, cuda)?;
         let (Ok(mut of_base), Ok(mut of_rung)) = (of_base, of_rung) else {
             return Ok(None);
         };
-        let base_result = of_base.computed(self.stopwatch)?;
-        if !verify_forward(trial, &base_result, Some(self.seed), Rule::Operator)?.passed {
+        let Ok(of_base_result) = of_base.computed(self.stopwatch)? else {
+            return Ok(None);
+        };
+        if !numbers
+            .verify(&of_base_result, Some(self.seed), Rule::Operator)?
+            .passed
+        {
             return Ok(None);
         }
         let ratios = self.stopwatch.ratios(
@@ -193,45 +203,36 @@ impl Climb<'_> {
         }))
     }
 
-    /// Holds a contender to every element of the small problems; in words, what it got wrong.
+    /// Holds a contender to every element of the small problems; in words, what it got wrong. It may refuse them all.
     pub fn small(
         &self,
         contender: &Contender,
         choice: &Choice,
     ) -> Result<std::result::Result<SmallProblems, String>> {
         let mut found = SmallProblems::default();
-        for (number, small) in SMALL.iter().enumerate() {
-            let tensors = small.tensors(self.seed ^ number as u64)?;
-            let inputs = Inputs {
-                value: tensors.value.view(),
-                levels: (&tensors.levels).into(),
-                sampling_locations: tensors.locations.view(),
-                attention_weights: tensors.weights.view(),
+        for (number, small) in small_problems(contender.operator()).iter().enumerate() {
+            let numbers = small.numbers(self.seed ^ number as u64)?;
+            let runner = Runner::new(contender, choice, &numbers, self.stopwatch.cuda())?;
+            let result = match runner {
+                Ok(mut runner) => runner.computed(self.stopwatch)?,
+                Err(words) => Err(words),
             };
-            let trial = Trial::forward(Backend::Cuda(*self.stopwatch.cuda()), inputs)?;
-            let mut runner = match Runner::new(contender, choice, &trial, self.stopwatch.cuda())? {
-                Ok(runner) => runner,
+            let result = match result {
+                Ok(result) => result,
                 Err(words) => {
                     found.refused.push(words);
                     continue;
                 }
             };
-            let result = runner.computed(self.stopwatch)?;
-            let verification = verify_forward(&trial, &result, None, contender.rule())?;
+            let verification = numbers.verify(&result, None, contender.rule())?;
             if let Some(wrong) = verification.found {
-                return Ok(Err(format!("{}: {wrong}", tensors.words)));
+                return Ok(Err(format!("{}: {wrong}", small.in_words())));
             }
             found.right += 1;
-            found.elements += result[0].len();
+            found.elements += result.len();
         }
         found.refused.sort();
         found.refused.dedup();
-        Ok(match found.right {
-            0 => Err(format!(
-                "it refuses every small problem: {}",
-                found.refused.join("; ")
-            )),
-            _ => Ok(found),
-        })
+        Ok(Ok(found))
     }
 }

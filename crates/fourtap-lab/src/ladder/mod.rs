@@ -1,28 +1,77 @@
 //! Every idea for a fast forward kernel as a rung of one ladder: correct first, then timed, then ranked.
 //!
 //! A rung is a kernel file of kernels/ladder and, in [`rungs`], what to know of it: the idea, its parameters, how it is
-//! launched. Rungs take value in f16 with locations and weights in f32.
+//! launched. It computes one operator: deformable attention with value in f16 and locations and weights in f32, or dense
+//! attention in f16 or bf16. What differs between the two is in [`msda`] and [`dense`], and nowhere else.
 
-mod arguments;
+mod case;
 mod climb;
+pub mod dense;
+mod library;
+mod msda;
+pub mod numbers;
 pub mod plan;
 pub mod rungs;
-mod small;
 #[cfg(test)]
 mod tests;
 mod trial;
 
-use plan::{Choice, Hardware, LEVEL_CAPACITY, Parameter, Planned, Shape};
+use numbers::AnyShape;
+use plan::{Choice, Hardware, Parameter, Planned, Shape};
 
-use fourtap::msda::Sizes;
-
-use crate::record::TrafficCounts;
 use crate::verification::Rule;
 
+pub use case::Case;
 pub use climb::{Climb, Climbed};
+pub use library::{Answer, Library, Python};
 
-/// What the library's own forward is called among the rungs.
+/// What the library's own forwards are called among the rungs.
 pub const SHIPPED: &str = "shipped";
+pub const SHIPPED_DENSE: &str = "shipped-dense";
+
+/// What a rung computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Multi-scale deformable attention.
+    Msda,
+    /// Dense attention.
+    Dense,
+}
+
+impl Operator {
+    /// In words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Operator::Msda => "deformable attention",
+            Operator::Dense => "dense attention",
+        }
+    }
+
+    /// The name of the library's own forward.
+    pub fn shipped(self) -> &'static str {
+        match self {
+            Operator::Msda => SHIPPED,
+            Operator::Dense => SHIPPED_DENSE,
+        }
+    }
+
+    /// The plainest rung, which speeds are shown against.
+    pub fn plainest(self) -> &'static str {
+        match self {
+            Operator::Msda => "a01",
+            Operator::Dense => "d01",
+        }
+    }
+}
+
+/// How a rung of either operator is launched.
+#[derive(Clone, Copy, Debug)]
+pub enum Planner {
+    /// Deformable attention.
+    Msda(fn(&Shape, &Hardware, &Choice) -> Planned),
+    /// Dense attention.
+    Dense(fn(&dense::Shape, &Hardware, &Choice) -> Planned),
+}
 
 /// What others published for the same idea, and why ours differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,39 +105,44 @@ pub struct Rung {
     pub approximate: Option<f64>,
     /// What can be chosen.
     pub parameters: &'static [Parameter],
-    /// How to launch it.
-    pub plan: fn(&Shape, &Hardware, &Choice) -> Planned,
+    /// How to launch it, and so which operator it computes.
+    pub plan: Planner,
 }
 
-/// Channels that rungs are written for.
-const CHANNELS: [u32; 4] = [16, 32, 64, 128];
-
 impl Rung {
+    /// What it computes.
+    pub fn operator(&self) -> Operator {
+        match self.plan {
+            Planner::Msda(_) => Operator::Msda,
+            Planner::Dense(_) => Operator::Dense,
+        }
+    }
+
     /// How this rung computes a problem, or why it cannot.
-    pub fn planned(&self, shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
-        if !CHANNELS.contains(&shape.channels) {
-            return Err(format!(
-                "{} channels: rungs are written for 16, 32, 64 and 128",
-                shape.channels
-            ));
+    pub fn planned(&self, shape: &AnyShape, hardware: &Hardware, choice: &Choice) -> Planned {
+        match (self.plan, shape) {
+            (Planner::Msda(plan), AnyShape::Msda(shape)) => {
+                msda::expect_takeable(shape)?;
+                plan(shape, hardware, choice)
+            }
+            (Planner::Dense(plan), AnyShape::Dense(shape)) => {
+                dense::expect_takeable(shape)?;
+                plan(shape, hardware, choice)
+            }
+            _ => Err(format!("a rung of {}", self.operator().in_words())),
         }
-        if shape.levels.len() > LEVEL_CAPACITY {
-            return Err(format!(
-                "{} levels: rungs take at most {LEVEL_CAPACITY}",
-                shape.levels.len()
-            ));
-        }
-        (self.plan)(shape, hardware, choice)
     }
 }
 
-/// What takes part: a rung, or what the library ships.
+/// What takes part: a rung, what this library ships, or what others do.
 #[derive(Clone, Copy, Debug)]
 pub enum Contender {
     /// An idea.
     Rung(Rung),
-    /// The library's forward, as a user calls it.
-    Shipped,
+    /// The library's forward of an operator, as a user calls it.
+    Shipped(Operator),
+    /// Not ours: PyTorch, in a process of its own.
+    Library(Library),
 }
 
 impl Contender {
@@ -96,7 +150,8 @@ impl Contender {
     pub fn name(&self) -> &'static str {
         match self {
             Contender::Rung(rung) => rung.name,
-            Contender::Shipped => SHIPPED,
+            Contender::Shipped(operator) => operator.shipped(),
+            Contender::Library(library) => library.name,
         }
     }
 
@@ -104,7 +159,8 @@ impl Contender {
     pub fn title(&self) -> &'static str {
         match self {
             Contender::Rung(rung) => rung.title,
-            Contender::Shipped => "the library's forward",
+            Contender::Shipped(_) => "the library's forward",
+            Contender::Library(library) => library.title,
         }
     }
 
@@ -112,7 +168,26 @@ impl Contender {
     pub fn idea(&self) -> &'static str {
         match self {
             Contender::Rung(rung) => rung.idea,
-            Contender::Shipped => "the kernel the library chooses, as a user calls it",
+            Contender::Shipped(_) => "the kernel the library chooses, as a user calls it",
+            Contender::Library(library) => library.idea,
+        }
+    }
+
+    /// What it computes.
+    pub fn operator(&self) -> Operator {
+        match self {
+            Contender::Rung(rung) => rung.operator(),
+            Contender::Shipped(operator) => *operator,
+            Contender::Library(_) => Operator::Dense,
+        }
+    }
+
+    /// What others published of it.
+    pub fn claim(&self) -> Option<Claim> {
+        match self {
+            Contender::Rung(rung) => rung.claim,
+            Contender::Shipped(_) => None,
+            Contender::Library(library) => library.claim,
         }
     }
 
@@ -120,7 +195,7 @@ impl Contender {
     pub fn parameters(&self) -> &'static [Parameter] {
         match self {
             Contender::Rung(rung) => rung.parameters,
-            Contender::Shipped => &[],
+            Contender::Shipped(_) | Contender::Library(_) => &[],
         }
     }
 
@@ -160,22 +235,19 @@ pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
     }
 }
 
-/// Everything that takes part: what the library ships, which all others are held against, then the rungs.
+/// Everything that takes part: of each operator what the library ships, which all others are held against, then the
+/// rungs; then what is not ours.
 pub fn contenders() -> Vec<Contender> {
-    let rungs = rungs::all().into_iter().map(Contender::Rung);
-    [Contender::Shipped].into_iter().chain(rungs).collect()
-}
-
-/// Bytes and operations of a problem of the types that rungs take: f16, with f32 locations and weights.
-pub fn traffic(sizes: &Sizes) -> TrafficCounts {
-    let (value, location) = (2, 4);
-    let rows = (sizes.images * sizes.queries * sizes.heads) as u64;
-    let samples = rows * (sizes.levels * sizes.points) as u64;
-    let channels = sizes.channels as u64;
-    let pixels = (sizes.images * sizes.pixels * sizes.heads) as u64;
-    TrafficCounts {
-        compulsory_bytes: (pixels + rows) * channels * value + 3 * samples * location,
-        gathered_bytes: 4 * samples * channels * value,
-        flop: 10 * samples * channels,
-    }
+    let rungs = rungs::all();
+    let of = |operator: Operator| {
+        let rungs = rungs.iter().filter(move |rung| rung.operator() == operator);
+        [Contender::Shipped(operator)]
+            .into_iter()
+            .chain(rungs.copied().map(Contender::Rung))
+    };
+    let libraries = library::ALL.iter().copied().map(Contender::Library);
+    of(Operator::Msda)
+        .chain(of(Operator::Dense))
+        .chain(libraries)
+        .collect()
 }

@@ -23,7 +23,7 @@ impl Level {
     }
 }
 
-/// The sizes of a problem that rungs can take: everything that counts rows or pixels fits 31 bits.
+/// The sizes of a problem of deformable attention that rungs can take: everything that counts rows or pixels fits 31 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// N.
@@ -197,7 +197,7 @@ pub struct Map {
 /// How a rung computes a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Macros beside CHANNELS, LEVELS, POINTS and the parameters.
+    /// Macros beside those of the shape and the parameters.
     pub defines: Vec<(&'static str, u32)>,
     /// One after another.
     pub steps: Vec<Step>,

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc};
 use rayon::prelude::*;
 
+use super::numbers::AnyShape;
 use super::plan::{Choice, Hardware, Level, Shape};
-use super::rungs;
 use super::trial::source;
+use super::{Contender, Operator, contenders, dense, library, rungs};
 
 /// An H200, as its driver describes it.
 const H200: Hardware = Hardware {
@@ -41,10 +43,35 @@ fn shape([images, queries, heads, channels, points]: [u32; 5], levels: &[(u32, u
     }
 }
 
-fn shapes() -> Vec<Shape> {
+fn dense_shape(
+    [planes, queries, keys, channels]: [u32; 4],
+    dtype: DType,
+    causal: bool,
+) -> AnyShape {
+    AnyShape::Dense(dense::Shape {
+        planes,
+        queries,
+        keys,
+        channels,
+        dtype,
+        causal,
+    })
+}
+
+/// Large and small ones; the first is that of published figures.
+fn shapes(operator: Operator) -> Vec<AnyShape> {
+    if operator == Operator::Dense {
+        return vec![
+            dense_shape([8, 512, 512, 64], DType::F16, false),
+            dense_shape([64, 2048, 2048, 64], DType::F16, true),
+            dense_shape([3, 130, 203, 32], DType::BF16, true),
+            dense_shape([1, 1, 1, 128], DType::F16, false),
+            dense_shape([16, 4096, 4096, 128], DType::BF16, false),
+        ];
+    }
     let seed = [(92, 160), (46, 80), (23, 40), (12, 20)];
     let detr = [(100, 167), (50, 84), (25, 42), (13, 21)];
-    vec![
+    let shapes = [
         shape([48, 15422, 1, 32, 8], &seed),
         shape([4, 22223, 8, 32, 4], &detr),
         shape(
@@ -56,7 +83,8 @@ fn shapes() -> Vec<Shape> {
             [2, 33, 1, 128, 2],
             &[(7, 13), (1, 9), (4, 1), (1, 1), (2, 2)],
         ),
-    ]
+    ];
+    shapes.map(AnyShape::Msda).to_vec()
 }
 
 #[test]
@@ -84,7 +112,7 @@ fn plans_keep_to_the_device() {
     for rung in rungs::all() {
         let choice = Choice::new(rung.parameters, &[]);
         let mut planned = 0;
-        for shape in shapes() {
+        for shape in shapes(rung.operator()) {
             let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
                 continue;
             };
@@ -106,7 +134,7 @@ fn plans_keep_to_the_device() {
             shared_bytes: 49_152,
             ..H200
         };
-        for shape in shapes() {
+        for shape in shapes(rung.operator()) {
             if let Ok(plan) = rung.planned(&shape, &poor, &choice) {
                 let fits = |step: &super::plan::Step| {
                     step.shared_bytes <= poor.shared_bytes && step.cluster.is_none()
@@ -123,6 +151,15 @@ fn plans_keep_to_the_device() {
 
 #[test]
 fn every_rung_compiles_for_every_value_of_its_parameters() {
+    compiles(Operator::Msda);
+}
+
+#[test]
+fn every_dense_rung_compiles_for_every_value_of_its_parameters() {
+    compiles(Operator::Dense);
+}
+
+fn compiles(operator: Operator) {
     let nvrtc = match Nvrtc::get() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
@@ -134,7 +171,9 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
         }
     };
     let hopper = Architecture::of_device(9, 0);
-    rungs::all().into_par_iter().for_each(|rung| {
+    let rungs = rungs::all().into_par_iter();
+    let rungs = rungs.filter(|rung| rung.operator() == operator);
+    rungs.for_each(|rung| {
         let mut choices = vec![vec![]];
         for parameter in rung.parameters {
             let others = parameter
@@ -146,7 +185,8 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
         for (number, chosen) in choices.iter().enumerate() {
             let choice = Choice::new(rung.parameters, chosen);
             // Other parameters than the defaults need not be tried on every shape.
-            let shapes = shapes().into_iter().take(if number == 0 { 5 } else { 1 });
+            let shapes = shapes(rung.operator()).into_iter();
+            let shapes = shapes.take(if number == 0 { 5 } else { 1 });
             for shape in shapes {
                 let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
                     continue;
@@ -161,4 +201,60 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
             }
         }
     });
+}
+
+#[test]
+fn a_rung_computes_its_own_operator_only() {
+    for rung in rungs::all() {
+        let other = match rung.operator() {
+            Operator::Msda => Operator::Dense,
+            Operator::Dense => Operator::Msda,
+        };
+        let choice = Choice::new(rung.parameters, &[]);
+        let refused = rung.planned(&shapes(other)[0], &H200, &choice);
+        assert!(refused.is_err(), "{}", rung.name);
+        let dense = rung.name.starts_with('d');
+        assert_eq!(dense, rung.operator() == Operator::Dense, "{}", rung.name);
+    }
+}
+
+#[test]
+fn dense_rungs_refuse_in_words_what_they_are_not_written_for() {
+    let dense = rungs::all().into_iter();
+    for rung in dense.filter(|rung| rung.operator() == Operator::Dense) {
+        let choice = Choice::new(rung.parameters, &[]);
+        for (shape, words) in [
+            (dense_shape([1, 8, 8, 80], DType::F16, false), "80 channels"),
+            (dense_shape([1, 8, 8, 64], DType::F32, false), "f32: "),
+            (dense_shape([1, 8, 0, 64], DType::F16, true), "no key"),
+        ] {
+            let refused = rung.planned(&shape, &H200, &choice).unwrap_err();
+            assert!(refused.contains(words), "{}: {refused}", rung.name);
+        }
+    }
+    // What a device cannot have is refused too, whatever is chosen.
+    let large = [("KEYS".to_string(), 128), ("STAGES".to_string(), 3)];
+    let d06 = rungs::all().into_iter().find(|rung| rung.name == "d06");
+    let d06 = d06.expect("a rung of that name");
+    let choice = Choice::new(d06.parameters, &large);
+    let shape = dense_shape([1, 512, 512, 128], DType::F16, false);
+    let poor = Hardware {
+        shared_bytes: 101_376,
+        ..H200
+    };
+    assert!(d06.planned(&shape, &H200, &choice).is_ok());
+    let refused = d06.planned(&shape, &poor, &choice).unwrap_err();
+    assert!(refused.contains("bytes of shared memory"), "{refused}");
+}
+
+#[test]
+fn everything_that_takes_part_has_a_name_of_its_own() {
+    let all = contenders();
+    let names: BTreeSet<_> = all.iter().map(Contender::name).collect();
+    assert_eq!(names.len(), all.len());
+    let dense = all.iter().filter(|one| one.operator() == Operator::Dense);
+    assert_eq!(dense.count(), 10 + 1 + library::ALL.len());
+    for operator in [Operator::Msda, Operator::Dense] {
+        assert!(names.contains(operator.plainest()) && names.contains(operator.shipped()));
+    }
 }

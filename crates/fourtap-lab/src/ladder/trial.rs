@@ -4,39 +4,35 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
 
 use super::Rung;
-use super::arguments::{Addresses, MapsArgument, ProblemArgument};
-use super::plan::{Blocks, Choice, Hardware, LEVEL_CAPACITY, Level, Map, Plan, Shape, Step};
+use super::msda::MapsArgument;
+use super::numbers::{AnyShape, Numbers, ProblemArgument};
+use super::plan::{Blocks, Choice, Hardware, LEVEL_CAPACITY, Map, Plan, Step};
 use crate::array::Array;
 use crate::cuda::{Argument, DeviceArray, Grid, Loaded, Source};
 use crate::error::Result;
 use crate::record::RungLaunch;
-use crate::trial::Trial;
-
-const HEADER: &str = include_str!("../../kernels/ladder/rung.cuh");
 
 /// Memory without a tensor in it still has an address.
 const LEAST_SCRATCH: usize = 256;
 
-/// The inputs of a problem and room for its result, on a device. Rungs take turns with it.
+/// The inputs of a problem and room for its result, on a device.
 #[derive(Debug)]
 pub struct Tensors<'a> {
-    host: &'a Trial<'a>,
-    value: DeviceArray,
-    locations: DeviceArray,
-    weights: DeviceArray,
+    numbers: &'a Numbers,
+    inputs: [DeviceArray; 3],
     out: DeviceArray,
 }
 
 impl<'a> Tensors<'a> {
-    /// Copies the inputs of `host`, which are of the types that rungs take.
-    pub fn new(host: &'a Trial<'a>, cuda: &Cuda) -> Result<Self> {
-        let (context, inputs) = (cuda.context(), host.inputs());
+    /// Copies of the inputs.
+    pub fn new(numbers: &'a Numbers, cuda: &Cuda) -> Result<Self> {
+        let context = cuda.context();
+        let [first, second, third] = numbers.inputs();
+        let copied = |array: &Array| DeviceArray::copied(context, &array.view());
         Ok(Tensors {
-            host,
-            value: DeviceArray::copied(context, &inputs.value)?,
-            locations: DeviceArray::copied(context, &inputs.sampling_locations)?,
-            weights: DeviceArray::copied(context, &inputs.attention_weights)?,
-            out: DeviceArray::like(context, &host.outputs()?[0])?,
+            numbers,
+            inputs: [copied(first)?, copied(second)?, copied(third)?],
+            out: DeviceArray::like(context, &numbers.poisoned()?)?,
         })
     }
 
@@ -46,44 +42,17 @@ impl<'a> Tensors<'a> {
     }
 
     /// Copies the result back. Work on non-blocking streams must be waited for first.
-    pub fn download(&self) -> Result<Vec<Array>> {
-        let mut outputs = self.host.outputs()?;
-        self.out.copy_to(&mut outputs[0])?;
-        Ok(outputs)
+    pub fn download(&self) -> Result<Array> {
+        let mut out = self.numbers.poisoned()?;
+        self.out.copy_to(&mut out)?;
+        Ok(out)
     }
-}
 
-/// The sizes of a problem, if rungs can take it; else in words, why not.
-pub fn shape_of(trial: &Trial<'_>) -> std::result::Result<Shape, String> {
-    let (sizes, levels) = (trial.problem().sizes(), trial.problem().levels());
-    let small = |what: &str, count: usize| {
-        let count = u32::try_from(count).ok().filter(|&count| count < 1 << 31);
-        count.ok_or_else(|| format!("{what}: rungs count in 31 bits"))
-    };
-    let rows = [sizes.images, sizes.queries, sizes.heads];
-    let rows = rows
-        .iter()
-        .try_fold(1usize, |product, &size| product.checked_mul(size));
-    small("rows", rows.unwrap_or(usize::MAX))?;
-    let level = |level: &fourtap::msda::Level| -> std::result::Result<Level, String> {
-        Ok(Level {
-            width: small("width", level.width)?,
-            height: small("height", level.height)?,
-            start: small("start", level.start)?,
-        })
-    };
-    Ok(Shape {
-        images: small("images", sizes.images)?,
-        queries: small("queries", sizes.queries)?,
-        heads: small("heads", sizes.heads)?,
-        channels: small("channels", sizes.channels)?,
-        points: small("points", sizes.points)?,
-        pixels: small("pixels", sizes.pixels)?,
-        levels: levels
-            .iter()
-            .map(level)
-            .collect::<std::result::Result<_, _>>()?,
-    })
+    /// Queues the library's own forward.
+    pub fn queue_shipped(&mut self, cuda: &Cuda) -> Result<()> {
+        self.numbers
+            .queue_shipped(cuda, &self.inputs, &mut self.out)
+    }
 }
 
 /// A rung's kernels, loaded, with the memory they work in.
@@ -104,7 +73,7 @@ impl Ready {
     /// Compiles and loads what the rung's plan for this problem says; in words if it has none.
     pub fn new(
         rung: &Rung,
-        shape: &Shape,
+        shape: &AnyShape,
         choice: &Choice,
         tensors: &Tensors<'_>,
         cuda: &Cuda,
@@ -137,19 +106,11 @@ impl Ready {
         }
         let bytes = (plan.scratch_bytes as usize).max(LEAST_SCRATCH);
         let scratch = Buffer::alloc(cuda.context(), bytes)?;
-        let problem = ProblemArgument::new(
-            shape,
-            Addresses {
-                value: tensors.value.address(),
-                locations: tensors.locations.address(),
-                weights: tensors.weights.address(),
-                out: tensors.out.address(),
-                scratch: scratch.as_ptr(),
-            },
-        );
+        let inputs = tensors.inputs.each_ref().map(DeviceArray::address);
+        let problem = shape.argument(inputs, tensors.out.address(), scratch.as_ptr());
         Ok(Ok(Ready {
             steps,
-            maps: maps(&plan.maps, shape, tensors.value.address(), cuda)?,
+            maps: maps(&plan.maps, shape, inputs[0], cuda)?,
             cleared_bytes: plan.cleared_bytes as usize,
             problem,
             scratch,
@@ -167,7 +128,11 @@ impl Ready {
     ///
     /// The tensors it was made with must still be there.
     pub fn queue(&mut self, _: &mut Tensors<'_>, cuda: &Cuda, prepare: bool) -> Result<()> {
-        let arguments = [Argument::of(&self.problem), Argument::of(&self.maps)];
+        let problem = match &self.problem {
+            ProblemArgument::Msda(problem) => Argument::of(problem),
+            ProblemArgument::Dense(problem) => Argument::of(problem),
+        };
+        let arguments = [problem, Argument::of(&self.maps)];
         let mut cleared = self.cleared_bytes == 0;
         for (step, loaded, grid) in &self.steps {
             if step.prepares && !prepare {
@@ -179,7 +144,7 @@ impl Ready {
                 cleared = true;
             }
             // SAFETY: rungs' kernels take these two (or the first of them, then the second is not looked at), mirrored
-            // in the kernels' header; the memory they lead to is kept by this and by the tensors, and was sized by the
+            // in the headers of the operators' rungs; the memory they lead to is kept by this and by the tensors, and was sized by the
             // plan for this problem.
             unsafe { loaded.queue(cuda, *grid, &arguments) }?;
         }
@@ -190,19 +155,15 @@ impl Ready {
 /// A kernel of a rung, before it is compiled.
 pub fn source(
     rung: &Rung,
-    shape: &Shape,
+    shape: &AnyShape,
     choice: &Choice,
     plan: &Plan,
     entry: &'static str,
 ) -> Source {
-    let mut defines = vec![
-        ("CHANNELS", shape.channels),
-        ("LEVELS", shape.levels.len() as u32),
-        ("POINTS", shape.points),
-    ];
+    let mut defines = shape.defines();
     defines.extend(choice.values());
     defines.extend(&plan.defines);
-    let source = Source::new(entry, rung.source, &defines).after(HEADER);
+    let source = Source::new(entry, rung.source, &defines).after(shape.header());
     match rung.hopper {
         true => source.for_hopper(),
         false => source,
@@ -227,8 +188,11 @@ fn grid(step: &Step, loaded: &Loaded, cuda: &Cuda) -> Result<Grid> {
 }
 
 /// The maps of a plan. What a plan does not have is never looked at.
-fn maps(maps: &[Map], shape: &Shape, value: u64, cuda: &Cuda) -> Result<MapsArgument> {
+fn maps(maps: &[Map], shape: &AnyShape, value: u64, cuda: &Cuda) -> Result<MapsArgument> {
     let mut argument = MapsArgument([TensorMap::default(); LEVEL_CAPACITY]);
+    let AnyShape::Msda(shape) = shape else {
+        return Ok(argument);
+    };
     for (place, map) in argument.0.iter_mut().zip(maps) {
         let level = shape.levels[map.level];
         let pixel = u64::from(shape.heads) * u64::from(shape.pixel_bytes());

@@ -13,7 +13,7 @@ const PROGRAM: &str = if cfg!(windows) { "ncu.exe" } else { "ncu" };
 const INSTALLED: &str = "/usr/local/cuda/bin";
 
 /// Names of our kernels' functions begin so; others, as a framework's, are not of interest.
-const OURS: &str = "regex:^(msda|ladder)_";
+const OURS: &str = "regex:^(msda|dense|ladder)_";
 
 /// What the profiler says when counters are reserved for administrators.
 const NO_PERMISSION: &str = "ERR_NVGPUCTRPERM";

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use fourtap::dense;
 use fourtap::msda::{Level, Problem, Sizes, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::dense::DenseSizes;
 use super::{Conditions, Origin, Timing, billions_a_second};
 use crate::cli::Direction;
 use crate::cuda::Mode;
 use crate::target::Device;
 use crate::verification::Verification;
+use crate::workload::Operator;
 
 /// One benchmark's result. Without a passed verification it carries no time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,12 +23,12 @@ pub struct BenchRecord {
     pub origin: Origin,
     /// What was computed.
     pub workload: String,
-    /// "uniform", "local", "window" or "file".
+    /// "uniform", "local" or "window" points; "normal" numbers, of dense attention; or those of a "file".
     pub distribution: String,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Its sizes.
-    pub problem: ProblemSizes,
+    /// Its sizes, which also tell the operator.
+    pub problem: AnyProblem,
     /// Its element types.
     pub dtypes: DTypes,
     /// Which pass.
@@ -47,9 +50,10 @@ pub struct BenchRecord {
     pub conditions: Option<Conditions>,
     /// Bytes and operations, by the model.
     pub traffic: TrafficCounts,
-    /// Share of the corners of samples that lie inside their level.
-    pub in_bounds_fraction: f64,
-    /// Share of the pixels of value, head by head, that some sample reads.
+    /// Share of the corners of samples that lie inside their level; of deformable attention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_bounds_fraction: Option<f64>,
+    /// Share of the pixels of value, head by head, that some sample reads; likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub touched_fraction: Option<f64>,
     /// The least time the ceilings measured in the same run allow.
@@ -118,12 +122,12 @@ pub struct Beside {
 pub fn benchmark_name(
     workload: &str,
     distribution: &str,
-    (value, locations): (&str, &str),
+    (value, locations): (&str, Option<&str>),
     direction: Direction,
     (mode, kernel): (Option<Mode>, Option<&str>),
 ) -> String {
     let mut name = format!("{workload}/{distribution}/{value}/{}", direction.name());
-    if locations != "f32" {
+    if let Some(locations) = locations.filter(|&locations| locations != "f32") {
         name += &format!("/coordinates-{locations}");
     }
     if mode == Some(Mode::Deterministic) {
@@ -138,11 +142,10 @@ pub fn benchmark_name(
 impl BenchRecord {
     /// What tells benchmarks of one run apart, and what `compare` matches by.
     pub fn name(&self) -> String {
-        let locations = &self.dtypes.locations;
         benchmark_name(
             &self.workload,
             &self.distribution,
-            (&self.dtypes.value, locations),
+            (&self.dtypes.value, self.dtypes.locations.as_deref()),
             self.direction,
             (self.kernel.mode, self.kernel.asked.as_deref()),
         )
@@ -164,6 +167,11 @@ impl BenchRecord {
         Some(ruler.median_ms / self.median_ms()?)
     }
 
+    /// Of which operator it is.
+    pub fn operator(&self) -> Operator {
+        self.problem.operator()
+    }
+
     /// Bytes the samples ask for over the hot median, in GB/s.
     pub fn gathered_gb_s(&self) -> Option<f64> {
         Some(billions_a_second(
@@ -174,13 +182,16 @@ impl BenchRecord {
 
     /// Bytes that must move at least once: without pixels that no sample reads, where those were counted.
     pub fn least_bytes(&self) -> u64 {
-        let ProblemSizes {
+        let Some(&ProblemSizes {
             images,
             heads,
             channels,
             pixels,
             ..
-        } = self.problem;
+        }) = self.problem.msda()
+        else {
+            return self.traffic.compulsory_bytes;
+        };
         let element = match self.dtypes.value.as_str() {
             "f64" => 8,
             "f32" => 4,
@@ -216,7 +227,51 @@ impl BenchRecord {
     }
 }
 
-/// The sizes of a problem.
+/// The sizes of a problem of either operator, told apart by their names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AnyProblem {
+    /// Of deformable attention.
+    Msda(ProblemSizes),
+    /// Of dense attention.
+    Dense(DenseSizes),
+}
+
+impl AnyProblem {
+    /// Of which operator it is.
+    pub fn operator(&self) -> Operator {
+        match self {
+            AnyProblem::Msda(_) => Operator::Msda,
+            AnyProblem::Dense(_) => Operator::Dense,
+        }
+    }
+
+    /// The sizes, if it is one of deformable attention.
+    pub fn msda(&self) -> Option<&ProblemSizes> {
+        match self {
+            AnyProblem::Msda(sizes) => Some(sizes),
+            AnyProblem::Dense(_) => None,
+        }
+    }
+
+    /// The sizes, if it is one of dense attention.
+    pub fn dense(&self) -> Option<&DenseSizes> {
+        match self {
+            AnyProblem::Msda(_) => None,
+            AnyProblem::Dense(sizes) => Some(sizes),
+        }
+    }
+
+    /// Each size with its letter, in an order that is the same for all of an operator.
+    pub fn in_words(&self) -> Vec<String> {
+        match self {
+            AnyProblem::Msda(sizes) => sizes.in_words(),
+            AnyProblem::Dense(sizes) => sizes.in_words(),
+        }
+    }
+}
+
+/// The sizes of a problem of deformable attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemSizes {
     /// N.
@@ -242,6 +297,21 @@ impl From<&Problem> for ProblemSizes {
 }
 
 impl ProblemSizes {
+    /// Each size with its letter.
+    fn in_words(&self) -> Vec<String> {
+        let levels = self.levels.iter();
+        let levels: Vec<String> = levels.map(|[h, w]| format!("{h}x{w}")).collect();
+        vec![
+            format!("N {}", self.images),
+            format!("Q {}", self.queries),
+            format!("M {}", self.heads),
+            format!("D {}", self.channels),
+            format!("P {}", self.points),
+            format!("S {}", self.pixels),
+            format!("levels {}", levels.join(" ")),
+        ]
+    }
+
     /// Of these sizes and levels.
     pub fn new(sizes: &Sizes, levels: &[Level]) -> Self {
         ProblemSizes {
@@ -262,20 +332,32 @@ impl ProblemSizes {
 /// The element types of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DTypes {
-    /// Of value, out and their gradients.
+    /// Of value, out and their gradients; of dense attention, of queries and keys too.
     pub value: String,
-    /// Of sampling_locations.
-    pub locations: String,
-    /// Of attention_weights.
-    pub weights: String,
+    /// Of sampling_locations; of deformable attention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locations: Option<String>,
+    /// Of attention_weights; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+}
+
+impl From<&dense::Problem> for DTypes {
+    fn from(problem: &dense::Problem) -> Self {
+        DTypes {
+            value: problem.dtype().to_string(),
+            locations: None,
+            weights: None,
+        }
+    }
 }
 
 impl From<&Problem> for DTypes {
     fn from(problem: &Problem) -> Self {
         DTypes {
             value: problem.value().dtype().to_string(),
-            locations: problem.sampling_locations().dtype().to_string(),
-            weights: problem.attention_weights().dtype().to_string(),
+            locations: Some(problem.sampling_locations().dtype().to_string()),
+            weights: Some(problem.attention_weights().dtype().to_string()),
         }
     }
 }
@@ -285,10 +367,25 @@ impl From<&Problem> for DTypes {
 pub struct TrafficCounts {
     /// Bytes that must move at least once.
     pub compulsory_bytes: u64,
-    /// Bytes of value the samples ask for.
+    /// Bytes of value the samples ask for; dense attention has no samples.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub gathered_bytes: u64,
     /// Operations.
     pub flop: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl From<dense::Traffic> for TrafficCounts {
+    fn from(traffic: dense::Traffic) -> Self {
+        TrafficCounts {
+            compulsory_bytes: traffic.compulsory_bytes,
+            gathered_bytes: 0,
+            flop: traffic.flop,
+        }
+    }
 }
 
 impl From<Traffic> for TrafficCounts {

@@ -3,6 +3,7 @@
 mod bench;
 mod conditions;
 mod counters;
+mod dense;
 mod origin;
 mod probe;
 mod run;
@@ -13,14 +14,16 @@ mod upgrade;
 use serde::{Deserialize, Serialize};
 
 pub use bench::{
-    BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts, benchmark_name,
+    AnyProblem, BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts,
+    benchmark_name,
 };
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
+pub use dense::{DenseSizes, MaskRecord};
 pub use origin::{Origin, VERSION};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use run::Run;
-pub use rung::{Against, RungClaim, RungLaunch, RungRecord, SmallProblems};
+pub use rung::{Against, RungClaim, RungLaunch, RungProblem, RungRecord, RungSizes, SmallProblems};
 pub use timing::Timing;
 
 /// Raised when a field changes its meaning or goes.

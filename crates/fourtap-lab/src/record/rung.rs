@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bench::TrafficCounts;
 use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing};
+use crate::ladder::Operator;
 use crate::target::Device;
 use crate::verification::Verification;
 
@@ -17,7 +18,7 @@ pub struct RungRecord {
     pub origin: Origin,
     /// What computed it.
     pub device: Device,
-    /// As typed: "a08"; "shipped" is the library's own forward.
+    /// As typed: "a08"; "shipped" and "shipped-dense" are the library's own forwards.
     pub rung: String,
     /// In a few words.
     pub title: String,
@@ -27,14 +28,17 @@ pub struct RungRecord {
     /// The rung it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builds_on: Option<String>,
+    /// What computed it where that is not ours, with versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<String>,
     /// What was computed.
     pub workload: String,
-    /// "uniform" or "local".
+    /// Where the points lie, "uniform" or "local"; of dense attention which keys are seen, "full" or "causal".
     pub distribution: String,
     /// Seed of the random numbers.
     pub seed: u64,
     /// Its sizes.
-    pub problem: ProblemSizes,
+    pub problem: RungProblem,
     /// Bytes and operations, by the model.
     pub traffic: TrafficCounts,
     /// What was chosen.
@@ -81,12 +85,44 @@ pub struct RungRecord {
     /// Share of what must move over the time, of the ceiling of DRAM in the same run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_dram: Option<f64>,
+    /// Operations over the time, as a share of what tensor cores did in the same run by the same instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_tensor: Option<f64>,
     /// What its longest kernel is bound by, by counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// What others published for the idea, and why ours differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<RungClaim>,
+}
+
+/// The sizes of a problem of either operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RungProblem {
+    /// Of deformable attention.
+    Msda(ProblemSizes),
+    /// Of dense attention.
+    Dense(RungSizes),
+}
+
+/// The sizes of a problem of dense attention.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RungSizes {
+    /// B.
+    pub batch: usize,
+    /// H.
+    pub heads: usize,
+    /// Sq.
+    pub queries: usize,
+    /// Sk.
+    pub keys: usize,
+    /// D.
+    pub channels: usize,
+    /// Of all tensors.
+    pub dtype: String,
+    /// Whether query `i` sees keys 0 to `i` only.
+    pub causal: bool,
 }
 
 /// Small problems a rung was held to, every element.
@@ -147,6 +183,14 @@ pub struct RungClaim {
 }
 
 impl RungRecord {
+    /// What it computed.
+    pub fn operator(&self) -> Operator {
+        match self.problem {
+            RungProblem::Msda(_) => Operator::Msda,
+            RungProblem::Dense(_) => Operator::Dense,
+        }
+    }
+
     /// Hot, if it was right.
     pub fn median_ms(&self) -> Option<f64> {
         self.hot.as_ref().map(|hot| hot.median_ms)

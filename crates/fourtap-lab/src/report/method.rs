@@ -3,11 +3,14 @@
 use super::page::{Block, Section};
 use super::part::Part;
 use super::peers::peers;
+use crate::workload::Operator;
 
 /// The section; it says only what concerns the records at hand.
 pub fn section(parts: &[Part<'_>]) -> Section {
     let any_bench = |test: &dyn Fn(&crate::record::BenchRecord) -> bool| {
-        let mut benches = parts.iter().flat_map(|part| part.benches.iter());
+        let mut benches = parts
+            .iter()
+            .flat_map(|part| part.benches.iter().chain(&part.dense));
         benches.any(|record| test(record))
     };
     let has_probes = parts.iter().any(|part| !part.probes.is_empty());
@@ -48,12 +51,19 @@ pub fn section(parts: &[Part<'_>]) -> Section {
                     .to_string(),
             );
         }
-        paragraphs.push(
-            "Bytes and operations are counted by a model, not by the hardware, unless it is said otherwise. GB/s \
-             counts the bytes of value that the samples ask for, wherever they come from; GFLOP/s 10 operations a \
-             channel and sample. Backward, which computes all three gradients, counts both twice."
-                .to_string(),
-        );
+        let mut counts =
+            "Bytes and operations are counted by a model, not by the hardware, unless it is said otherwise."
+                .to_string();
+        if any_bench(&|record| record.operator() == Operator::Msda) {
+            counts += " GB/s counts the bytes of value that the samples ask for, wherever they come from; GFLOP/s 10 \
+                       operations a channel and sample. Backward, which computes all three gradients, counts both \
+                       twice.";
+        }
+        if any_bench(&|record| record.operator() == Operator::Dense) {
+            counts += " Of dense attention GFLOP/s counts both products, 2 operations a channel for each pair of a \
+                       query and a key it sees, and not the softmax.";
+        }
+        paragraphs.push(counts);
     }
     if any_bench(&|record| record.beside("ruler").is_some()) {
         paragraphs.push(

@@ -3,6 +3,7 @@
 mod chart;
 mod counters;
 mod date;
+mod dense;
 mod differences;
 mod ladder;
 mod markdown;
@@ -93,6 +94,7 @@ impl Report {
             Some(overview::section(runs)),
             differences::section(runs),
             speed::section(&parts),
+            dense::section(&parts),
             roofline::section(&parts),
             probes::section(&parts),
             ladder::section(&parts),

@@ -9,10 +9,10 @@ use super::peers::peers;
 use super::probes::outcome;
 use super::{date, part, rungs};
 use crate::cli::Direction;
-use crate::ladder::SHIPPED;
 use crate::record::{BenchRecord, Conditions, Origin, Outcome, Run, RungRecord, Timing};
 use crate::table;
 use crate::target::Device;
+use crate::workload::Operator;
 
 /// A median less certain than this is worth a warning; half its confidence interval, as a share.
 const UNCERTAIN: f64 = 0.02;
@@ -114,9 +114,9 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
     }];
     let large = run.rungs.iter().filter(|it| rungs::is_large(it));
     let ratios = table::cases(large).into_iter().filter_map(|(_, ranked)| {
-        let is_rival = |it: &&&RungRecord| it.rung != SHIPPED && it.approximate.is_none();
+        let is_rival = |it: &&&RungRecord| is_idea(it) && it.approximate.is_none();
         let fastest = ranked.iter().find(is_rival)?;
-        table::times(fastest, &ranked, SHIPPED)
+        table::times(fastest, &ranked, fastest.operator().shipped())
     });
     figures.extend(spread(
         ratios.collect(),
@@ -126,10 +126,14 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
     figures
 }
 
-/// The rungs by name, without what ships.
+/// The rungs by name, without what ships and what is not ours.
 fn rung_names(run: &Run) -> BTreeSet<&str> {
-    let names = run.rungs.iter().map(|it| it.rung.as_str());
-    names.filter(|name| *name != SHIPPED).collect()
+    let ideas = run.rungs.iter().filter(|it| is_idea(it));
+    ideas.map(|it| it.rung.as_str()).collect()
+}
+
+fn is_idea(record: &RungRecord) -> bool {
+    record.rung != record.operator().shipped() && record.library.is_none()
 }
 
 /// Whether a rung has no time though it took the problem on.
@@ -438,11 +442,22 @@ pub fn title(runs: &[Run]) -> (String, String) {
             models.push(model);
         }
     }
+    let has_dense = |run: &Run| {
+        run.benches
+            .iter()
+            .any(|it| it.operator() == Operator::Dense)
+    };
+    let has_msda = |run: &Run| {
+        let benches = run.benches.iter().any(|it| it.operator() == Operator::Msda);
+        benches || !run.rungs.is_empty() || !run.counters.is_empty()
+    };
+    let what = match (runs.iter().any(has_msda), runs.iter().any(has_dense)) {
+        (true, true) => "Deformable and dense attention",
+        (false, true) => "Dense attention",
+        (_, false) => "Multi-scale deformable attention",
+    };
     (
         names.join(" and "),
-        format!(
-            "Multi-scale deformable attention on {}",
-            models.join(" and ")
-        ),
+        format!("{what} on {}", models.join(" and ")),
     )
 }

@@ -2,6 +2,7 @@
 
 use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord};
 use crate::target::Device;
+use crate::workload::Operator;
 
 /// Records of one run that belong together.
 #[derive(Debug)]
@@ -12,8 +13,10 @@ pub struct Part<'a> {
     pub prefix: String,
     /// On what.
     pub device: &'a Device,
-    /// Benchmarks, in the order measured.
+    /// Benchmarks of deformable attention, in the order measured.
     pub benches: Vec<&'a BenchRecord>,
+    /// Benchmarks of dense attention, likewise.
+    pub dense: Vec<&'a BenchRecord>,
     /// Probes, likewise.
     pub probes: Vec<&'a ProbeRecord>,
     /// Counters, likewise.
@@ -28,11 +31,16 @@ pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
     for run in runs {
         for device in devices(run) {
             let same = |other: &Device| is_same(other, device);
+            let benches = |operator| {
+                let of_device = run.benches.iter().filter(|it| same(&it.device));
+                of_device.filter(|it| it.operator() == operator).collect()
+            };
             parts.push(Part {
                 title: None,
                 prefix: String::new(),
                 device,
-                benches: run.benches.iter().filter(|it| same(&it.device)).collect(),
+                benches: benches(Operator::Msda),
+                dense: benches(Operator::Dense),
                 probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
                 counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
                 rungs: run.rungs.iter().filter(|it| same(&it.device)).collect(),

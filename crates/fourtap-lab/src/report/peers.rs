@@ -65,10 +65,11 @@ impl Peers {
 
     /// Those who did the very same, the fastest first.
     pub fn of(&self, record: &BenchRecord) -> Vec<Peer<'_>> {
-        let usual = record.dtypes.locations == "f32"
+        let usual = record.dtypes.locations.as_deref() == Some("f32")
             && record.kernel.asked.is_none()
             && record.kernel.mode != Some(Mode::Deterministic);
-        let same_sizes = self.sizes.get(&record.workload) == Some(&Sizes::of(&record.problem));
+        let sizes = record.problem.msda().map(Sizes::of);
+        let same_sizes = sizes.is_some() && self.sizes.get(&record.workload) == sizes.as_ref();
         if !usual || !same_sizes || !self.apply_to(&record.device) {
             return vec![];
         }

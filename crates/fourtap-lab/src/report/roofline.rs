@@ -203,7 +203,7 @@ fn counted_bytes(counters: &[&CountersRecord], record: &BenchRecord, level: Leve
     let same = |it: &&&CountersRecord| {
         it.workload == record.workload
             && it.distribution == record.distribution
-            && it.problem == record.problem
+            && Some(&it.problem) == record.problem.msda()
             && it.dtypes == record.dtypes
             && it.direction == record.direction
     };
@@ -312,5 +312,7 @@ fn row_is_longer(record: &BenchRecord, roof: &Roof) -> bool {
     };
     let segment = roof.probe.split('-').nth(1);
     let segment = segment.and_then(|bytes| bytes.parse().ok());
-    segment.is_some_and(|segment: usize| record.problem.channels.saturating_mul(element) > segment)
+    let row = record.problem.msda();
+    let row = row.map_or(0, |sizes| sizes.channels.saturating_mul(element));
+    segment.is_some_and(|segment: usize| row > segment)
 }

@@ -27,9 +27,8 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
                 add_pass(&mut blocks, part, direction, &records);
             }
         }
-        if let Some(chart) = strips(part) {
-            blocks.push(Block::Chart { chart });
-        }
+        let slug = format!("{}samples", part.prefix);
+        blocks.extend(strips(&part.benches, &slug).map(|chart| Block::Chart { chart }));
     }
     (!blocks.is_empty()).then_some(Section {
         id: "speed",
@@ -325,9 +324,9 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
 }
 
 /// The samples of the benchmarks that are least certain.
-fn strips(part: &Part<'_>) -> Option<Chart> {
-    let timed = part.benches.iter();
-    let mut timed: Vec<_> = timed
+pub fn strips(records: &[&BenchRecord], slug: &str) -> Option<Chart> {
+    let mut timed: Vec<_> = records
+        .iter()
         .filter_map(|record| Some((record, record.hot.as_ref()?)))
         .filter(|(_, hot)| hot.samples_ms.len() >= FEWEST_SAMPLES && hot.median_ms > 0.0)
         .collect();
@@ -359,9 +358,8 @@ fn strips(part: &Part<'_>) -> Option<Chart> {
         );
     }
     let chart = StripChart { rows };
-    let slug = format!("{}samples", part.prefix);
     let title = "How steady the timings were";
-    Some(Chart::new(&slug, title, &caption, |layout| {
+    Some(Chart::new(slug, title, &caption, |layout| {
         chart.draw(layout)
     }))
 }

@@ -29,10 +29,11 @@ const BACKWARD_NAME_WIDTH: usize = 15;
 type Row<'a> = (&'a BenchRecord, &'a Timing);
 
 /// Every right result on CUDA a row.
-pub fn cuda_results(records: &[BenchRecord], ceilings: &[ProbeRecord]) -> String {
+pub fn cuda_results(records: &[&BenchRecord], ceilings: &[ProbeRecord]) -> String {
     let of_pass = |pass| -> Vec<Row<'_>> {
         let records = records.iter().filter(|record| record.direction == pass);
         records
+            .copied()
             .filter_map(|record| Some((record, record.hot.as_ref()?)))
             .collect()
     };
@@ -56,7 +57,7 @@ pub fn cuda_results(records: &[BenchRecord], ceilings: &[ProbeRecord]) -> String
     }
     let device = on_device(records);
     let coordinates = match records.first() {
-        Some(record) if record.dtypes.locations != "f32" => {
+        Some(record) if record.dtypes.locations.as_deref() != Some("f32") => {
             "Locations and weights are of value's type.\n"
         }
         _ => "",
@@ -256,7 +257,8 @@ mod tests {
             let timing = read(timing(1.0));
             ProbeRecord::ceiling(name, "", &device, 4_321_000_000, timing)
         };
-        let text = cuda_results(records, &["copy", "gather-64-l1"].map(ceiling));
+        let records: Vec<_> = records.iter().collect();
+        let text = cuda_results(&records, &["copy", "gather-64-l1"].map(ceiling));
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(100), "{text}");
         text

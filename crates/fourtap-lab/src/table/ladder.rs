@@ -3,8 +3,8 @@
 use comfy_table::{ContentArrangement, Table};
 
 use super::{align_right, milliseconds, or_dash, with_header};
-use crate::ladder::{Contender, SHIPPED};
-use crate::record::{Outcome, RungRecord};
+use crate::ladder::{Contender, Operator};
+use crate::record::{Outcome, RungRecord, billions_a_second};
 use crate::target::Device;
 
 const WIDTH: u16 = 100;
@@ -17,6 +17,11 @@ Every time is of a result that was right. x a01: speed against a thread per chan
 samples ask for, as a share of what L1 delivers at most; DRAM: what must move, as a share of what
 DRAM delivers. regs: registers a thread; shared: shared memory a block. binds: by hardware counters.
 ~: an approximation, with the error it stated. kept: time without what depends on value alone.";
+
+const DENSE_CAPTION: &str = "\
+Every time is of a result that was right. x d01: speed against one query a block. TFLOP/s: 4 operations a
+channel and pair of query and key; tensor: these as a share of what tensor cores do by mma.sync. regs:
+registers a thread; shared: shared memory a block. binds: by hardware counters. d09 is not ours.";
 
 /// The rungs there are.
 pub fn rungs(contenders: &[Contender]) -> String {
@@ -45,8 +50,23 @@ pub fn rungs(contenders: &[Contender]) -> String {
 pub fn ladder(records: &[RungRecord], device: &Device) -> String {
     let mut text = String::new();
     for (case, ranked) in cases(records) {
+        let operator = ranked[0].operator();
+        let times_heading = format!("x {}", operator.plainest());
+        let shares = match operator {
+            Operator::Msda => ["gather", "DRAM"],
+            Operator::Dense => ["TFLOP/s", "tensor"],
+        };
         let mut table = wrapped(&[
-            "", "rung", "ms", "x a01", "gather", "DRAM", "regs", "shared", "binds", "verdict",
+            "",
+            "rung",
+            "ms",
+            &times_heading,
+            shares[0],
+            shares[1],
+            "regs",
+            "shared",
+            "binds",
+            "verdict",
         ]);
         for (place, record) in ranked.iter().enumerate() {
             let share =
@@ -57,6 +77,12 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
             } else {
                 ""
             };
+            let shares = match operator {
+                Operator::Msda => [share(record.of_gather), share(record.of_dram)],
+                Operator::Dense => [or_dash(teraflops(record)), share(record.of_tensor)],
+            };
+            let against = times(record, &ranked, operator.plainest());
+            let [first_share, second_share] = shares;
             table.add_row([
                 record
                     .hot
@@ -64,9 +90,9 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
                     .map_or(String::new(), |_| (place + 1).to_string()),
                 format!("{}{approximate}", record.rung),
                 or_dash(record.median_ms().map(milliseconds)),
-                or_dash(times(record, &ranked, "a01").map(|times| format!("{times:.1}"))),
-                share(record.of_gather),
-                share(record.of_dram),
+                or_dash(against.map(|times| format!("{times:.1}"))),
+                first_share,
+                second_share,
                 or_dash(resources.map(|(registers, _)| registers.to_string())),
                 or_dash(resources.map(|(_, shared)| format!("{} K", shared.div_ceil(1024)))),
                 or_dash(
@@ -81,7 +107,22 @@ pub fn ladder(records: &[RungRecord], device: &Device) -> String {
         align_right(&mut table, 2..8);
         text += &format!("{case}\n{table}\n\n");
     }
-    format!("{text}On {}.\n{CAPTION}\n", device.in_words())
+    text += &format!("On {}.\n", device.in_words());
+    for (operator, caption) in [(Operator::Msda, CAPTION), (Operator::Dense, DENSE_CAPTION)] {
+        if records.iter().any(|record| record.operator() == operator) {
+            text += &format!("{caption}\n");
+        }
+    }
+    text
+}
+
+/// 10^12 operations a second.
+fn teraflops(record: &RungRecord) -> Option<String> {
+    let speed = billions_a_second(record.traffic.flop, record.median_ms()?) / 1e3;
+    Some(match speed {
+        speed if speed < 10.0 => format!("{speed:.1}"),
+        speed => format!("{speed:.0}"),
+    })
 }
 
 /// The cases in the order measured, each with its records, the fastest first.
@@ -143,9 +184,11 @@ pub fn standing(record: &RungRecord, of_case: &[&RungRecord]) -> String {
             )
         }
         None => {
-            let base = match (&record.builds_on, record.rung.as_str()) {
+            let operator = record.operator();
+            let base = match (&record.builds_on, operator) {
                 (Some(base), _) => base,
-                (None, SHIPPED) => "a03",
+                (None, Operator::Msda) if record.rung == operator.shipped() => "a03",
+                (None, Operator::Dense) if record.rung != operator.plainest() => "d06",
                 (None, _) => "",
             };
             match times(record, of_case, base) {

@@ -2,20 +2,24 @@
 
 mod comparison;
 mod cuda;
+mod dense;
 mod ladder;
+mod list;
 mod probe;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
 use fourtap::cuda::jit::{Entry, State};
 
-use crate::record::BenchRecord;
+use self::cuda::cuda_results;
+use self::dense::dense_results;
+use crate::record::{BenchRecord, ProbeRecord};
 use crate::units;
-use crate::workload::{Queries, Workload};
+use crate::workload::Operator;
 
 pub use self::comparison::comparison;
-pub use self::cuda::cuda_results;
 pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
+pub use self::list::workloads;
 pub use self::probe::{probe_results, probes};
 
 /// What the columns of [`results`] mean.
@@ -33,8 +37,28 @@ const KERNEL_NAME_WIDTH: usize = 44;
 /// Columns a terminal has at least.
 const COLUMNS: usize = 100;
 
-/// Every result a row.
-pub fn results(records: &[BenchRecord]) -> String {
+/// Every result of `fourtap bench` a row, in a table for each operator; on CUDA one for each pass.
+pub fn bench_results(records: &[BenchRecord], ceilings: &[ProbeRecord], on_cuda: bool) -> String {
+    let of = |operator| -> Vec<&BenchRecord> {
+        let timed = records.iter().filter(|record| record.hot.is_some());
+        timed.filter(|it| it.operator() == operator).collect()
+    };
+    let (msda, dense) = (of(Operator::Msda), of(Operator::Dense));
+    let mut tables = Vec::new();
+    if !msda.is_empty() {
+        tables.push(match on_cuda {
+            true => cuda_results(&msda, ceilings),
+            false => results(&msda),
+        });
+    }
+    if !dense.is_empty() {
+        tables.push(dense_results(&dense));
+    }
+    tables.join("\n")
+}
+
+/// Every result on a processor a row.
+fn results(records: &[&BenchRecord]) -> String {
     let mut table = with_header(&[
         "workload", "points", "dtype", "pass", "hot ms", "±", "cold ms", "GB/s", "GFLOP/s",
     ]);
@@ -62,38 +86,9 @@ pub fn results(records: &[BenchRecord]) -> String {
     format!("{table}\n{device}{VERIFIED}\n{CAPTION}\n")
 }
 
-fn on_device(records: &[BenchRecord]) -> String {
+fn on_device(records: &[&BenchRecord]) -> String {
     let device = records.first().map(|record| record.device.in_words());
     device.map_or(String::new(), |device| format!("On {device}.\n"))
-}
-
-/// The built-in workloads.
-pub fn workloads(workloads: &[Workload]) -> String {
-    let mut table = with_header(&["name", "N", "Q", "M", "D", "P", "levels (H x W)"]);
-    let mut descriptions = String::new();
-    for workload in workloads {
-        let levels: Vec<_> = workload
-            .levels
-            .iter()
-            .map(|[height, width]| format!("{height}x{width}"))
-            .collect();
-        table.add_row([
-            workload.name.clone(),
-            workload.images.to_string(),
-            match workload.queries {
-                Queries::Pixels => "pixels".to_string(),
-                Queries::Count(count) => count.to_string(),
-            },
-            workload.heads.to_string(),
-            workload.channels.to_string(),
-            workload.points.to_string(),
-            levels.join(" "),
-        ]);
-        descriptions += &format!("{:16}{}\n", workload.name, workload.description);
-    }
-    align_right(&mut table, 1..6);
-    let letters = "N images, Q queries, M heads, D channels a head, P points a level.";
-    format!("{table}\n{letters}\n\n{descriptions}")
 }
 
 /// The kernels of a cache.

@@ -64,6 +64,31 @@ pub fn bench(direction: &str) -> Value {
     }))
 }
 
+/// Dense attention of four sequences of 2048, on an H200.
+pub fn dense(workload: &str, dtype: &str, causal: bool, hot: f64) -> Value {
+    let mask = match causal {
+        true => json!({"alignment": "top-left", "right": 0}),
+        false => Value::Null,
+    };
+    let flop: u64 = if causal {
+        34_376_515_584
+    } else {
+        68_719_476_736
+    };
+    with_origin(json!({
+        "kind": "bench", "workload": workload, "distribution": "normal", "seed": 0,
+        "problem": {"batch": 4, "query_heads": 16, "key_heads": 16, "queries": 2048, "keys": 2048, "channels": 64,
+            "value_channels": 64, "scale": 0.125, "mask": mask},
+        "dtypes": {"value": dtype}, "direction": "forward", "device": h200(), "verification": passed(),
+        "hot": timing(hot), "cold": timing(1.02 * hot),
+        "kernel": {"words": "a kernel of tensor cores", "reproducible": true},
+        "conditions": {"before": {"clock_mhz": 1980}, "after": {"clock_mhz": 1755}},
+        "traffic": {"compulsory_bytes": 67_108_864u64, "flop": flop},
+        "roof": {"hot_ms": flop as f64 / 780e9, "hot_limit": "tensor-wgmma-f16", "cold_ms": flop as f64 / 780e9,
+            "cold_limit": "tensor-wgmma-f16", "suspicious": false},
+    }))
+}
+
 /// A probe that was measured.
 pub fn ceiling(name: &str, rate: f64, unit: &str) -> Value {
     with_origin(json!({

@@ -3,20 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fourtap::{Backend, View};
+use fourtap::View;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
+use crate::computation::Computation;
 use crate::error::Result;
 use crate::machine;
 use crate::measure::{measure, repeat};
 use crate::probe::{self, Setting, found_by};
 use crate::record::{Conditions, KernelUsed, ProbeRecord, Timing};
 use crate::target::Device;
-use crate::trial::Trial;
+use crate::workload::Operator;
 
 /// The probes that bound a result.
-const CEILINGS: [&str; 4] = ["copy", "dram-read", "gather-128-l1", "fma-f32"];
+const CEILINGS: [&str; 3] = ["copy", "dram-read", "fma-f32"];
+
+/// What else bounds samples.
+const GATHER: &str = "gather-128-l1";
 
 /// Copies of the inputs in turn shall take this many times what the last-level cache holds.
 const ROTATED: f64 = 1.5;
@@ -35,10 +39,7 @@ pub struct CpuBench {
 
 /// What a pass reads and writes, in memory of its own.
 struct Copied {
-    value: Array,
-    sampling_locations: Array,
-    attention_weights: Array,
-    grad_out: Option<Array>,
+    inputs: Vec<Array>,
     outputs: Vec<Array>,
 }
 
@@ -50,14 +51,16 @@ impl CpuBench {
         }
     }
 
-    /// What everything after is held against.
-    pub fn ceilings(&self, budget: Duration) -> Vec<ProbeRecord> {
+    /// What everything after, of these operators, is held against.
+    pub fn ceilings(&self, operators: &[Operator], budget: Duration) -> Vec<ProbeRecord> {
+        let gather = operators.contains(&Operator::Msda).then_some(GATHER);
+        let names: Vec<&str> = CEILINGS.into_iter().chain(gather).collect();
         let setting = Setting {
             device: &self.device,
             budget,
             stopwatch: None,
         };
-        found_by(&probe::cpu::probes(), &CEILINGS, &setting)
+        found_by(&probe::cpu::probes(), &names, &setting)
     }
 
     /// Verifies, then times.
@@ -107,7 +110,7 @@ impl CpuBench {
 /// Many copies of the inputs in turn, so that none is in a cache when it is read again. None where a cache would hold
 /// them all, or memory does not.
 fn cold(task: &Task<'_>, right: &[Array]) -> Result<Option<Timing>> {
-    let one = task.trial.traffic().compulsory_bytes.max(1);
+    let one = task.trial.compulsory_bytes().max(1);
     let Some(cache) = machine::last_level_cache() else {
         return Ok(None);
     };
@@ -148,42 +151,24 @@ fn cold(task: &Task<'_>, right: &[Array]) -> Result<Option<Timing>> {
 
 impl Copied {
     /// None if a tensor has gaps, as none has that is made here or read from a file.
-    fn of(trial: &Trial<'_>) -> Result<Option<Self>> {
-        let inputs = trial.inputs();
-        let copied = |name, view: &View<'_>| Array::of(name, view);
-        let (Some(value), Some(sampling_locations), Some(attention_weights)) = (
-            copied("value", &inputs.value)?,
-            copied("sampling_locations", &inputs.sampling_locations)?,
-            copied("attention_weights", &inputs.attention_weights)?,
-        ) else {
-            return Ok(None);
-        };
-        let grad_out = match trial.grad_out() {
-            Some(grad_out) => copied("grad_out", grad_out)?,
-            None => None,
-        };
-        Ok(Some(Copied {
-            value,
-            sampling_locations,
-            attention_weights,
-            grad_out,
-            outputs: trial.outputs()?,
-        }))
+    fn of(trial: &dyn Computation) -> Result<Option<Self>> {
+        let mut inputs = Vec::new();
+        for (name, view) in trial.tensors() {
+            match Array::of(name, &view)? {
+                Some(copy) => inputs.push(copy),
+                None => return Ok(None),
+            }
+        }
+        let outputs = trial.outputs()?;
+        Ok(Some(Copied { inputs, outputs }))
     }
 
     /// Milliseconds of one computation.
-    fn compute(&mut self, like: &Trial<'_>) -> Result<f64> {
-        let mut inputs = *like.inputs();
-        inputs.value = self.value.view();
-        inputs.sampling_locations = self.sampling_locations.view();
-        inputs.attention_weights = self.attention_weights.view();
-        let backend: Backend = like.backend();
-        let trial = match &self.grad_out {
-            Some(grad_out) => Trial::backward(backend, inputs, grad_out.view())?,
-            None => Trial::forward(backend, inputs)?,
-        };
+    fn compute(&mut self, like: &dyn Computation) -> Result<f64> {
+        let inputs: Vec<View<'_>> = self.inputs.iter().map(Array::view).collect();
+        let outputs = self.outputs.iter_mut().map(Array::view_mut).collect();
         let begun = Instant::now();
-        trial.compute(&mut self.outputs)?;
+        like.call(&like.backend(), &inputs, outputs)?;
         Ok(begun.elapsed().as_secs_f64() * 1e3)
     }
 }

@@ -14,16 +14,14 @@ use crate::probe::{self, Setting, found_by};
 use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
+use crate::workload::Operator;
 
 /// The probes that bound a result, or that it is shown as a share of.
-const CEILINGS: [&str; 6] = [
-    "copy",
-    "dram-read",
-    "l2-read",
-    "gather-64-l1",
-    "gather-128-l1",
-    "fma-f32",
-];
+const CEILINGS: [&str; 3] = ["copy", "dram-read", "l2-read"];
+
+/// What else bounds samples, and what products of matrices.
+const SAMPLES: [&str; 3] = ["gather-64-l1", "gather-128-l1", "fma-f32"];
+const PRODUCTS: [&str; 2] = ["tensor-mma-f16", "tensor-wgmma-f16"];
 
 /// Copies of the inputs in turn shall take this many times what the second-level cache holds.
 const ROTATED: u64 = 4;
@@ -67,14 +65,25 @@ impl CudaBench {
         Ok(CudaBench { stopwatch, mode })
     }
 
-    /// What everything after is held against.
-    pub fn ceilings(&self, device: &Device, budget: Duration) -> Vec<ProbeRecord> {
+    /// What everything after, of these operators, is held against.
+    pub fn ceilings(
+        &self,
+        device: &Device,
+        operators: &[Operator],
+        budget: Duration,
+    ) -> Vec<ProbeRecord> {
+        let of = |operator: &Operator| match operator {
+            Operator::Msda => &SAMPLES[..],
+            Operator::Dense => &PRODUCTS[..],
+        };
+        let special = operators.iter().flat_map(of);
+        let names: Vec<&str> = CEILINGS.iter().chain(special).copied().collect();
         let setting = Setting {
             device,
             budget,
             stopwatch: Some(&self.stopwatch),
         };
-        found_by(&probe::cuda::probes(), &CEILINGS, &setting)
+        found_by(&probe::cuda::probes(), &names, &setting)
     }
 
     /// Bytes of the second-level cache.
@@ -106,7 +115,7 @@ impl CudaBench {
         say("verifying and timing");
         let tried = self.tried(task, &mut device, asked)?;
         let kernel = KernelUsed {
-            mode: task.trial.grad_out().is_some().then_some(asked.mode),
+            mode: task.trial.has_modes().then_some(asked.mode),
             ..tried.kernel
         };
         let mut measured = Measured::new(kernel, tried.verification);
@@ -181,7 +190,7 @@ impl CudaBench {
     ) -> Result<Option<Timed>> {
         let cuda = self.stopwatch.cuda();
         let (context, facts) = (cuda.context(), cuda.device().facts());
-        let one = task.trial.traffic().compulsory_bytes.max(1);
+        let one = task.trial.compulsory_bytes().max(1);
         let sets = (ROTATED * u64::from(facts.l2_bytes)).div_ceil(one) + 1;
         if sets > MOST_SETS {
             return Ok(None);

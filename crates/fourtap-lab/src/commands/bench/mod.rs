@@ -2,15 +2,16 @@
 
 mod cpu;
 mod cuda;
+mod dense;
 mod doubts;
+mod msda;
 mod place;
 mod plan;
 mod task;
 
 use std::time::Duration;
 
-use fourtap::msda::Inputs;
-use fourtap::{DType, View};
+use fourtap::DType;
 use indicatif::ProgressBar;
 
 use self::cpu::CpuBench;
@@ -21,24 +22,24 @@ use self::plan::{already_done, planned};
 use self::task::Task;
 use super::{note, print, progress};
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
+use crate::computation::Computation;
 use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
-use crate::generate;
 use crate::machine;
 use crate::output::Destination;
 use crate::record::{
-    BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemSizes, Run, benchmark_name,
+    AnyProblem, BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, Run, TrafficCounts,
+    benchmark_name,
 };
 use crate::report;
 use crate::roof::{Ceilings, Least, is_suspicious};
-use crate::selection::{self, Benchmark, Subject};
+use crate::selection::{self, Benchmark, Selection, Subject};
 use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Target;
-use crate::tensors::{GradOut, MappedFile, Placement, Source, Tensors};
-use crate::trial::Trial;
-use crate::workload::Workload;
+use crate::touched::Touched;
+use crate::workload::{AnyWorkload, Operator};
 
 /// Most time spent on repeating one benchmark.
 const BUDGET: Duration = Duration::from_secs(3);
@@ -49,16 +50,14 @@ const CEILINGS_SHARE: u32 = 5;
 
 pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     if arguments.list {
-        let workloads = Workload::names()
-            .filter_map(Workload::built_in)
-            .collect::<Result<Vec<_>>>()?;
-        print(table::workloads(&workloads))?;
+        print(table::workloads()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     // Every name is looked up and every file opened before the first, perhaps long, measurement.
     let target = Target::new(&arguments.target)?;
-    let subjects = selection::subjects(arguments)?;
-    let plan = planned(arguments, &subjects, target.cuda().is_some())?;
+    let on_cuda = target.cuda().is_some();
+    let Selection { subjects, left_out } = selection::selected(arguments, on_cuda)?;
+    let plan = planned(arguments, &subjects, on_cuda)?;
     let done = match arguments.resume {
         true => already_done(arguments)?,
         false => Vec::new(),
@@ -83,10 +82,20 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         Some(cuda) => Place::Cuda(Box::new(CudaBench::new(cuda, mode)?)),
         None => Place::Cpu(CpuBench::new(&target.device)),
     };
+    if !left_out.is_empty() {
+        note(&format!(
+            "note: left out, more than 100 billion operations each, which takes a processor long: {}; by its name each \
+             is timed",
+            left_out.join(", ")
+        ));
+    }
     let asked = arguments.target.kernel;
+    let timed = |operator: &Operator| subjects.iter().any(|it| it.operator() == *operator);
+    let operators = Operator::ALL.into_iter().filter(timed).collect();
     let mut bench = Bench {
         target,
         place,
+        operators,
         ceilings: Vec::new(),
         mode,
         seed: arguments.seed,
@@ -106,10 +115,23 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     bench.conclude(arguments, page)
 }
 
+/// What is known of a computation before it is measured.
+struct Counted {
+    problem: AnyProblem,
+    dtypes: DTypes,
+    traffic: TrafficCounts,
+    /// What sampling points touch, where there are any.
+    touched: Option<Touched>,
+    /// What it cannot do without.
+    least: Option<Least>,
+}
+
 /// A run of benchmarks.
 struct Bench {
     target: Target,
     place: Place,
+    /// What is timed.
+    operators: Vec<Operator>,
     /// Measured before the first benchmark is, once it is known that there is one.
     ceilings: Vec<ProbeRecord>,
     /// The mode asked for.
@@ -133,15 +155,18 @@ impl Bench {
     fn subject(&mut self, subject: &Subject, benchmarks: &[Benchmark]) -> Result<()> {
         let mut remaining = benchmarks;
         while let Some(first) = remaining.first() {
-            let same = |other: &&Benchmark| {
-                other.distribution == first.distribution && other.dtype == first.dtype
-            };
+            let same =
+                |other: &&Benchmark| other.numbers == first.numbers && other.dtype == first.dtype;
             let count = remaining.iter().take_while(same).count();
             let (group, rest) = remaining.split_at(count);
             remaining = rest;
             let done = match subject {
-                Subject::Synthetic(workload) => self.synthetic(workload, group),
-                Subject::File(file) => self.file(file, group),
+                Subject::Synthetic(AnyWorkload::Msda(workload)) => self.msda(workload, group),
+                Subject::Synthetic(AnyWorkload::Dense(workload)) => self.dense(workload, group),
+                Subject::File(file) => match file.operator() {
+                    Operator::Msda => self.msda_file(file, group),
+                    Operator::Dense => self.dense_file(file, group),
+                },
             };
             match done {
                 Err(error @ (Error::Stdout(_) | Error::Write { .. })) => return Err(error),
@@ -164,93 +189,22 @@ impl Bench {
             .set_message(format!("{}: {phase}", benchmark.name()));
     }
 
-    /// Benchmarks of one distribution and element type, which share their numbers.
-    fn synthetic(&mut self, workload: &Workload, group: &[Benchmark]) -> Result<()> {
-        let Some((first, distribution, dtype)) = group
-            .first()
-            .and_then(|first| Some((first, first.distribution?, first.dtype?)))
-        else {
-            return Ok(());
-        };
-        let levels = workload.levels()?;
-        let sizes = workload.sizes(&levels);
-        let coordinates = self.coordinates.dtype(dtype);
-        let group = &self.left_to_do(
-            group,
-            &ProblemSizes::new(&sizes, &levels),
-            [dtype, coordinates],
-        );
-        if group.is_empty() {
-            return Ok(());
-        }
-        // Inputs, outputs and gradients at once: better no result than a machine that swaps.
-        let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
-        let coordinate = coordinates.size().max(DType::F32.size());
-        let coordinate_bytes = 3 * count(&sizes.attention_weights()) * coordinate as u64;
-        let values = (count(&sizes.value()) + count(&sizes.out())) * dtype.size() as u64;
-        let needed = 2 * (coordinate_bytes + values);
-        if let Some(available) = machine::memory_available().filter(|&available| needed > available)
-        {
-            let what = format!("{}/{}/{dtype}", workload.name, distribution.name());
-            return Err(Error::Memory {
-                what,
+    /// Refuses what needs more memory than is free: better no result than a machine that swaps.
+    fn expect_memory(&self, benchmark: &Benchmark, needed: u64) -> Result<()> {
+        match machine::memory_available().filter(|&available| needed > available) {
+            None => Ok(()),
+            // Passes share their numbers.
+            available => Err(Error::Memory {
+                what: format!(
+                    "{}/{}/{}",
+                    benchmark.workload,
+                    benchmark.numbers.name(),
+                    benchmark.dtype.map_or("file", DType::name)
+                ),
                 needed,
-                available: Some(available),
-            });
+                available,
+            }),
         }
-        self.say(first, "making random numbers");
-        let mut locations =
-            generate::locations(&sizes, &levels, workload.reference, distribution, self.seed)?;
-        let mut weights = generate::weights(&sizes, self.seed)?;
-        if coordinates != DType::F32 {
-            locations = locations.rounded("sampling_locations", dtype)?;
-            weights = weights.rounded("attention_weights", dtype)?;
-        }
-        let value = generate::value(&sizes, dtype, self.seed)?;
-        let grad_out = generate::grad_out(&sizes, dtype, self.seed)?;
-        let inputs = Inputs {
-            value: value.view(),
-            levels: (&levels).into(),
-            sampling_locations: locations.view(),
-            attention_weights: weights.view(),
-        };
-        self.group(group, inputs, grad_out.view())
-    }
-
-    fn file(&mut self, file: &MappedFile, group: &[Benchmark]) -> Result<()> {
-        let misfit = |source| file.misfit(source);
-        let tensors = Tensors::read(file, GradOut::Optional, Placement::Aligned)?;
-        let forward = Trial::forward(self.target.backend, tensors.inputs()).map_err(misfit)?;
-        let (sizes, dtype) = (
-            *forward.problem().sizes(),
-            forward.problem().value().dtype(),
-        );
-        if sizes.samples() == 0 || sizes.pixels == 0 {
-            let workload = file.path().display().to_string();
-            return Err(Error::NothingToTime { workload });
-        }
-        let grad_out = match &tensors.grad_out {
-            Some(grad_out) => grad_out,
-            None => &Source::Owned(generate::grad_out(&sizes, dtype, self.seed)?),
-        };
-        let coordinates = forward.problem().sampling_locations().dtype();
-        let sizes = ProblemSizes::from(forward.problem());
-        let group = &self.left_to_do(group, &sizes, [dtype, coordinates]);
-        let (inputs, grad_out) = (tensors.inputs(), grad_out.view());
-        Trial::backward(self.target.backend, inputs, grad_out).map_err(misfit)?;
-        self.group(group, inputs, grad_out)
-    }
-
-    fn group(&mut self, group: &[Benchmark], inputs: Inputs<'_>, grad_out: View<'_>) -> Result<()> {
-        let backend = self.target.backend;
-        for benchmark in group {
-            let trial = match benchmark.direction {
-                Direction::Forward => Trial::forward(backend, inputs)?,
-                Direction::Backward => Trial::backward(backend, inputs, grad_out)?,
-            };
-            self.one(benchmark, &trial)?;
-        }
-        Ok(())
     }
 
     /// The benchmarks of a group that no record of an interrupted run answers. Those that one does are shown with the
@@ -258,8 +212,8 @@ impl Bench {
     fn left_to_do(
         &mut self,
         group: &[Benchmark],
-        problem: &ProblemSizes,
-        [value, locations]: [DType; 2],
+        problem: &AnyProblem,
+        (value, locations): (DType, Option<DType>),
     ) -> Vec<Benchmark> {
         let mut left = Vec::new();
         for benchmark in group {
@@ -267,8 +221,8 @@ impl Bench {
                 benchmark.direction == Direction::Backward && self.target.cuda().is_some();
             let name = benchmark_name(
                 &benchmark.workload,
-                benchmark.distribution_name(),
-                (value.name(), locations.name()),
+                benchmark.numbers.name(),
+                (value.name(), locations.map(DType::name)),
                 benchmark.direction,
                 (has_modes.then_some(self.mode), self.asked.as_deref()),
             );
@@ -289,7 +243,13 @@ impl Bench {
         left
     }
 
-    fn one(&mut self, benchmark: &Benchmark, trial: &Trial<'_>) -> Result<()> {
+    /// Verifies and times one benchmark, and records what came of it.
+    fn one(
+        &mut self,
+        benchmark: &Benchmark,
+        trial: &dyn Computation,
+        counted: Counted,
+    ) -> Result<()> {
         let name = benchmark.name();
         let task = Task {
             name: &name,
@@ -302,22 +262,22 @@ impl Bench {
         if self.ceilings.is_empty() {
             say("first, what the hardware can do at most");
             let budget = self.budget / CEILINGS_SHARE;
-            self.ceilings = self.place.ceilings(&self.target.device, budget);
+            let device = &self.target.device;
+            self.ceilings = self.place.ceilings(device, &self.operators, budget);
             for ceiling in &self.ceilings {
                 self.sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
             }
         }
         let measured = self.place.measured(&task, say)?;
         let wrong = measured.found_wrong();
-        let touched = trial.touched();
-        let in_bounds_fraction = touched.as_ref().map_or(1.0, |touched| touched.in_bounds);
+        let touched = counted.touched.as_ref();
         let mut record = BenchRecord {
             origin: Origin::here(),
             workload: benchmark.workload.clone(),
-            distribution: benchmark.distribution_name().to_string(),
+            distribution: benchmark.numbers.name().to_string(),
             seed: self.seed,
-            problem: ProblemSizes::from(trial.problem()),
-            dtypes: DTypes::from(trial.problem()),
+            problem: counted.problem,
+            dtypes: counted.dtypes,
             direction: benchmark.direction,
             device: self.target.device.clone(),
             kernel: KernelUsed {
@@ -328,9 +288,9 @@ impl Bench {
             hot: measured.hot,
             cold: measured.cold,
             conditions: measured.conditions,
-            traffic: trial.traffic().into(),
-            in_bounds_fraction,
-            touched_fraction: touched.as_ref().map(|touched| touched.value),
+            traffic: counted.traffic,
+            in_bounds_fraction: touched.map(|touched| touched.in_bounds),
+            touched_fraction: touched.map(|touched| touched.value),
             roof: None,
             beside: measured.beside,
         };
@@ -338,8 +298,7 @@ impl Bench {
             probes: &self.ceilings,
             cache_bytes: self.place.cache_bytes(),
         };
-        let least = touched.map(|touched| Least::of(trial, &touched));
-        let roof = least.and_then(|least| ceilings.roof(least));
+        let roof = counted.least.and_then(|least| ceilings.roof(least));
         if let (Some(mut roof), Some(_)) = (roof, &record.hot) {
             roof.suspicious = is_suspicious(&record, &roof);
             record.roof = Some(roof);
@@ -358,10 +317,8 @@ impl Bench {
     fn conclude(self, arguments: &BenchArgs, page: Option<Destination>) -> Result<ExitCode> {
         let timed = self.records.iter().any(|record| record.hot.is_some());
         if !matches!(self.sink, Sink::Stdout) && timed {
-            print(match &self.place {
-                Place::Cuda(_) => table::cuda_results(&self.records, &self.ceilings),
-                Place::Cpu(_) => table::results(&self.records),
-            })?;
+            let on_cuda = matches!(self.place, Place::Cuda(_));
+            print(table::bench_results(&self.records, &self.ceilings, on_cuda))?;
         }
         for doubt in doubts(&self.records, &self.ceilings, arguments.quick) {
             note(&format!("note: {doubt}"));

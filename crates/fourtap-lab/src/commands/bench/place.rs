@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::machine;
 use crate::record::ProbeRecord;
 use crate::target::Device;
+use crate::workload::Operator;
 
 /// Where benchmarks are measured.
 #[derive(Debug)]
@@ -20,11 +21,16 @@ pub enum Place {
 }
 
 impl Place {
-    /// What the hardware can do at most, measured for about so long each.
-    pub fn ceilings(&self, device: &Device, budget: Duration) -> Vec<ProbeRecord> {
+    /// What the hardware can do at most for these operators, measured for about so long each.
+    pub fn ceilings(
+        &self,
+        device: &Device,
+        operators: &[Operator],
+        budget: Duration,
+    ) -> Vec<ProbeRecord> {
         match self {
-            Place::Cpu(cpu) => cpu.ceilings(budget),
-            Place::Cuda(cuda) => cuda.ceilings(device, budget),
+            Place::Cpu(cpu) => cpu.ceilings(operators, budget),
+            Place::Cuda(cuda) => cuda.ceilings(device, operators, budget),
         }
     }
 

@@ -18,7 +18,7 @@ pub fn planned(
     let all = subjects
         .iter()
         .map(|subject| subject.benchmarks(arguments, on_cuda));
-    let all: Vec<Vec<Benchmark>> = all.collect();
+    let all = all.collect::<Result<Vec<Vec<Benchmark>>>>()?;
     let count = all.iter().map(Vec::len).sum();
     let kept = |benchmarks: Vec<Benchmark>| -> Vec<Benchmark> {
         let named = |benchmark: &Benchmark| benchmark.name().contains(filter);

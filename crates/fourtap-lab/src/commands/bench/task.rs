@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use crate::array::Array;
+use crate::computation::Computation;
 use crate::error::{Error, Result};
 use crate::record::{Beside, Conditions, KernelUsed, Timing};
-use crate::trial::Trial;
-use crate::verification::{Verification, verify};
+use crate::verification::Verification;
 
 /// A benchmark about to be measured.
 pub struct Task<'a> {
     /// What it is called.
     pub name: &'a str,
     /// What to compute.
-    pub trial: &'a Trial<'a>,
+    pub trial: &'a dyn Computation,
     /// Of the rows that are compared.
     pub seed: u64,
     /// Most time to spend on repeating one thing.
@@ -23,7 +23,7 @@ pub struct Task<'a> {
 impl Task<'_> {
     /// How near the oracle a result is, or what is wrong with it.
     pub fn verified(&self, outputs: &[Array]) -> Result<Verification> {
-        verify(self.trial, outputs, self.seed)
+        self.trial.verified(outputs, self.seed)
     }
 
     /// In words, what is wrong with a result of the timed computations, which were right before; none if nothing is.

@@ -1,26 +1,56 @@
 //! `fourtap explain`: gather what is known, then say it.
 
+use fourtap::DType;
 use fourtap::cuda::driver::{DeviceFacts, Driver};
 use fourtap::cuda::msda::DeviceSize;
+use serde::Serialize;
 
 use super::{note, print, print_json};
-use crate::cli::{DeviceChoice, ExplainArgs};
+use crate::cli::{CaseArgs, DeviceChoice, Direction, ExplainArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::explain::{
-    Case, Ceilings, DeviceLike, Explanation, Machine, Measured, Multiprocessor, explain,
+    Case, Ceilings, DenseExplanation, DeviceLike, Explanation, Machine, Measured, Multiprocessor,
+    explain, explain_dense,
 };
 use crate::record::Run;
 use crate::target::{CudaDevice, Device};
-use crate::{machine, target};
+use crate::workload::{AnyWorkload, DenseWorkload, Operator};
+use crate::{machine, selection, target};
 
 pub fn execute(arguments: &ExplainArgs) -> Result<ExitCode> {
+    let CaseArgs {
+        workload, images, ..
+    } = &arguments.case;
+    if let AnyWorkload::Dense(workload) = selection::any_workload(workload, *images)? {
+        let explanation = dense(arguments, &workload)?;
+        return said(
+            arguments,
+            &explanation,
+            DenseExplanation::in_words,
+            &explanation.notes,
+        );
+    }
     let explanation = explained(arguments)?;
+    said(
+        arguments,
+        &explanation,
+        Explanation::in_words,
+        &explanation.notes,
+    )
+}
+
+fn said<E: Serialize>(
+    arguments: &ExplainArgs,
+    explanation: &E,
+    in_words: impl Fn(&E) -> String,
+    notes: &[String],
+) -> Result<ExitCode> {
     match arguments.json {
-        true => print_json(&explanation)?,
+        true => print_json(explanation)?,
         false => {
-            print(explanation.in_words())?;
-            for text in &explanation.notes {
+            print(in_words(explanation))?;
+            for text in notes {
                 note(&format!("note: {text}"));
             }
         }
@@ -28,10 +58,78 @@ pub fn execute(arguments: &ExplainArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn dense(arguments: &ExplainArgs, workload: &DenseWorkload) -> Result<DenseExplanation> {
+    if arguments.case.direction == Direction::Backward {
+        return Err(Error::WrongOperator {
+            option: "--direction backward",
+            expected: Operator::Msda,
+            found: workload.name.clone(),
+        });
+    }
+    let [probes, results] = runs(arguments)?;
+    let mut notes = Vec::new();
+    let kind = kind(arguments.device, probes.as_ref());
+    let ceilings = ceilings(kind, probes.as_ref(), arguments, &mut notes)?;
+    let device = match (kind, arguments.device) {
+        ("cuda", DeviceChoice::Cuda(ordinal)) => {
+            let facts = facts(ordinal)?;
+            expect_same(facts, &ceilings, &mut notes);
+            Some(like(facts))
+        }
+        ("cuda", _) => Some(stored(&ceilings)?),
+        _ => None,
+    };
+    add_cut_short([&probes, &results], &mut notes);
+    // Results named, else those that lie beside the probes.
+    let run = results.as_ref().or(probes.as_ref());
+    let dtype = DType::from(arguments.case.dtype);
+    let mut explanation = explain_dense(workload, dtype, &ceilings, device.as_ref(), run, notes)?;
+    if let (Some(results), None) = (&results, &explanation.achieved) {
+        explanation
+            .notes
+            .push(no_result(results, &explanation.name));
+    }
+    Ok(explanation)
+}
+
+/// What --probes and --results name.
+fn runs(arguments: &ExplainArgs) -> Result<[Option<Run>; 2]> {
+    Ok([
+        arguments.probes.as_deref().map(Run::read).transpose()?,
+        arguments.results.as_deref().map(Run::read).transpose()?,
+    ])
+}
+
+/// Says so if the ceilings are of another device than this.
+fn expect_same(facts: &DeviceFacts, ceilings: &Ceilings, notes: &mut Vec<String>) {
+    if ceilings.device.model.as_deref() != Some(facts.name.as_str()) {
+        notes.push(format!(
+            "the kernel is chosen for {}, the ceilings are of another device: `fourtap probe --json FILE` \
+             measures this one's, for --probes FILE",
+            facts.name
+        ));
+    }
+}
+
+fn no_result(results: &Run, name: &str) -> String {
+    format!(
+        "{} holds no result of {name} with these sizes and types",
+        results.path.display()
+    )
+}
+
+fn add_cut_short(runs: [&Option<Run>; 2], notes: &mut Vec<String>) {
+    for run in runs.into_iter().flatten().filter(|run| run.cut_short) {
+        notes.push(format!(
+            "{}: the last line is cut short and was left out",
+            run.path.display()
+        ));
+    }
+}
+
 fn explained(arguments: &ExplainArgs) -> Result<Explanation> {
     let case = Case::new(&arguments.case)?;
-    let probes = arguments.probes.as_deref().map(Run::read).transpose()?;
-    let results = arguments.results.as_deref().map(Run::read).transpose()?;
+    let [probes, results] = runs(arguments)?;
     let mut notes = Vec::new();
     let kind = kind(arguments.device, probes.as_ref());
     let ceilings = ceilings(kind, probes.as_ref(), arguments, &mut notes)?;
@@ -39,13 +137,7 @@ fn explained(arguments: &ExplainArgs) -> Result<Explanation> {
         ("cpu", _) => Machine::Cpu,
         (_, DeviceChoice::Cuda(ordinal)) => {
             let facts = facts(ordinal)?;
-            if ceilings.device.model.as_deref() != Some(facts.name.as_str()) {
-                notes.push(format!(
-                    "the kernel is chosen for {}, the ceilings are of another device: `fourtap probe --json FILE` \
-                     measures this one's, for --probes FILE",
-                    facts.name
-                ));
-            }
+            expect_same(facts, &ceilings, &mut notes);
             Machine::cuda(&case, &like(facts))?
         }
         _ => Machine::cuda(&case, &stored(&ceilings)?)?,
@@ -56,20 +148,9 @@ fn explained(arguments: &ExplainArgs) -> Result<Explanation> {
         .map(|run| Measured::of(&case, run, kind))
         .unwrap_or_default();
     if let (Some(results), true) = (&results, measured.is_empty()) {
-        notes.push(format!(
-            "{} holds no result of {} with these sizes and types",
-            results.path.display(),
-            case.name()
-        ));
+        notes.push(no_result(results, &case.name()));
     }
-    for run in [&probes, &results].into_iter().flatten() {
-        if run.cut_short {
-            notes.push(format!(
-                "{}: the last line is cut short and was left out",
-                run.path.display()
-            ));
-        }
-    }
+    add_cut_short([&probes, &results], &mut notes);
     explain(&case, &ceilings, machine, &measured, notes)
 }
 

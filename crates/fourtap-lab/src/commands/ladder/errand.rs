@@ -2,24 +2,19 @@
 
 use std::time::Duration;
 
-use fourtap::msda::Inputs;
-use fourtap::{Backend, DType};
-
 use super::super::print_json;
-use super::{Cases, blank};
-use crate::array::Array;
-use crate::cli::{Distribution, Errand, LadderArgs, TargetArgs};
+use super::blank;
+use super::cases::Cases;
+use crate::cli::{Errand, LadderArgs, TargetArgs};
 use crate::cuda::Stopwatch;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::generate;
 use crate::isolation::end_with_parent;
+use crate::ladder::numbers::Numbers;
 use crate::ladder::plan::{Choice, Parameter};
-use crate::ladder::{Climb, Climbed, Contender};
-use crate::record::{Line, Outcome, RungRecord};
+use crate::ladder::{Answer, Climb, Climbed, Contender, Library, Python};
+use crate::record::{Conditions, Line, Outcome, RungRecord};
 use crate::target::{Device, Target};
-use crate::trial::Trial;
-use crate::workload::Workload;
 
 /// Most time for one timing.
 const BUDGET: Duration = Duration::from_secs(1);
@@ -73,15 +68,21 @@ pub fn run(
             }),
         },
         Errand::Launch => {
-            for (workload, distribution) in cases.each() {
-                let problem = Problem::new(workload, distribution, arguments.seed)?;
-                errands
-                    .climb
-                    .climbed(contender, &choice, &problem.trial(&stopwatch)?)?;
+            for case in cases.each(contender.operator()) {
+                let numbers = case.numbers(arguments.seed)?;
+                errands.climb.climbed(contender, &choice, &numbers)?;
             }
             Ok(ExitCode::SUCCESS)
         }
         Errand::Measure => {
+            if let Contender::Library(library) = contender {
+                let python = Python {
+                    program: arguments.python.clone(),
+                    device: cuda.ordinal() as u32,
+                };
+                errands.measure_library(library, &python, cases)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let choices = match arguments.sweep {
                 true => combinations(contender.parameters()),
                 false => vec![choice],
@@ -89,38 +90,6 @@ pub fn run(
             errands.measure(cases, &choices)?;
             Ok(ExitCode::SUCCESS)
         }
-    }
-}
-
-/// The tensors of a case.
-struct Problem {
-    levels: fourtap::msda::Levels,
-    value: Array,
-    locations: Array,
-    weights: Array,
-}
-
-impl Problem {
-    fn new(workload: &Workload, distribution: Distribution, seed: u64) -> Result<Self> {
-        let levels = workload.levels()?;
-        let sizes = workload.sizes(&levels);
-        let reference = workload.reference;
-        Ok(Problem {
-            value: generate::value(&sizes, DType::F16, seed)?,
-            locations: generate::locations(&sizes, &levels, reference, distribution, seed)?,
-            weights: generate::weights(&sizes, seed)?,
-            levels,
-        })
-    }
-
-    fn trial(&self, stopwatch: &Stopwatch) -> Result<Trial<'_>> {
-        let inputs = Inputs {
-            value: self.value.view(),
-            levels: (&self.levels).into(),
-            sampling_locations: self.locations.view(),
-            attention_weights: self.weights.view(),
-        };
-        Ok(Trial::forward(Backend::Cuda(*stopwatch.cuda()), inputs)?)
     }
 }
 
@@ -134,34 +103,36 @@ impl Errands<'_> {
     /// Small problems with each choice, then every case with each that is right; prints a record a case, of the fastest.
     fn measure(&self, cases: &Cases, choices: &[Choice]) -> Result<()> {
         let mut right = Vec::new();
-        let mut wrong = None;
+        let (mut wrong, mut refused) = (None, String::new());
         for choice in choices {
             match self.climb.small(self.contender, choice)? {
-                Ok(small) => right.push((choice, small)),
+                Ok(small) if small.right > 0 => right.push((choice, small)),
+                Ok(small) => refused = small.refused.join("; "),
                 Err(words) => wrong = Some(words),
             }
         }
-        for (workload, distribution) in cases.each() {
+        for case in cases.each(self.contender.operator()) {
             let seed = self.climb.seed;
-            let mut record = blank(self.contender, self.device, workload, distribution, seed)?;
+            let mut record = blank(self.contender, self.device, &case, seed)?;
             // In a sweep some combinations may be impossible; in a plain run there is but one.
-            if let (Some(words), true) = (&wrong, right.is_empty()) {
-                record.outcome = Outcome::Wrong;
-                record.words = words.clone();
+            if right.is_empty() {
+                (record.outcome, record.words) = match &wrong {
+                    Some(words) => (Outcome::Wrong, words.clone()),
+                    None => (Outcome::Refused, refused.clone()),
+                };
                 print_json(&Line::Rung(Box::new(record)))?;
                 continue;
             }
-            let problem = Problem::new(workload, distribution, seed)?;
-            let trial = problem.trial(self.climb.stopwatch)?;
+            let numbers = case.numbers(seed)?;
             let best = match &right[..] {
                 [one] => one,
                 several => {
                     let choices: Vec<_> = several.iter().map(|(choice, _)| *choice).collect();
-                    &several[self.fastest(&choices, &trial)?]
+                    &several[self.fastest(&choices, &numbers)?]
                 }
             };
             let (choice, small) = best;
-            let climbed = self.climb.climbed(self.contender, choice, &trial)?;
+            let climbed = self.climb.climbed(self.contender, choice, &numbers)?;
             record.small = Some(small.clone());
             let values = choice.values().iter();
             record.parameters = values
@@ -175,7 +146,45 @@ impl Errands<'_> {
                 record.outcome,
                 large,
             ) {
-                record.against = self.climb.against(rung, choice, &base, &trial)?;
+                record.against = self.climb.against(rung, choice, &base, &numbers)?;
+            }
+            print_json(&Line::Rung(Box::new(record)))?;
+        }
+        Ok(())
+    }
+
+    /// Lets a library compute every case; prints a record a case.
+    fn measure_library(&self, library: &Library, python: &Python, cases: &Cases) -> Result<()> {
+        for case in cases.each(self.contender.operator()) {
+            let seed = self.climb.seed;
+            let mut record = blank(self.contender, self.device, &case, seed)?;
+            let Numbers::Dense(numbers) = case.numbers(seed)? else {
+                continue;
+            };
+            let before = self.climb.stopwatch.reading();
+            match library.measured(&numbers, python, seed, BUDGET)? {
+                Answer::Unavailable(words) => {
+                    (record.outcome, record.words) = (Outcome::Unavailable, words);
+                }
+                Answer::Refused(words) => {
+                    (record.outcome, record.words) = (Outcome::Refused, words);
+                }
+                Answer::Computed {
+                    verification,
+                    timing,
+                    software,
+                } => {
+                    (record.outcome, record.words) = match (&verification.found, &timing) {
+                        (Some(found), _) => (Outcome::Wrong, found.clone()),
+                        (None, Some(_)) => (Outcome::Measured, String::new()),
+                        (None, None) => (Outcome::Failed, "it gave no time".to_string()),
+                    };
+                    record.library = Some(software);
+                    record.verification = Some(verification);
+                    record.hot = timing;
+                    let after = self.climb.stopwatch.reading();
+                    record.conditions = Some(Conditions { before, after });
+                }
             }
             print_json(&Line::Rung(Box::new(record)))?;
         }
@@ -183,14 +192,14 @@ impl Errands<'_> {
     }
 
     /// Which of several choices is fastest; the first if none can be timed.
-    fn fastest(&self, choices: &[&Choice], trial: &Trial<'_>) -> Result<usize> {
+    fn fastest(&self, choices: &[&Choice], numbers: &Numbers) -> Result<usize> {
         let climb = Climb {
             budget: Some(SWEEP_BUDGET),
             ..self.climb
         };
         let mut best = (f64::INFINITY, 0);
         for (place, choice) in choices.iter().enumerate() {
-            let climbed = climb.climbed(self.contender, choice, trial)?;
+            let climbed = climb.climbed(self.contender, choice, numbers)?;
             let time = climbed.hot.map(|hot| hot.timing.median_ms);
             if let Some(time) = time.filter(|&time| time < best.0) {
                 best = (time, place);

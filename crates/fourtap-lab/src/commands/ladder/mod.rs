@@ -1,51 +1,46 @@
 //! `fourtap ladder`: every kernel idea, verified, timed and ranked.
 
+mod cases;
 mod counters;
 mod errand;
 mod sanitizer;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use fourtap::cuda::Cuda;
 
+use self::cases::Cases;
 use self::counters::Counter;
 use self::sanitizer::{Findings, sanitized};
 use super::{note, print, progress};
-use crate::cli::{DeviceChoice, Distribution, Errand, LadderArgs};
+use crate::cli::{DeviceChoice, Errand, LadderArgs};
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::run;
-use crate::ladder::{Contender, contenders};
+use crate::ladder::{Case, Contender, Operator, contenders};
 use crate::nearest::nearest;
 use crate::program;
 use crate::record::{
-    Line, Origin, Outcome, ProbeRecord, ProblemSizes, Run, RungClaim, RungRecord, billions_a_second,
+    Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungRecord, billions_a_second,
 };
-use crate::selection;
 use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Device;
-use crate::workload::Workload;
 
 /// What a rung may take, all workloads together.
 const LIMIT: Duration = Duration::from_secs(60);
 const SWEEP_LIMIT: Duration = Duration::from_secs(600);
 
-/// The shapes that were published with the ideas stand behind the two that matter.
-const WORKLOADS: [&str; 5] = [
-    "seed-full",
-    "detr-encoder",
-    "ladder-n8-q1024",
-    "ladder-n4-q512",
-    "ladder-n2-q256",
-];
+/// PyTorch takes a while to get ready.
+const LIBRARY_LIMIT: Duration = Duration::from_secs(300);
 
 /// What a rung's speed is shown as a share of.
 const GATHER: &str = "gather-64-l1";
 const DRAM: &str = "dram-read";
+const TENSOR: &str = "tensor-mma-f16";
 
 pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     let chosen = selected(&arguments.rungs)?;
@@ -55,6 +50,7 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     }
     check_settings(&chosen, &arguments.set)?;
     let cases = Cases::of(arguments)?;
+    let chosen = cases.climbable(chosen)?;
     if let Some(errand) = arguments.in_this_process {
         return errand::run(errand, &chosen, &cases, arguments);
     }
@@ -92,55 +88,6 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     .climb(&chosen)
 }
 
-/// What every rung computes.
-pub struct Cases {
-    workloads: Vec<(PathBuf, Workload)>,
-    distributions: Vec<Distribution>,
-}
-
-impl Cases {
-    fn of(arguments: &LadderArgs) -> Result<Self> {
-        let named = match &arguments.workload[..] {
-            [] => WORKLOADS.iter().map(PathBuf::from).collect(),
-            named => named.to_vec(),
-        };
-        let workload = |name: PathBuf| {
-            let workload = selection::workload(&name, None)?;
-            Ok((name, workload))
-        };
-        Ok(Cases {
-            workloads: named.into_iter().map(workload).collect::<Result<_>>()?,
-            distributions: match &arguments.distribution[..] {
-                [] => vec![Distribution::Uniform, Distribution::Local],
-                chosen => chosen.to_vec(),
-            },
-        })
-    }
-
-    /// One after another.
-    fn each(&self) -> impl Iterator<Item = (&Workload, Distribution)> {
-        let workloads = self.workloads.iter();
-        workloads.flat_map(|(_, workload)| {
-            let distributions = self.distributions.iter();
-            distributions.map(move |&distribution| (workload, distribution))
-        })
-    }
-
-    /// As typed, to be typed again, with the first so many workloads.
-    fn words(&self, workloads: usize) -> Vec<String> {
-        let names = self.workloads.iter().take(workloads);
-        let names: Vec<String> = names.map(|(path, _)| path.display().to_string()).collect();
-        let distributions: Vec<_> = self.distributions.iter().map(|one| one.name()).collect();
-        let words = [
-            "--workload",
-            &names.join(","),
-            "--distribution",
-            &distributions.join(","),
-        ];
-        words.map(str::to_string).to_vec()
-    }
-}
-
 /// A climb of chosen rungs.
 struct Ladder<'a> {
     arguments: &'a LadderArgs,
@@ -154,10 +101,13 @@ struct Ladder<'a> {
 
 impl Ladder<'_> {
     fn climb(mut self, chosen: &[Contender]) -> Result<ExitCode> {
-        let ceilings = self.ceilings()?;
+        let ceilings = self.ceilings(chosen)?;
         let findings = match self.arguments.no_sanitizer {
             true => Findings::none("not asked for"),
-            false => sanitized(chosen, &self.again()?, self.limit())?,
+            false => {
+                let limit = self.limit(None);
+                sanitized(chosen, &self.again()?, limit)?
+            }
         };
         for words in &findings.notes {
             note(&format!("note: {words}"));
@@ -179,12 +129,14 @@ impl Ladder<'_> {
                 complete(record, &ceilings);
             }
             let timed = records.iter().any(|record| record.hot.is_some());
-            if let (Some(counter), true) = (&self.counter, timed) {
+            let is_ours = !matches!(contender, Contender::Library(_));
+            if let (Some(counter), true) = (&self.counter, timed && is_ours) {
                 let mut words = self.words(contender, Errand::Launch)?;
                 // What a sweep found best is what counts.
                 let best = records.iter().find(|record| record.hot.is_some());
                 words.extend(best.into_iter().flat_map(settings));
-                let first = self.cases.distributions.len().min(records.len());
+                let first = self.cases.of_first_workload(contender.operator());
+                let first = first.min(records.len());
                 counter.count(&mut records[..first], self.again()?.args(words));
             }
             for record in records {
@@ -200,10 +152,11 @@ impl Ladder<'_> {
         Ok(ended(&self.records))
     }
 
-    fn limit(&self) -> Duration {
-        let usual = match self.arguments.sweep {
-            true => SWEEP_LIMIT,
-            false => LIMIT,
+    fn limit(&self, contender: Option<&Contender>) -> Duration {
+        let usual = match (contender, self.arguments.sweep) {
+            (Some(Contender::Library(_)), _) => LIBRARY_LIMIT,
+            (_, true) => SWEEP_LIMIT,
+            (_, false) => LIMIT,
         };
         self.arguments.limit.unwrap_or(usual)
     }
@@ -213,10 +166,14 @@ impl Ladder<'_> {
     }
 
     /// What this run's shares are of; recorded too.
-    fn ceilings(&mut self) -> Result<BTreeMap<String, f64>> {
+    fn ceilings(&mut self, chosen: &[Contender]) -> Result<BTreeMap<String, f64>> {
+        let computes = |operator| chosen.iter().any(|one| one.operator() == operator);
+        let of_operators = [(Operator::Msda, GATHER), (Operator::Dense, TENSOR)];
+        let names = of_operators.into_iter().filter(|(it, _)| computes(*it));
+        let names = names.map(|(_, name)| name).chain([DRAM]);
         let words = ["--device".to_string(), format!("cuda:{}", self.ordinal)];
         let mut rates = BTreeMap::new();
-        for name in [GATHER, DRAM] {
+        for name in names {
             for record in super::probe::measured(name, &self.device, &words)? {
                 let ProbeRecord { name, rate, .. } = &record;
                 if let Some(rate) = rate {
@@ -237,11 +194,15 @@ impl Ladder<'_> {
         // Counting takes its time: the first workload tells.
         let workloads = match errand {
             Errand::Launch => 1,
-            _ => self.cases.workloads.len(),
+            _ => usize::MAX,
         };
-        words.extend(self.cases.words(workloads));
+        words.extend(self.cases.words(contender.operator(), workloads));
         words.extend(["--device".to_string(), format!("cuda:{}", self.ordinal)]);
         words.extend(["--seed".to_string(), self.arguments.seed.to_string()]);
+        if matches!(contender, Contender::Library(_)) {
+            let python = self.arguments.python.display().to_string();
+            words.extend(["--python".to_string(), python]);
+        }
         for (name, value) in &self.arguments.set {
             words.extend(["--set".to_string(), format!("{name}={value}")]);
         }
@@ -255,7 +216,7 @@ impl Ladder<'_> {
     fn measured(&self, contender: &Contender) -> Result<Vec<RungRecord>> {
         let mut command = self.again()?;
         command.args(self.words(contender, Errand::Measure)?);
-        let limit = self.limit();
+        let limit = self.limit(Some(contender));
         let ended = run(&mut command, limit)?;
         let (mut records, unreadable) = match Run::parse(Path::new("its output"), &ended.stdout) {
             Ok(run) => (run.rungs, None),
@@ -282,36 +243,28 @@ impl Ladder<'_> {
         outcome: Outcome,
         words: &str,
     ) -> Result<Vec<RungRecord>> {
-        let case = |(workload, distribution)| -> Result<RungRecord> {
+        let case = |case: Case| -> Result<RungRecord> {
             Ok(RungRecord {
                 outcome,
                 words: words.to_string(),
-                ..blank(
-                    contender,
-                    &self.device,
-                    workload,
-                    distribution,
-                    self.arguments.seed,
-                )?
+                ..blank(contender, &self.device, &case, self.arguments.seed)?
             })
         };
-        self.cases.each().map(case).collect()
+        self.cases.each(contender.operator()).map(case).collect()
     }
 }
 
 /// A record of a case before anything is known.
-fn blank(
-    contender: &Contender,
-    device: &Device,
-    workload: &Workload,
-    distribution: Distribution,
-    seed: u64,
-) -> Result<RungRecord> {
-    let levels = workload.levels()?;
-    let sizes = workload.sizes(&levels);
-    let (expected, builds_on, approximate, claim) = match contender {
-        Contender::Rung(rung) => (rung.expected, rung.builds_on, rung.approximate, rung.claim),
-        Contender::Shipped => ("", None, None, None),
+fn blank(contender: &Contender, device: &Device, case: &Case, seed: u64) -> Result<RungRecord> {
+    let (expected, builds_on, approximate) = match contender {
+        Contender::Rung(rung) => (rung.expected, rung.builds_on, rung.approximate),
+        Contender::Shipped(_) | Contender::Library(_) => ("", None, None),
+    };
+    let traffic = match (contender, case) {
+        (Contender::Library(library), Case::Dense(workload, _)) => {
+            library.traffic(&workload.sizes(), workload.dtype, case.traffic()?)
+        }
+        _ => case.traffic()?,
     };
     Ok(RungRecord {
         origin: Origin::here(),
@@ -320,11 +273,12 @@ fn blank(
         title: contender.title().to_string(),
         expected: expected.to_string(),
         builds_on: builds_on.map(str::to_string),
-        workload: workload.name.clone(),
-        distribution: distribution.name().to_string(),
+        library: None,
+        workload: case.workload().to_string(),
+        distribution: case.distribution().to_string(),
         seed,
-        problem: ProblemSizes::new(&sizes, &levels),
-        traffic: crate::ladder::traffic(&sizes),
+        problem: case.problem()?,
+        traffic,
         parameters: BTreeMap::new(),
         outcome: Outcome::Failed,
         words: String::new(),
@@ -340,8 +294,9 @@ fn blank(
         scratch_bytes: 0,
         of_gather: None,
         of_dram: None,
+        of_tensor: None,
         binding: None,
-        claim: claim.map(|claim| RungClaim {
+        claim: contender.claim().map(|claim| RungClaim {
             words: claim.words.to_string(),
             why: claim.why.to_string(),
         }),
@@ -357,7 +312,10 @@ fn complete(record: &mut RungRecord, ceilings: &BTreeMap<String, f64>) {
         let ceiling = ceilings.get(ceiling)?;
         Some(billions_a_second(bytes, time) / ceiling)
     };
-    record.of_gather = share(record.traffic.gathered_bytes, GATHER);
+    match record.operator() {
+        Operator::Msda => record.of_gather = share(record.traffic.gathered_bytes, GATHER),
+        Operator::Dense => record.of_tensor = share(record.traffic.flop, TENSOR),
+    }
     record.of_dram = share(record.traffic.compulsory_bytes, DRAM);
 }
 
@@ -375,7 +333,8 @@ fn selected(names: &[String]) -> Result<Vec<Contender>> {
         return Ok(all);
     }
     let mut chosen: Vec<Contender> = Vec::new();
-    for name in names {
+    for typed in names {
+        let name = &canonical(typed);
         let exact: Vec<_> = all.iter().filter(|one| one.name() == name).collect();
         let found = match exact.is_empty() {
             true => all
@@ -386,7 +345,7 @@ fn selected(names: &[String]) -> Result<Vec<Contender>> {
         };
         if found.is_empty() {
             return Err(Error::UnknownRung {
-                name: name.clone(),
+                name: typed.clone(),
                 near: nearest(name, all.iter().map(Contender::name)).map(str::to_string),
             });
         }
@@ -397,6 +356,19 @@ fn selected(names: &[String]) -> Result<Vec<Contender>> {
         }
     }
     Ok(chosen)
+}
+
+/// "D6" as "d06".
+fn canonical(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    match name.as_bytes() {
+        [b'a' | b'd', digit, rest @ ..]
+            if digit.is_ascii_digit() && !rest.first().is_some_and(u8::is_ascii_digit) =>
+        {
+            format!("{}0{}", &name[..1], &name[1..])
+        }
+        _ => name,
+    }
 }
 
 /// A parameter that no chosen rung has, or a value none declares, is a slip.

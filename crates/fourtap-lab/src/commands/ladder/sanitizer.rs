@@ -97,8 +97,11 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
             .push("compute-sanitizer is not installed: rungs were not run under it".to_string());
         return Ok(findings);
     };
-    let tasks: Vec<(&Contender, &str)> = chosen
+    // What is not ours is not ours to check.
+    let ours = chosen
         .iter()
+        .filter(|contender| !matches!(contender, Contender::Library(_)));
+    let tasks: Vec<(&Contender, &str)> = ours
         .flat_map(|contender| TOOLS.map(|tool| (contender, tool)))
         .collect();
     let next = AtomicUsize::new(0);

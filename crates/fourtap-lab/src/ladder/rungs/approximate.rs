@@ -1,7 +1,7 @@
 //! Fewer bits and fewer samples, with the error stated.
 
-use super::super::Rung;
 use super::super::plan::{Choice, Parameter, Plan, Planned, Shape, Step};
+use super::super::{Planner, Rung};
 use super::layouts::{RESIDENT, THREADS};
 use super::limits::{VECTOR, blocks, narrow, too_many, units_of_image};
 
@@ -22,7 +22,7 @@ const A19_INT8: Rung = Rung {
     hopper: false,
     approximate: Some(1e-2),
     parameters: A19_PARAMETERS,
-    plan: |shape, _, choice| quantised(shape, choice, INT8),
+    plan: Planner::Msda(|shape, _, choice| quantised(shape, choice, INT8)),
 };
 
 const A19_FP8: Rung = Rung {
@@ -31,7 +31,7 @@ const A19_FP8: Rung = Rung {
     idea: "value as e4m3, one scale for each image and head, summed in half precision a few samples at a time",
     expected: "a third, as int8, at six times its error: nothing speaks for it but hardware that has no dp2a",
     approximate: Some(5e-2),
-    plan: |shape, _, choice| quantised(shape, choice, FP8),
+    plan: Planner::Msda(|shape, _, choice| quantised(shape, choice, FP8)),
     ..A19_INT8
 };
 
@@ -58,7 +58,7 @@ const A19_DROP: Rung = Rung {
             default: 50,
         },
     ],
-    plan: |shape, _, choice| dropping(shape, choice),
+    plan: Planner::Msda(|shape, _, choice| dropping(shape, choice)),
     ..A19_INT8
 };
 

@@ -1,7 +1,7 @@
 //! What paid, together; and what was meant to.
 
 use super::super::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 
 /// The family.
 pub const RUNGS: &[Rung] = &[A15_SUMS, A16, A16_HALF];
@@ -41,7 +41,7 @@ const A15_SUMS: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: PARAMETERS,
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         if shape.channels == 16 {
             return Err("16 channels: a fragment of 16 rows takes 32 or more".to_string());
         }
@@ -79,7 +79,7 @@ const A15_SUMS: Rung = Rung {
             ));
         }
         Ok(turns.plan("ladder_a15_sums", shape, threads, shared_bytes))
-    },
+    }),
 };
 
 const A16: Rung = Rung {
@@ -97,7 +97,7 @@ const A16: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: PARAMETERS,
-    plan: |shape, hardware, choice| combined(shape, hardware, choice, 0),
+    plan: Planner::Msda(|shape, hardware, choice| combined(shape, hardware, choice, 0)),
 };
 
 const A16_HALF: Rung = Rung {
@@ -108,7 +108,7 @@ const A16_HALF: Rung = Rung {
     claim: None,
     builds_on: Some("a16"),
     approximate: Some(1e-3),
-    plan: |shape, hardware, choice| combined(shape, hardware, choice, 1),
+    plan: Planner::Msda(|shape, hardware, choice| combined(shape, hardware, choice, 1)),
     ..A16
 };
 

@@ -1,7 +1,7 @@
 //! Blocks that read each other's shared memory, and levels copied by the copy engine.
 
 use super::super::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 
 /// The family.
 pub const RUNGS: &[Rung] = &[A08, A08_CHANNELS, A09, A10];
@@ -42,7 +42,7 @@ const A08: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[IMAGE_HEAD_CLUSTER, THREADS_A08],
-    plan: |shape, hardware, choice| distributed(shape, hardware, choice, false),
+    plan: Planner::Msda(|shape, hardware, choice| distributed(shape, hardware, choice, false)),
 };
 
 const A08_CHANNELS: Rung = Rung {
@@ -52,7 +52,7 @@ const A08_CHANNELS: Rung = Rung {
     expected: "a row's lanes read 4 to 16 bytes each from different blocks instead of 64 from one: several times \
                slower than by pixels",
     builds_on: Some("a08"),
-    plan: |shape, hardware, choice| distributed(shape, hardware, choice, true),
+    plan: Planner::Msda(|shape, hardware, choice| distributed(shape, hardware, choice, true)),
     ..A08
 };
 
@@ -107,7 +107,7 @@ const A09: Rung = Rung {
             default: 896,
         },
     ],
-    plan: levels_in_cluster,
+    plan: Planner::Msda(levels_in_cluster),
 };
 
 const A10: Rung = Rung {
@@ -136,7 +136,7 @@ const A10: Rung = Rung {
         },
         THREADS,
     ],
-    plan: levels_by_boxes,
+    plan: Planner::Msda(levels_by_boxes),
 };
 
 const THREADS: Parameter = Parameter {

@@ -1,7 +1,7 @@
 //! Value, or the order of its readers, laid out another way.
 
-use super::super::Rung;
 use super::super::plan::{Choice, Parameter, Plan, Planned, Shape, Step};
+use super::super::{Planner, Rung};
 use super::limits::{VECTOR, blocks, narrow, units_of_image};
 
 /// The family.
@@ -23,7 +23,7 @@ const A18_AS_GIVEN: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: A18_PARAMETERS,
-    plan: |shape, _, choice| gathered(shape, choice, AS_GIVEN),
+    plan: Planner::Msda(|shape, _, choice| gathered(shape, choice, AS_GIVEN)),
 };
 
 const A18_HEAD_MAJOR: Rung = Rung {
@@ -32,7 +32,7 @@ const A18_HEAD_MAJOR: Rung = Rung {
     idea: "value copied to [N, M, S, D] first, so that neighbouring pixels of a head share lines",
     expected: "a tenth with several heads, less than the copy costs; nothing with one, where nothing is copied",
     builds_on: Some("a18-as-given"),
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         // With one head value is stored so already.
         let layout = if shape.heads == 1 {
             AS_GIVEN
@@ -40,7 +40,7 @@ const A18_HEAD_MAJOR: Rung = Rung {
             HEAD_MAJOR
         };
         gathered(shape, choice, layout)
-    },
+    }),
     ..A18_AS_GIVEN
 };
 
@@ -51,7 +51,7 @@ const A18_PAIRED: Rung = Rung {
     expected: "a tenth from fuller wavefronts, less than the copy costs, which doubles what caches must hold",
     builds_on: Some("a18-as-given"),
     parameters: A18_PAIRED_PARAMETERS,
-    plan: |shape, _, choice| gathered(shape, choice, PAIRED),
+    plan: Planner::Msda(|shape, _, choice| gathered(shape, choice, PAIRED)),
     ..A18_AS_GIVEN
 };
 
@@ -67,7 +67,7 @@ const A18_REORDERED: Rung = Rung {
         include_str!("../../../kernels/ladder/a18_layouts.cu"),
     ),
     parameters: A18_REORDERED_PARAMETERS,
-    plan: |shape, _, choice| gathered(shape, choice, REORDERED),
+    plan: Planner::Msda(|shape, _, choice| gathered(shape, choice, REORDERED)),
     ..A18_AS_GIVEN
 };
 

@@ -3,6 +3,7 @@
 mod approximate;
 mod best;
 mod cluster;
+mod dense;
 mod layouts;
 mod limits;
 mod persistent;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Rung> {
         approximate::RUNGS,
         best::RUNGS,
         suites::RUNGS,
+        dense::RUNGS,
     ];
     let mut rungs: Vec<Rung> = families.concat();
     rungs.sort_by_key(|rung| rung.name);

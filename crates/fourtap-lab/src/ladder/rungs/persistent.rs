@@ -1,7 +1,7 @@
 //! One block a multiprocessor that keeps what it reads: persistent rungs, and work in an order that caches like.
 
 use super::super::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 use super::limits::VECTOR;
 
 /// The family.
@@ -52,11 +52,11 @@ const A05: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[THREADS, CACHE_KB, ITEMS],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
         let kept = Kept::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a05", shape, hardware, choice, lanes)
-    },
+    }),
 };
 
 const A06: Rung = Rung {
@@ -76,7 +76,7 @@ const A06: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[THREADS, CACHE_KB, ITEMS],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
         let mut kept = Kept::of(shape, hardware, choice, &lanes)?;
         let (level, rows) = kept
@@ -86,7 +86,7 @@ const A06: Rung = Rung {
         plan.defines
             .extend([("PARTIAL", level), ("PARTIAL_ROWS", rows)]);
         Ok(plan)
-    },
+    }),
 };
 
 const A07: Rung = Rung {
@@ -117,11 +117,11 @@ const A07: Rung = Rung {
         CACHE_KB,
         ITEMS,
     ],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_samples(shape, choice.get("CHANNELS_A_BLOCK").min(shape.channels));
         let kept = Kept::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a07", shape, hardware, choice, lanes)
-    },
+    }),
 };
 
 const PLANES: Parameter = Parameter {
@@ -152,7 +152,7 @@ const A17_PLAIN: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[THREADS],
-    plan: |shape, hardware, choice| resident(shape, hardware, choice, false, false),
+    plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, false, false)),
 };
 
 const A17_ORDER: Rung = Rung {
@@ -162,7 +162,7 @@ const A17_ORDER: Rung = Rung {
     expected: "1 to 3 %, more where heads are many: each multiprocessor stays with neighbouring queries longer",
     builds_on: Some("a17-plain"),
     parameters: &[THREADS, PLANES],
-    plan: |shape, hardware, choice| resident(shape, hardware, choice, true, false),
+    plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, true, false)),
     ..A17_PLAIN
 };
 
@@ -173,7 +173,7 @@ const A17_EVICT_LAST: Rung = Rung {
     expected: "nothing: DRAM does not bind, and what is read once hardly crowds out value",
     builds_on: Some("a17-plain"),
     parameters: &[THREADS, KEPT_PERCENT],
-    plan: |shape, hardware, choice| resident(shape, hardware, choice, false, true),
+    plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, false, true)),
     ..A17_PLAIN
 };
 
@@ -184,7 +184,7 @@ const A17: Rung = Rung {
     expected: "what the order gains alone",
     builds_on: Some("a17-plain"),
     parameters: &[THREADS, PLANES, KEPT_PERCENT],
-    plan: |shape, hardware, choice| resident(shape, hardware, choice, true, true),
+    plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, true, true)),
     ..A17_PLAIN
 };
 

@@ -1,7 +1,7 @@
 //! One thread for one or several channels, and nothing else.
 
 use super::super::plan::{Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 use super::limits::VECTOR;
 
 /// Of every rung here.
@@ -37,11 +37,11 @@ const A01: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[THREADS],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let threads = choice.get("THREADS");
         let blocks = blocks(shape, threads, shape.channels);
         Ok(Plan::of(Step::new("ladder_a01", blocks, threads)))
-    },
+    }),
 };
 
 const A02: Rung = Rung {
@@ -58,11 +58,11 @@ const A02: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[THREADS],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let threads = choice.get("THREADS");
         let blocks = blocks(shape, threads, shape.channels / 2);
         Ok(Plan::of(Step::new("ladder_a02", blocks, threads)))
-    },
+    }),
 };
 
 const A03: Rung = Rung {
@@ -82,10 +82,10 @@ const A03: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[THREADS, RESIDENT],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let threads = choice.get("THREADS");
         vectorised(shape, "ladder_a03", threads, 1)
-    },
+    }),
 };
 
 const A04: Rung = Rung {
@@ -114,7 +114,7 @@ const A04: Rung = Rung {
             default: 32,
         },
     ],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         let (threads, limit) = (choice.get("THREADS"), choice.get("PASS_LIMIT"));
         // Whole levels, or an even part of one, so that no pass ends inside a loop's body.
         let pass = if shape.points <= limit {
@@ -135,7 +135,7 @@ const A04: Rung = Rung {
         plan.defines.push(("PASS", pass));
         plan.steps[0].shared_bytes = records;
         Ok(plan)
-    },
+    }),
 };
 
 /// Blocks whose threads, so many a row, take all rows once.

@@ -1,7 +1,7 @@
 //! One change to A3 at a time.
 
 use super::super::plan::{Blocks, Parameter, Plan, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 use super::plain::{RESIDENT, THREADS, blocks, fits_vectorised, vectorised};
 
 /// The family.
@@ -46,7 +46,7 @@ const ON_A3: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[THREADS, RESIDENT],
-    plan: |_, _, _| Err("not a rung by itself".to_owned()),
+    plan: Planner::Msda(|_, _, _| Err("not a rung by itself".to_owned())),
 };
 
 const WARP_SHUFFLE: Rung = Rung {
@@ -55,7 +55,9 @@ const WARP_SHUFFLE: Rung = Rung {
     idea: "where a sample lies is worked out by one lane of its row and handed to the others by shuffles",
     expected: "a fifth fewer instructions for four shuffled words a sample: 5 to 10 % faster",
     source: on_vectorised!("s1_warp_shuffle.cu"),
-    plan: |shape, _, choice| vectorised(shape, "ladder_s1_shuffle", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s1_shuffle", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };
 
@@ -78,14 +80,14 @@ const ASYNC_PIPELINE: Rung = Rung {
             default: 4,
         },
     ],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         vectorised(
             shape,
             "ladder_s1_async",
             choice.get("THREADS"),
             choice.get("TURNS"),
         )
-    },
+    }),
     ..ON_A3
 };
 
@@ -109,10 +111,10 @@ const REGISTER_BLOCKING: Rung = Rung {
             default: 2,
         },
     ],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let (threads, rows) = (choice.get("THREADS"), choice.get("ROWS"));
         vectorised(shape, "ladder_s1_register_blocking", threads, rows)
-    },
+    }),
     ..ON_A3
 };
 
@@ -132,7 +134,9 @@ const L2_POLICY: Rung = Rung {
             default: 100,
         },
     ],
-    plan: |shape, _, choice| vectorised(shape, "ladder_s1_l2_policy", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s1_l2_policy", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };
 
@@ -141,7 +145,7 @@ const VECTOR_4: Rung = Rung {
     title: "vector width 4",
     idea: "4 bytes a lane instead of 16",
     expected: "four times the lanes repeat the arithmetic on places: twice the time",
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         fits_vectorised(shape)?;
         let threads = choice.get("THREADS");
         let blocks = blocks(shape, threads, shape.pixel_bytes() / 4);
@@ -149,7 +153,7 @@ const VECTOR_4: Rung = Rung {
             defines: vec![("LANE_BYTES", 4)],
             ..Plan::of(Step::new("ladder_s1_vector", blocks, threads))
         })
-    },
+    }),
     ..NARROW
 };
 
@@ -158,7 +162,7 @@ const VECTOR_8: Rung = Rung {
     title: "vector width 8",
     idea: "8 bytes a lane instead of 16",
     expected: "twice the lanes repeat the arithmetic on places: 1.4 times the time",
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         fits_vectorised(shape)?;
         let threads = choice.get("THREADS");
         let blocks = blocks(shape, threads, shape.pixel_bytes() / 8);
@@ -166,7 +170,7 @@ const VECTOR_8: Rung = Rung {
             defines: vec![("LANE_BYTES", 8)],
             ..Plan::of(Step::new("ladder_s1_vector", blocks, threads))
         })
-    },
+    }),
     ..NARROW
 };
 
@@ -194,7 +198,9 @@ const METADATA: Rung = Rung {
         why: OTHER_BASELINE,
     }),
     source: on_vectorised!("s2_metadata_in_shared_memory.cu"),
-    plan: |shape, _, choice| vectorised(shape, "ladder_s2_metadata", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s2_metadata", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };
 
@@ -224,11 +230,11 @@ const WORK_REDISTRIBUTION: Rung = Rung {
             default: 2,
         },
     ],
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let mut plan = vectorised(shape, "ladder_s2_redistribution", choice.get("THREADS"), 1)?;
         plan.steps[0].blocks = Blocks::Filling;
         Ok(plan)
-    },
+    }),
     ..ON_A3
 };
 
@@ -252,7 +258,9 @@ const UNROLLING: Rung = Rung {
             default: 8,
         },
     ],
-    plan: |shape, _, choice| vectorised(shape, "ladder_s2_unrolling", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s2_unrolling", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };
 
@@ -266,7 +274,7 @@ const PRECOMPUTED_WEIGHTS: Rung = Rung {
         why: OTHER_BASELINE,
     }),
     source: on_vectorised!("s2_precomputed_weights.cu"),
-    plan: |shape, _, choice| {
+    plan: Planner::Msda(|shape, _, choice| {
         let threads = choice.get("THREADS");
         let samples = u128::from(shape.rows()) * u128::from(shape.samples());
         let places = i32::try_from(samples.div_ceil(u128::from(threads)))
@@ -282,7 +290,7 @@ const PRECOMPUTED_WEIGHTS: Rung = Rung {
         );
         plan.scratch_bytes = 16 * samples as u64;
         Ok(plan)
-    },
+    }),
     ..ON_A3
 };
 
@@ -306,7 +314,9 @@ const L2_HINTS: Rung = Rung {
             default: 128,
         },
     ],
-    plan: |shape, _, choice| vectorised(shape, "ladder_s2_l2_hints", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s2_l2_hints", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };
 
@@ -321,6 +331,8 @@ const MIXED_PRECISION: Rung = Rung {
     }),
     source: on_vectorised!("s2_mixed_precision.cu"),
     approximate: Some(1e-3),
-    plan: |shape, _, choice| vectorised(shape, "ladder_s2_mixed", choice.get("THREADS"), 1),
+    plan: Planner::Msda(|shape, _, choice| {
+        vectorised(shape, "ladder_s2_mixed", choice.get("THREADS"), 1)
+    }),
     ..ON_A3
 };

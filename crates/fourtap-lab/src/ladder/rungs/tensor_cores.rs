@@ -1,7 +1,7 @@
 //! Small levels as dense products on tensor cores.
 
 use super::super::plan::{Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 use super::limits::{VECTOR, blocks};
 
 /// The family.
@@ -21,7 +21,7 @@ const A15: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: A15_PARAMETERS,
-    plan: |shape, hardware, choice| tensor_cores(shape, hardware, choice, 1),
+    plan: Planner::Msda(|shape, hardware, choice| tensor_cores(shape, hardware, choice, 1)),
 };
 
 const A15_SINGLE: Rung = Rung {
@@ -31,7 +31,7 @@ const A15_SINGLE: Rung = Rung {
     expected: "half the products and a third of the arithmetic on W: shows what the operator's accuracy costs",
     builds_on: Some("a15"),
     approximate: Some(1e-3),
-    plan: |shape, hardware, choice| tensor_cores(shape, hardware, choice, 0),
+    plan: Planner::Msda(|shape, hardware, choice| tensor_cores(shape, hardware, choice, 0)),
     ..A15
 };
 

@@ -1,7 +1,7 @@
 //! The four neighbours of a sample as a tile in shared memory, brought there in several ways.
 
 use super::super::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
-use super::super::{Claim, Rung};
+use super::super::{Claim, Planner, Rung};
 use super::limits::VECTOR;
 
 /// The family.
@@ -119,7 +119,7 @@ const A11: Rung = Rung {
             default: 1,
         },
     ],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         check_places(shape)?;
         let threads = choice.get("THREADS");
         let (tiles, buffers) = (choice.get("TILES"), choice.get("BUFFERS"));
@@ -139,7 +139,7 @@ const A11: Rung = Rung {
             defines: vec![("PAIRED", 1)],
             ..Plan::of(step)
         })
-    },
+    }),
 };
 
 const A12: Rung = Rung {
@@ -170,7 +170,7 @@ const A12: Rung = Rung {
             default: 2,
         },
     ],
-    plan: plan_a12,
+    plan: Planner::Msda(plan_a12),
 };
 
 fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
@@ -242,7 +242,7 @@ const A13: Rung = Rung {
         BYPASS,
         PAIRED,
     ],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         if !hardware.has_tensor_maps {
             return Err(
                 "the device is older than compute capability 9.0: the rung needs its barriers"
@@ -267,7 +267,7 @@ const A13: Rung = Rung {
             defines: vec![("THREADS", threads)],
             ..Plan::of(step)
         })
-    },
+    }),
 };
 
 const A14: Rung = Rung {
@@ -300,7 +300,7 @@ const A14: Rung = Rung {
         BYPASS,
         PAIRED,
     ],
-    plan: |shape, hardware, choice| {
+    plan: Planner::Msda(|shape, hardware, choice| {
         check_places(shape)?;
         let (threads, stages) = (choice.get("THREADS"), choice.get("STAGES"));
         check_stages(stages)?;
@@ -312,5 +312,5 @@ const A14: Rung = Rung {
             hardware,
         )?;
         Ok(Plan::of(step))
-    },
+    }),
 };

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Case, PLAINEST, chosen, error};
-use crate::ladder::SHIPPED;
-use crate::record::{ProblemSizes, RungRecord};
+use super::{Case, chosen, error};
+use crate::record::{RungProblem, RungRecord};
 use crate::report::chart::{Chart, DotChart, DotRow, Mark, Shape};
 use crate::report::counters::limit;
 use crate::report::number::{self, counted, milliseconds, or_dash, percent, times};
@@ -17,7 +16,9 @@ const MOST_NAMES: usize = 6;
 
 /// Every rung that has a time, the fastest first.
 pub fn chart(case: &Case<'_>, slug: &str) -> Chart {
-    let shipped = case.of(SHIPPED).and_then(RungRecord::median_ms);
+    let operator = case.operator();
+    let shipped = case.of(operator.shipped());
+    let shipped = shipped.and_then(RungRecord::median_ms);
     let rows: Vec<DotRow> = case.ranked.iter().filter_map(|it| row(case, it)).collect();
     let has = |shape: Shape| {
         let mut marks = rows.iter().flat_map(|row| &row.marks);
@@ -32,8 +33,13 @@ pub fn chart(case: &Case<'_>, slug: &str) -> Chart {
     let legend = legend.map(|(shape, words)| (shape, words.to_string()));
     let chart = DotChart {
         axis: "milliseconds".to_string(),
-        reference: shipped.map(|time| (time, format!("shipped, {} ms", milliseconds(time)))),
-        heads: ["hot".to_string(), "× a01".to_string()],
+        reference: shipped.map(|time| {
+            (
+                time,
+                format!("{}, {} ms", operator.shipped(), milliseconds(time)),
+            )
+        }),
+        heads: ["hot".to_string(), format!("× {}", operator.plainest())],
         legend: legend.collect(),
         rows,
     };
@@ -68,19 +74,31 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-fn in_words(problem: &ProblemSizes) -> String {
-    format!(
-        "{}, {} each, {}, {}, {}, {} a level",
-        counted(problem.images, "image"),
-        match problem.queries {
-            1 => "1 query".to_string(),
-            queries => format!("{} queries", number::grouped(queries as f64)),
-        },
-        counted(problem.heads, "head"),
-        counted(problem.channels, "channel"),
-        counted(problem.levels.len(), "level"),
-        counted(problem.points, "point"),
-    )
+fn in_words(problem: &RungProblem) -> String {
+    let queries = |queries: usize| match queries {
+        1 => "1 query".to_string(),
+        queries => format!("{} queries", number::grouped(queries as f64)),
+    };
+    match problem {
+        RungProblem::Msda(problem) => format!(
+            "{}, {} each, {}, {}, {}, {} a level",
+            counted(problem.images, "image"),
+            queries(problem.queries),
+            counted(problem.heads, "head"),
+            counted(problem.channels, "channel"),
+            counted(problem.levels.len(), "level"),
+            counted(problem.points, "point"),
+        ),
+        RungProblem::Dense(problem) => format!(
+            "{}, {} and {} each, {}, {}, {}",
+            counted(problem.batch, "sequence"),
+            queries(problem.queries),
+            counted(problem.keys, "key"),
+            counted(problem.heads, "head"),
+            counted(problem.channels, "channel"),
+            problem.dtype,
+        ),
+    }
 }
 
 fn row(case: &Case<'_>, record: &RungRecord) -> Option<DotRow> {
@@ -124,7 +142,8 @@ fn card(case: &Case<'_>, record: &RungRecord) -> Vec<String> {
     let prepared = record.prepared.as_ref();
     words.extend(prepared.map(|it| format!("kept: {} ms", milliseconds(it.median_ms))));
     words.push(table::standing(record, &case.ranked));
-    for other in [PLAINEST, SHIPPED]
+    let operator = case.operator();
+    for other in [operator.plainest(), operator.shipped()]
         .into_iter()
         .filter(|it| *it != record.rung)
     {
@@ -138,6 +157,12 @@ fn card(case: &Case<'_>, record: &RungRecord) -> Vec<String> {
             percent(dram)
         ));
     }
+    words.extend(
+        record
+            .of_tensor
+            .map(|tensor| format!("tensor: {}", percent(tensor))),
+    );
+    words.extend(record.library.as_ref().map(|it| format!("not ours: {it}")));
     words.extend(error(record).map(|it| format!("error: {}", number::error(it))));
     words.extend(record.binding.as_ref().map(|binding| {
         let busy = percent(binding.busy);

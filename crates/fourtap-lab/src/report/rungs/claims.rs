@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
 use super::tables::{hot, name};
+use crate::ladder::Operator;
 use crate::record::{RungRecord, billions_a_second};
 use crate::report::number::{self, or_dash, times};
 use crate::report::page::{Block, Cell, Table};
-use crate::report::part::Part;
 use crate::report::probes::outcome;
 
 /// Whether a rung is of a suite. One that has no time was never set against anything, but belongs there by its name.
@@ -16,26 +16,30 @@ fn is_single_change(record: &RungRecord) -> bool {
 }
 
 /// The records a reader may take a rung's words from: the first of each, in the order of names.
-fn distinct<'a>(part: &Part<'a>, test: impl Fn(&RungRecord) -> bool) -> Vec<&'a RungRecord> {
+fn distinct<'a>(
+    records: &[&'a RungRecord],
+    test: impl Fn(&RungRecord) -> bool,
+) -> Vec<&'a RungRecord> {
     let mut rungs: BTreeMap<&str, &RungRecord> = BTreeMap::new();
-    for record in part.rungs.iter().copied().filter(|it| test(it)) {
+    for record in records.iter().copied().filter(|it| test(it)) {
         rungs.entry(&record.rung).or_insert(record);
     }
     rungs.into_values().collect()
 }
 
 /// Every claim about a rung but those about single changes, beside what came out here.
-pub fn add_published(blocks: &mut Vec<Block>, part: &Part<'_>, case: &Case<'_>) {
+pub fn add_published(blocks: &mut Vec<Block>, records: &[&RungRecord], case: &Case<'_>) {
+    let times_plainest = format!("#× {}", case.operator().plainest());
     let heads = [
         "rung",
         "~published",
         "#ours, ms",
         "#operations",
-        "#× a01",
+        &times_plainest,
         "~why they differ",
     ];
     let mut table = Table::new("What was published, and what we found", &heads);
-    for record in distinct(part, |it| it.claim.is_some() && !is_single_change(it)) {
+    for record in distinct(records, |it| it.claim.is_some() && !is_single_change(it)) {
         let Some(claim) = &record.claim else { continue };
         let ours = case.of(&record.rung);
         let speed = ours.and_then(|it| Some(billions_a_second(it.traffic.flop, it.median_ms()?)));
@@ -53,9 +57,12 @@ pub fn add_published(blocks: &mut Vec<Block>, part: &Part<'_>, case: &Case<'_>) 
         return;
     }
     blocks.push(Block::heading("What was published, and what we found"));
+    let model = match case.operator() {
+        Operator::Msda => "10 a channel and sample",
+        Operator::Dense => "4 a channel and pair of query and key",
+    };
     blocks.push(Block::words(format!(
-        "What others said of the same ideas, beside what came out here, on {}. Operations are counted by a model, 10 a \
-         channel and sample.",
+        "What others said of the same ideas, beside what came out here, on {}. Operations are counted by a model, {model}.",
         case.name
     )));
     blocks.push(Block::Table {
@@ -64,8 +71,8 @@ pub fn add_published(blocks: &mut Vec<Block>, part: &Part<'_>, case: &Case<'_>) 
 }
 
 /// Rungs that were timed in turns with the one they change.
-pub fn add_single_changes(blocks: &mut Vec<Block>, part: &Part<'_>, cases: &[Case<'_>]) {
-    let rungs = distinct(part, is_single_change);
+pub fn add_single_changes(blocks: &mut Vec<Block>, records: &[&RungRecord], cases: &[Case<'_>]) {
+    let rungs = distinct(records, is_single_change);
     if rungs.is_empty() {
         return;
     }

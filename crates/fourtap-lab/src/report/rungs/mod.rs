@@ -8,14 +8,17 @@ mod tests;
 
 use super::page::{Block, Section};
 use super::part::Part;
-use crate::record::RungRecord;
+use crate::ladder::Operator;
+use crate::record::{RungProblem, RungRecord};
 use crate::table;
 
-/// What speeds are shown against: a thread a channel.
-const PLAINEST: &str = "a01";
-
 /// The case that published figures stand beside.
-const PUBLISHED_BESIDE: &str = "seed-full, uniform";
+fn published_beside(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Msda => "seed-full, uniform",
+        Operator::Dense => "dense-s512, full",
+    }
+}
 
 /// Problems with fewer results than this give a large GPU a wave of threads or two: their times are those of launches.
 const LARGE: usize = 1_000_000;
@@ -31,6 +34,12 @@ const COLUMNS: &str = "× a01 is speed against the plainest rung, a thread a cha
     must move at least once, as a share of what DRAM delivers; both ceilings were measured in the same run. What \
     binds is said by hardware counters.";
 
+const DENSE_LEAD: &str = "Dense attention, softmax(Q K^T / sqrt(D)) V, all tensors in one 16-bit type: from one query a \
+    block to tiles that never leave registers. × d01 is speed against one query a block; shipped-dense is the library's \
+    own forward as a user calls it, and what is called not ours is PyTorch, in a process of its own, verified alike. \
+    Tensor is the share that the operations, 4 a channel and pair of query and key, are of what tensor cores do by \
+    mma.sync in the same run; DRAM, registers and the rest are as said for deformable attention.";
+
 /// A problem and what every rung did with it, the fastest first, those without a time last.
 #[derive(Debug)]
 struct Case<'a> {
@@ -43,8 +52,12 @@ impl<'a> Case<'a> {
         self.ranked.iter().copied().find(|it| it.rung == rung)
     }
 
+    fn operator(&self) -> Operator {
+        self.ranked[0].operator()
+    }
+
     fn times_plainest(&self, record: &RungRecord) -> Option<f64> {
-        table::times(record, &self.ranked, PLAINEST)
+        table::times(record, &self.ranked, self.operator().plainest())
     }
 
     fn timed(&self) -> usize {
@@ -57,7 +70,15 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     let mut blocks = vec![];
     for part in parts.iter().filter(|part| !part.rungs.is_empty()) {
         blocks.extend(part.title.as_ref().map(Block::heading));
-        add_part(&mut blocks, part);
+        for operator in [Operator::Msda, Operator::Dense] {
+            let records = part.rungs.iter().copied();
+            let records: Vec<_> = records.filter(|it| it.operator() == operator).collect();
+            if operator == Operator::Dense && !records.is_empty() {
+                blocks.push(Block::heading("Dense attention"));
+                blocks.push(Block::words(DENSE_LEAD));
+            }
+            add_rungs(&mut blocks, &part.prefix, &records, operator);
+        }
     }
     if blocks.is_empty() {
         return None;
@@ -71,13 +92,13 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     })
 }
 
-fn add_part(blocks: &mut Vec<Block>, part: &Part<'_>) {
-    let cases = table::cases(part.rungs.iter().copied()).into_iter();
+fn add_rungs(blocks: &mut Vec<Block>, prefix: &str, records: &[&RungRecord], operator: Operator) {
+    let cases = table::cases(records.iter().copied()).into_iter();
     let cases = cases.map(|(name, ranked)| Case { name, ranked });
     let (large, small): (Vec<_>, Vec<_>) = cases.partition(|case| is_large(case.ranked[0]));
     for (index, case) in large.iter().enumerate() {
         if case.timed() > 0 {
-            let slug = format!("{}rungs-{}", part.prefix, slug(&case.name, index + 1));
+            let slug = format!("{prefix}rungs-{}", slug(&case.name, index + 1));
             blocks.push(Block::Chart {
                 chart: chart::chart(case, &slug),
             });
@@ -85,11 +106,16 @@ fn add_part(blocks: &mut Vec<Block>, part: &Part<'_>) {
         blocks.push(tables::all_about(case));
         blocks.extend(tables::what_binds(case));
     }
-    let beside = large.iter().find(|case| case.name == PUBLISHED_BESIDE);
-    if let Some(case) = beside.or(large.first()).or(small.first()) {
-        claims::add_published(blocks, part, case);
+    let beside = large.iter().chain(&small);
+    let beside = beside
+        .clone()
+        .find(|case| case.name == published_beside(operator))
+        .or(beside.clone().next());
+    if let Some(case) = beside {
+        claims::add_published(blocks, records, case);
     }
-    claims::add_single_changes(blocks, part, if large.is_empty() { &small } else { &large });
+    let cases = if large.is_empty() { &small } else { &large };
+    claims::add_single_changes(blocks, records, cases);
     if !small.is_empty() {
         blocks.push(Block::heading("Small problems"));
         blocks.push(Block::words(
@@ -117,13 +143,10 @@ fn chosen(record: &RungRecord) -> String {
 
 /// Whether a problem fills a GPU.
 pub fn is_large(record: &RungRecord) -> bool {
-    let problem = &record.problem;
-    let sizes = [
-        problem.images,
-        problem.queries,
-        problem.heads,
-        problem.channels,
-    ];
+    let sizes = match &record.problem {
+        RungProblem::Msda(it) => [it.images, it.queries, it.heads, it.channels],
+        RungProblem::Dense(it) => [it.batch, it.queries, it.heads, it.channels],
+    };
     sizes.into_iter().fold(1, usize::saturating_mul) >= LARGE
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Case, chosen, error};
-use crate::record::RungRecord;
+use crate::ladder::Operator;
+use crate::record::{RungRecord, billions_a_second};
 use crate::report::counters::limit;
 use crate::report::number::{self, counted, milliseconds, or_dash, percent, times};
 use crate::report::page::{Block, Cell, Table};
@@ -30,13 +31,16 @@ fn folded(summary: String, table: Table) -> Block {
 }
 
 fn everything(case: &Case<'_>) -> Table {
+    let times_heading = format!("#× {}", case.operator().plainest());
     let heads = [
         "rung",
         "#place",
         "#hot ms",
         "#kept ms",
-        "#× a01",
+        &times_heading,
         "~against what it changes",
+        "#operations",
+        "#tensor",
         "#gather",
         "#DRAM",
         "#registers",
@@ -50,7 +54,10 @@ fn everything(case: &Case<'_>) -> Table {
     ];
     let mut table = Table::new(&format!("{}, every rung", case.name), &heads);
     table.searchable = true;
-    table.example = "faster a03";
+    table.example = match case.operator() {
+        Operator::Msda => "faster a03",
+        Operator::Dense => "faster d06",
+    };
     let fastest = case.ranked.first().and_then(|it| it.median_ms());
     for (index, record) in case.ranked.iter().enumerate() {
         let time = record.median_ms();
@@ -77,6 +84,8 @@ fn everything(case: &Case<'_>) -> Table {
             Cell::number(or_dash(kept, milliseconds), kept),
             times_plainest,
             standing(case, record),
+            operations(record),
+            share(record.of_tensor),
             share(record.of_gather),
             share(record.of_dram),
             Cell::number(or_dash(registers, number::grouped), registers),
@@ -90,6 +99,15 @@ fn everything(case: &Case<'_>) -> Table {
         ]);
     }
     table.without_empty_columns()
+}
+
+/// A second, of dense attention; of the other what is gathered says more.
+fn operations(record: &RungRecord) -> Cell {
+    let time = record
+        .median_ms()
+        .filter(|_| record.operator() == Operator::Dense);
+    let speed = time.map(|time| billions_a_second(record.traffic.flop, time));
+    Cell::number(or_dash(speed, number::operations), speed)
 }
 
 /// Shared memory is dealt out in these.
@@ -173,6 +191,9 @@ fn checked(record: &RungRecord) -> Cell {
     details.push(sanitizer(record));
     if let Some(small) = small.filter(|it| !it.refused.is_empty()) {
         details.push(format!("refused: {}", small.refused.join("; ")));
+    }
+    if let Some(library) = &record.library {
+        details = vec![format!("not ours: {library}; sampled rows")];
     }
     let text = or_dash(small, |it| counted(it.right, "small problem"));
     Cell::number(text, small.map(|it| it.right as f64)).with_detail(details.join(", "))

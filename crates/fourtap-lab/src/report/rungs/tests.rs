@@ -253,3 +253,44 @@ fn records_that_say_anything_make_a_page() {
     }
     assert_eq!(html.matches("</script").count(), 1);
 }
+
+/// A dense rung that was right on a large problem.
+fn dense(name: &str, median: f64) -> Value {
+    let problem = json!({"batch": 4, "heads": 16, "queries": 2048, "keys": 2048, "channels": 64, "dtype": "f16",
+        "causal": false});
+    let fields = json!({"workload": "dense-b4-h16-s2048", "distribution": "full", "problem": problem,
+        "traffic": {"compulsory_bytes": 67_108_864u64, "gathered_bytes": 0, "flop": 68_719_476_736u64},
+        "of_gather": null, "of_tensor": 0.5});
+    with(rung(name, median), fields)
+}
+
+#[test]
+fn dense_rungs_stand_by_themselves_beside_what_is_not_ours() {
+    let claim = json!({"claim": {"words": "2870 us on an L4", "why": "on another GPU"}});
+    let library = json!({"library": "PyTorch 2, CUDA 13", "launches": [], "small": null});
+    let page = page_of(&[
+        rung("a01", 3.2),
+        with(dense("d01", 14.0), claim),
+        with(dense("d06", 0.28), json!({"builds_on": "d01"})),
+        with(dense("d09-cudnn", 0.15), library),
+        dense("shipped-dense", 0.2),
+    ]);
+    has(
+        &page,
+        &[
+            "Dense attention",
+            "dense-b4-h16-s2048, full: every rung by time",
+            "4 sequences, 2048 queries and 2048 keys each, 16 heads",
+            "shipped-dense, 0.200 ms",
+            "× d01",
+            "50.0 times as fast as d01",
+            "tensor: 50 %",
+            "not ours: PyTorch 2, CUDA 13",
+            "2870 us on an L4",
+            "4 a channel and pair of query and key",
+            "5 results of 3 rungs",
+        ],
+    );
+    let deformable = page_of(&[rung("a01", 3.2)]);
+    assert!(!deformable.contains("d01"));
+}

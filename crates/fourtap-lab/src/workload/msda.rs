@@ -1,19 +1,20 @@
-//! Problems by name: sizes, and where the queries look.
+//! Problems of deformable attention by name: sizes, and where the queries look.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
 use fourtap::msda::{Levels, Sizes};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::{Operator, parsed};
 use crate::error::{Error, Result};
 
 /// A problem to be filled with random numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
+    #[serde(default)]
+    operator: Operator,
     /// What it is called.
     pub name: String,
     /// What it stands for.
@@ -97,35 +98,35 @@ fn pairs<'de, D: Deserializer<'de>>(
 }
 
 const BUILT_IN: [(&str, &str); 5] = [
-    ("seed-full", include_str!("../workloads/seed-full.toml")),
+    ("seed-full", include_str!("../../workloads/seed-full.toml")),
     (
         "detr-encoder",
-        include_str!("../workloads/detr-encoder.toml"),
+        include_str!("../../workloads/detr-encoder.toml"),
     ),
     (
         "dino-decoder",
-        include_str!("../workloads/dino-decoder.toml"),
+        include_str!("../../workloads/dino-decoder.toml"),
     ),
     (
         "rtdetr-decoder",
-        include_str!("../workloads/rtdetr-decoder.toml"),
+        include_str!("../../workloads/rtdetr-decoder.toml"),
     ),
-    ("bev-d64", include_str!("../workloads/bev-d64.toml")),
+    ("bev-d64", include_str!("../../workloads/bev-d64.toml")),
 ];
 
 /// Shapes that ideas of the ladder were published with: small, so not timed unless asked for.
 const LADDER: [(&str, &str); 3] = [
     (
         "ladder-n2-q256",
-        include_str!("../workloads/ladder-n2-q256.toml"),
+        include_str!("../../workloads/ladder-n2-q256.toml"),
     ),
     (
         "ladder-n4-q512",
-        include_str!("../workloads/ladder-n4-q512.toml"),
+        include_str!("../../workloads/ladder-n4-q512.toml"),
     ),
     (
         "ladder-n8-q1024",
-        include_str!("../workloads/ladder-n8-q1024.toml"),
+        include_str!("../../workloads/ladder-n8-q1024.toml"),
     ),
 ];
 
@@ -142,31 +143,8 @@ impl Workload {
         Some(Workload::parse(name, text))
     }
 
-    /// The workload in the file at `path`.
-    pub fn read(path: &Path) -> Result<Self> {
-        let failed = |source| Error::Read {
-            file: path.to_path_buf(),
-            source,
-        };
-        if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::NotAFile {
-                file: path.to_path_buf(),
-                found: "a folder",
-            });
-        }
-        Workload::parse(
-            &path.display().to_string(),
-            &fs::read_to_string(path).map_err(failed)?,
-        )
-    }
-
-    fn parse(origin: &str, text: &str) -> Result<Self> {
-        let invalid = |found: String| Error::Workload {
-            origin: origin.to_string(),
-            found,
-        };
-        let workload: Workload = toml::from_str(text)
-            .map_err(|error| invalid(error.to_string().trim_end().to_string()))?;
+    pub(super) fn parse(origin: &str, text: &str) -> Result<Self> {
+        let workload: Workload = parsed(origin, text)?;
         workload.check(origin)?;
         Ok(workload)
     }

@@ -4,6 +4,7 @@ use fourtap::DType;
 use fourtap::msda::{Levels, Sizes};
 use rand::RngExt;
 
+use super::Numbers;
 use crate::array::Array;
 use crate::error::Result;
 use crate::generate;
@@ -51,24 +52,17 @@ pub const SMALL: [Small; 9] = [
     small([2, 257, 2, 64, 4], &[(20, 300), (10, 150), (5, 75)]),
 ];
 
-/// Tensors of a small problem.
-#[derive(Debug)]
-pub struct SmallTensors {
-    /// Sizes, as in an error message.
-    pub words: String,
-    /// Of the problem.
-    pub levels: Levels,
-    /// f16.
-    pub value: Array,
-    /// f32, some of them outside, on borders, on centres or no numbers at all.
-    pub locations: Array,
-    /// f32, positive and of sum 1.
-    pub weights: Array,
-}
-
 impl Small {
-    /// Fresh numbers for it.
-    pub fn tensors(self, seed: u64) -> Result<SmallTensors> {
+    /// Sizes, as in an error message.
+    pub fn in_words(&self) -> String {
+        format!(
+            "N {} Q {} M {} D {} P {} levels {:?}",
+            self.images, self.queries, self.heads, self.channels, self.points, self.levels
+        )
+    }
+
+    /// Fresh numbers for it; of the locations some are outside, on borders, on centres or no numbers at all.
+    pub fn numbers(&self, seed: u64) -> Result<Numbers> {
         let levels = Levels::packed(self.levels)?;
         let sizes = Sizes {
             images: self.images,
@@ -79,11 +73,7 @@ impl Small {
             levels: levels.len(),
             points: self.points,
         };
-        Ok(SmallTensors {
-            words: format!(
-                "N {} Q {} M {} D {} P {} levels {:?}",
-                self.images, self.queries, self.heads, self.channels, self.points, self.levels
-            ),
+        Ok(Numbers {
             value: generate::value(&sizes, DType::F16, seed)?,
             locations: locations(&sizes, &levels, seed)?,
             weights: generate::weights(&sizes, seed)?,

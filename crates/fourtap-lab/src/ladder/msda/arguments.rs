@@ -2,7 +2,7 @@
 
 use fourtap::cuda::driver::TensorMap;
 
-use super::plan::{LEVEL_CAPACITY, Shape};
+use crate::ladder::plan::{LEVEL_CAPACITY, Shape};
 
 /// A level, as kernels see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,24 +31,10 @@ pub struct ProblemArgument {
     levels: [LevelArgument; LEVEL_CAPACITY],
 }
 
-/// Where the tensors are on the device.
-#[derive(Clone, Copy, Debug)]
-pub struct Addresses {
-    /// f16, read.
-    pub value: u64,
-    /// f32, read.
-    pub locations: u64,
-    /// f32, read.
-    pub weights: u64,
-    /// f16, written.
-    pub out: u64,
-    /// Both.
-    pub scratch: u64,
-}
-
 impl ProblemArgument {
-    /// Of these sizes, at these places.
-    pub fn new(shape: &Shape, at: Addresses) -> Self {
+    /// Of these sizes; value, locations and weights, the result and scratch are at these addresses.
+    pub fn new(shape: &Shape, inputs: [u64; 3], out: u64, scratch: u64) -> Self {
+        let [value, locations, weights] = inputs;
         let mut levels = [LevelArgument::default(); LEVEL_CAPACITY];
         for (argument, level) in levels.iter_mut().zip(&shape.levels) {
             *argument = LevelArgument {
@@ -63,11 +49,11 @@ impl ProblemArgument {
             };
         }
         ProblemArgument {
-            value: at.value,
-            locations: at.locations,
-            weights: at.weights,
-            out: at.out,
-            scratch: at.scratch,
+            value,
+            locations,
+            weights,
+            out,
+            scratch,
             images: shape.images,
             queries: shape.queries,
             heads: shape.heads,

@@ -1,0 +1,85 @@
+//! What is verified and timed, whatever the operator.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use fourtap::cuda::Cuda;
+use fourtap::{Backend, View, ViewMut};
+
+use crate::array::Array;
+use crate::cuda::DeviceTrial;
+use crate::error::Result;
+use crate::record::KernelUsed;
+use crate::verification::Verification;
+
+/// One pass of an operator over tensors in host memory, to be repeated there, on copies or on a device.
+pub trait Computation: Debug + Sync {
+    /// What computes it.
+    fn backend(&self) -> Backend;
+
+    /// What is read, by name, in the order of [`Computation::call`].
+    fn tensors(&self) -> Vec<(&'static str, View<'_>)>;
+
+    /// The names of [`Computation::outputs`].
+    fn output_names(&self) -> &'static [&'static str];
+
+    /// Tensors of NaN to compute into.
+    fn outputs(&self) -> Result<Vec<Array>>;
+
+    /// One call of the library, with other tensors of the same layouts.
+    fn call<'t>(
+        &self,
+        backend: &Backend,
+        inputs: &[View<'t>],
+        outputs: Vec<ViewMut<'t>>,
+    ) -> Result<()>;
+
+    /// Bytes that must move at least once.
+    fn compulsory_bytes(&self) -> u64;
+
+    /// How near the oracle `outputs` are, or what is wrong with them; `seed` chooses what is compared.
+    fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
+
+    /// Which kernels serve it on a device.
+    fn kernel<'t>(
+        &self,
+        cuda: &Cuda,
+        inputs: &[View<'t>],
+        outputs: Vec<ViewMut<'t>>,
+    ) -> Result<KernelUsed>;
+
+    /// Whether the device has a fast mode and one with the same bits every run.
+    fn has_modes(&self) -> bool {
+        false
+    }
+
+    /// Computes once, in host memory, into what [`Computation::outputs`] gave.
+    fn compute(&self, outputs: &mut [Array]) -> Result<()> {
+        let inputs: Vec<View<'_>> = self.tensors().into_iter().map(|(_, view)| view).collect();
+        let outputs = outputs.iter_mut().map(Array::view_mut).collect();
+        self.call(&self.backend(), &inputs, outputs)
+    }
+}
+
+/// Computes once, into new tensors, and says how long that took. On a CUDA device that includes loading its kernels,
+/// which may mean compiling them, but no copies.
+pub fn computed(computation: &dyn Computation) -> Result<(Vec<Array>, Duration)> {
+    match computation.backend() {
+        Backend::Cuda(cuda) => {
+            let mut device = DeviceTrial::new(computation, cuda.context())?;
+            // What is never written is then NaN, not what somebody left there.
+            device.poison(cuda.stream())?;
+            let begun = Instant::now();
+            device.queue(&cuda)?;
+            cuda.context().synchronize()?;
+            let took = begun.elapsed();
+            Ok((device.download()?, took))
+        }
+        _ => {
+            let mut outputs = computation.outputs()?;
+            let begun = Instant::now();
+            computation.compute(&mut outputs)?;
+            Ok((outputs, begun.elapsed()))
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which kernels serve a pass of deformable attention, for a record.
+
+use std::collections::BTreeMap;
+
+use fourtap::cuda::msda::{Plan, Specialised, shipped};
+use fourtap::cuda::{Cuda, jit};
+use fourtap::msda::{Gradients, Inputs};
+use fourtap::{View, ViewMut};
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::record::KernelUsed;
+
+/// The kernel of forward.
+pub fn forward_kernel(cuda: &Cuda, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<KernelUsed> {
+    let plan = cuda.explain_forward(inputs, out)?;
+    let (major, minor) = cuda.device().compute_capability();
+    let program = plan.kernel.program(jit::architecture_for(major, minor)?);
+    Ok(KernelUsed {
+        words: plan.to_string(),
+        fingerprint: Some(program.fingerprint().to_string()),
+        parameters: parameters(&plan),
+        asked: None,
+        mode: None,
+        reproducible: true,
+        workspace_bytes: None,
+    })
+}
+
+/// The kernels of backward.
+pub fn backward_kernels(
+    cuda: &Cuda,
+    inputs: Inputs<'_>,
+    grad_out: View<'_>,
+    gradients: &Gradients<'_>,
+) -> Result<KernelUsed> {
+    let plan = cuda.explain_backward(inputs, grad_out, gradients)?;
+    let kernels = plan.kernels();
+    let shipped = shipped();
+    let used = shipped.iter().filter(|one| kernels.contains(&one.entry));
+    let hashes: Vec<&str> = used.map(|one| one.source_hash.as_str()).collect();
+    Ok(KernelUsed {
+        words: plan.to_string(),
+        fingerprint: Some(hashes.join(" ")),
+        parameters: BTreeMap::new(),
+        asked: None,
+        mode: None,
+        reproducible: plan.is_deterministic(),
+        workspace_bytes: Some(plan.workspace_bytes()),
+    })
+}
+
+/// What forward's kernel was specialised and is launched with.
+fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
+    let mut named: BTreeMap<&str, Value> = BTreeMap::new();
+    named.insert("blocks", plan.blocks.into());
+    named.insert("threads", plan.threads.into());
+    if let Specialised::Gather(gather) = plan.kernel {
+        named.insert("samples_per_lane", gather.per_lane.into());
+        named.insert("split", gather.split.into());
+        named.insert("heads_together", gather.heads_together.into());
+        named.insert("phases", gather.phases.into());
+        named.insert("dense", gather.dense.into());
+        named.insert("alternate", gather.alternate.into());
+    }
+    let named = named.into_iter();
+    named
+        .map(|(name, value)| (name.to_string(), value))
+        .collect()
+}

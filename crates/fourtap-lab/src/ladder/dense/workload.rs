@@ -1,0 +1,62 @@
+//! The problems that dense rungs are timed on.
+
+use fourtap::DType;
+use fourtap::dense::Sizes;
+
+/// A problem to be filled with random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// What it is called.
+    pub name: &'static str,
+    /// Sequences (B).
+    pub batch: usize,
+    /// Heads (H).
+    pub heads: usize,
+    /// Queries a sequence (Sq).
+    pub queries: usize,
+    /// Keys a sequence (Sk).
+    pub keys: usize,
+    /// Channels a head (D).
+    pub channels: usize,
+    /// Of all tensors.
+    pub dtype: DType,
+}
+
+/// The shape that was published with the ideas, one of four times the work, and one that fills a device.
+pub const BUILT_IN: [Workload; 3] = [
+    workload("dense-s512", 1, 8, 512),
+    workload("dense-s1024", 1, 8, 1024),
+    workload("dense-b4-h16-s2048", 4, 16, 2048),
+];
+
+const fn workload(name: &'static str, batch: usize, heads: usize, length: usize) -> Workload {
+    Workload {
+        name,
+        batch,
+        heads,
+        queries: length,
+        keys: length,
+        channels: 64,
+        dtype: DType::F16,
+    }
+}
+
+impl Workload {
+    /// The built-in one of this name.
+    pub fn built_in(name: &str) -> Option<Self> {
+        BUILT_IN.into_iter().find(|one| one.name == name)
+    }
+
+    /// As the library counts.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            batch: self.batch,
+            query_heads: self.heads,
+            key_heads: self.heads,
+            queries: self.queries,
+            keys: self.keys,
+            channels: self.channels,
+            value_channels: self.channels,
+        }
+    }
+}
