@@ -25,6 +25,8 @@ for part in $parts; do
         ;;
     sanitizer)
         : >"$results/sanitizer.log"
+        # Kernels are compiled beforehand, on all cores; under the tools they are then found in the cache.
+        FOURTAP_SANITIZER=none FOURTAP_EVIDENCE= "$here/cuda-tests" sanitizer >>"$results/sanitizer.log" 2>&1 || failed=1
         for tool in memcheck racecheck initcheck synccheck; do
             echo "== $tool" >>"$results/sanitizer.log"
             # Evidence is written by the test itself, so it counts only if the tool found nothing.
@@ -73,7 +75,7 @@ for part in $parts; do
         ;;
     python-bench)
         : >"$results/python.txt"
-        for bench in call_overhead encoder_layer; do
+        for bench in call_overhead encoder_layer dense_attention; do
             PYTHONPATH="$here/python" python3 "$here/python-benches/$bench.py" --json "$results/python.jsonl" \
                 >>"$results/python.txt" 2>&1 || failed=1
         done

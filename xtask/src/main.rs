@@ -17,7 +17,8 @@ cargo xtask CHORE
                      and transformers for the Python package, about 6 GB; --rust leaves Python out)
   wheel              the Python package for any Linux, into target/wheels
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
-  compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU
+  compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
+                     compare-pytorch dense: dense attention and scaled_dot_product_attention
 
 Options after a chore's name go to what it runs.";
 

@@ -158,8 +158,12 @@ pub fn unpack(wheel: &Path, folder: &Path) -> Result<(), String> {
 /// fourtap and PyTorch on the same tensors, in one run.
 pub fn compare(options: &[String]) -> Result<(), String> {
     cargo(["build", "--release", "--locked", "-p", "fourtap-lab"]).run()?;
+    let (script, options) = match options.split_first() {
+        Some((first, rest)) if first == "dense" => ("compare_sdpa.py", rest),
+        _ => ("compare_pytorch.py", options),
+    };
     environment()?
-        .python(&["crates/fourtap-lab/scripts/compare_pytorch.py"])
+        .python(&[&format!("crates/fourtap-lab/scripts/{script}")])
         .arguments(options)
         .run()
 }
