@@ -4,7 +4,8 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use fourtap::cuda::Cuda;
-use fourtap::{Backend, View, ViewMut};
+use fourtap::tuning::Class;
+use fourtap::{Backend, DType, View, ViewMut};
 
 use crate::array::Array;
 use crate::cuda::DeviceTrial;
@@ -47,6 +48,9 @@ pub trait Computation: Debug + Sync {
         inputs: &[View<'t>],
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed>;
+
+    /// The CPU's kernel that serves it, by the name of its space, and what tables know its problem by.
+    fn tuned_as(&self) -> (&'static str, Class, DType);
 
     /// Whether the device has a fast mode and one with the same bits every run.
     fn has_modes(&self) -> bool {

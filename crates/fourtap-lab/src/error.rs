@@ -134,6 +134,18 @@ pub enum Error {
     /// A parameter of a rung that cannot be chosen so.
     #[error("--set {setting}: expected {expected}")]
     Setting { setting: String, expected: String },
+    /// Nothing to tune has this name.
+    #[error("{name}: expected a workload or a kernel that can be tuned, found neither")]
+    UnknownTarget { name: String, near: Option<String> },
+    /// The defaults cannot be what others are held against.
+    #[error("{subject}: expected the defaults to compute it right, found that {found}")]
+    Defaults { subject: String, found: String },
+    /// The fastest could not be timed again.
+    #[error("{subject}: expected times of the fastest in turns, found that {found}")]
+    Finals { subject: String, found: String },
+    /// Choices have no file to be kept in.
+    #[error("tune: expected a file to keep choices in, found that there is to be none")]
+    NoTuningFile,
     /// A rung computed something else.
     #[error("rung {rung}: expected the oracle's result, found {found}")]
     Rung { rung: &'static str, found: String },
@@ -286,8 +298,20 @@ impl Error {
             Error::UnknownRung {
                 near: Some(near), ..
             } => return Some(format!("did you mean {near}?")),
-            Error::UnknownRung { .. } | Error::Setting { .. } => {
+            Error::UnknownRung { .. } => {
                 "`fourtap ladder --list` shows the rungs and their parameters"
+            }
+            Error::Setting { .. } => {
+                "`fourtap ladder --list` shows the rungs and `fourtap tune --space` the kernels, with their parameters"
+            }
+            Error::UnknownTarget {
+                near: Some(near), ..
+            } => return Some(format!("did you mean {near}?")),
+            Error::UnknownTarget { .. } | Error::Incomplete { option: "tune", .. } => {
+                "`fourtap bench --list` shows the built-in workloads, `fourtap tune --space` the kernels"
+            }
+            Error::NoTuningFile => {
+                "FOURTAP_TUNE is off, or names nothing, and there is no home: name a file with it, or use --dry-run"
             }
             Error::UnknownProbe {
                 near: Some(near), ..
@@ -314,6 +338,7 @@ impl Error {
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
             }
+            Error::Misplaced { option: "tune", .. } => "leave --device out, or use --device cpu",
             Error::Misplaced {
                 option: "--simd", ..
             } => "leave --simd out, or use --device cpu",

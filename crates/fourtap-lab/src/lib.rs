@@ -1,6 +1,7 @@
 //! `fourtap`: compute, measure and explain attention, deformable and dense, from the command line.
 
 mod array;
+mod choices;
 mod cli;
 mod commands;
 mod comparison;
@@ -32,6 +33,7 @@ mod target;
 mod tensors;
 mod touched;
 mod trial;
+mod tune;
 mod units;
 mod verification;
 mod workload;

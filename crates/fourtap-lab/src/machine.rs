@@ -3,21 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use fourtap::cpu::Cpu;
+
 use crate::record::Reading;
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
 /// The processor's name.
 pub fn cpu_model() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    // ARM processors have no "model name"; what stands there instead differs by system.
-    ["model name", "Model", "Hardware"].iter().find_map(|key| {
-        let line = text
-            .lines()
-            .find(|line| line.split(':').next().is_some_and(|k| k.trim() == *key))?;
-        line.split_once(':')
-            .map(|(_, name)| name.trim().to_string())
-    })
+    Cpu::model().map(str::to_string)
 }
 
 /// Bytes of the processor's caches, as far as the system tells.

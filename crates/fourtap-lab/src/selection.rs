@@ -182,8 +182,7 @@ impl Subject {
     /// What is computed of it.
     pub fn operator(&self) -> Operator {
         match self {
-            Subject::Synthetic(AnyWorkload::Msda(_)) => Operator::Msda,
-            Subject::Synthetic(AnyWorkload::Dense(_)) => Operator::Dense,
+            Subject::Synthetic(workload) => workload.operator(),
             Subject::File(file) => file.operator(),
         }
     }

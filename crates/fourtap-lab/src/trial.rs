@@ -2,6 +2,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Traffic};
+use fourtap::tuning::Class;
 use fourtap::{Backend, DType, Layout, View, ViewMut, bf16, f16};
 
 use crate::array::{Array, bytes_of};
@@ -202,6 +203,15 @@ impl Computation for Trial<'_> {
             None => forward_kernel(cuda, inputs, first(&mut outputs)),
             Some(grad_out) => backward_kernels(cuda, inputs, grad_out, &gradients(outputs)),
         }
+    }
+
+    fn tuned_as(&self) -> (&'static str, Class, DType) {
+        let kernel = match self.grad_out {
+            None => "cpu-msda-forward",
+            Some(_) => "cpu-msda-backward",
+        };
+        let class = Class::of_msda(self.problem.sizes());
+        (kernel, class, self.problem.value().dtype())
     }
 
     fn has_modes(&self) -> bool {

@@ -252,6 +252,21 @@ pub enum Error {
         /// The paths there are.
         available: String,
     },
+    /// A table of tuned choices cannot be used.
+    #[error(
+        "{}, line {line}: expected {expected}, found {found} (FOURTAP_TUNE=off does without)",
+        .file.display()
+    )]
+    Tuning {
+        /// The table.
+        file: std::path::PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What must stand there.
+        expected: String,
+        /// What does.
+        found: String,
+    },
     /// A workspace could not be allocated.
     #[error("workspace: expected {bytes} bytes of free memory, found less")]
     OutOfMemory {

@@ -15,6 +15,7 @@ mod layout;
 pub mod msda;
 mod oracle;
 mod tensor;
+pub mod tuning;
 #[cfg(feature = "verify")]
 pub mod verify;
 

@@ -104,7 +104,7 @@ impl Errand {
     }
 }
 
-fn parse_setting(text: &str) -> Result<(String, u32), String> {
+pub(super) fn parse_setting(text: &str) -> Result<(String, u32), String> {
     let found = text.split_once('=').and_then(|(name, value)| {
         let value = value.trim().parse().ok()?;
         Some((name.trim().to_string(), value))

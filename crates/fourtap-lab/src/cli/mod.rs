@@ -8,6 +8,7 @@ mod ladder;
 mod probe;
 mod profile;
 mod report;
+mod tune;
 
 use std::path::PathBuf;
 
@@ -26,6 +27,7 @@ pub use ladder::{Errand, LadderArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
+pub use tune::{ErrandArgs, OneArgs, Rehearsal, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
 
 /// More threads than any machine has cores only exhausts the system.
 const MOST_THREADS: i64 = 4096;
@@ -67,6 +69,8 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Climb the ladder of kernel ideas: verify, time and rank each
     Ladder(LadderArgs),
+    /// Search for better choices about a kernel, each verified, then timed
+    Tune(Box<TuneArgs>),
     /// Write a page about results, with charts
     Report(ReportArgs),
     /// Hold random problems to the f64 oracle, every element compared

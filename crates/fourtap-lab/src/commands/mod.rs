@@ -12,6 +12,7 @@ mod probe;
 mod profile;
 mod report;
 mod run;
+mod tune;
 
 use crate::exit::ExitCode;
 use std::io::{self, Write};
@@ -42,6 +43,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Explain(arguments) => explain::execute(&arguments),
         Command::Profile(arguments) => profile::execute(&arguments),
         Command::Ladder(arguments) => ladder::execute(&arguments),
+        Command::Tune(arguments) => tune::execute(&arguments),
         Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),

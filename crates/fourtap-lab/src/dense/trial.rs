@@ -2,7 +2,8 @@
 
 use fourtap::cuda::{Cuda, jit};
 use fourtap::dense::{self, Inputs, Options, Outputs, Problem, Traffic};
-use fourtap::{Backend, View, ViewMut};
+use fourtap::tuning::Class;
+use fourtap::{Backend, DType, View, ViewMut};
 
 use super::verification::verify;
 use crate::array::Array;
@@ -98,6 +99,12 @@ impl Computation for DenseTrial<'_> {
 
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification> {
         verify(self, outputs, seed)
+    }
+
+    fn tuned_as(&self) -> (&'static str, Class, DType) {
+        let problem = &self.problem;
+        let class = Class::of_dense(problem.sizes(), &problem.options().mask);
+        ("cpu-dense-forward", class, problem.dtype())
     }
 
     fn kernel<'t>(

@@ -1,9 +1,12 @@
 //! One case of a workload: sizes, types, points and pass.
 
 use fourtap::DType;
+use fourtap::cpu::Cpu;
 use fourtap::cuda::msda::{Described, Types};
 use fourtap::msda::{Levels, Problem, Sizes, Traffic};
+use fourtap::tuning::Class;
 
+use crate::choices::Choices;
 use crate::cli::{CaseArgs, Direction, Distribution};
 use crate::error::{Error, Result};
 use crate::record::{DTypes, ProblemSizes};
@@ -98,6 +101,16 @@ impl Case {
     /// Its types, for a record.
     pub fn dtypes(&self) -> DTypes {
         DTypes::from(&self.problem)
+    }
+
+    /// What the CPU chooses for it here.
+    pub fn choices(&self) -> Result<Choices> {
+        let kernel = match self.direction {
+            Direction::Forward => "cpu-msda-forward",
+            Direction::Backward => "cpu-msda-backward",
+        };
+        let class = Class::of_msda(&self.sizes);
+        Choices::by(&Cpu::new(), kernel, class, self.types.value)
     }
 
     /// As benchmarks are called: "detr-encoder/local/f16/forward".

@@ -1,8 +1,10 @@
 //! What a problem of dense attention costs, and what limits it.
 
 use fourtap::DType;
+use fourtap::cpu::Cpu;
 use fourtap::cuda::dense::{Described, Step};
 use fourtap::dense::Traffic;
+use fourtap::tuning::Class;
 use serde::Serialize;
 
 use super::floors::Floors;
@@ -11,6 +13,7 @@ use super::machine::KernelUse;
 use super::verdict::bytes;
 use super::words::{count, kernel_in_words, plural};
 use super::{Achieved, Ceilings, DeviceLike, Floor};
+use crate::choices::Choices;
 use crate::error::Result;
 use crate::record::{BenchRecord, DTypes, DenseSizes, MaskRecord, Run, VERSION};
 use crate::table::wrapped;
@@ -44,6 +47,9 @@ pub struct DenseExplanation {
     pub achieved: Option<Achieved>,
     /// What is launched on a CUDA device, in order.
     pub kernels: Vec<KernelUse>,
+    /// What was chosen about the kernel, and why; of a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Choices>,
     /// What a reader should know of the sources.
     pub notes: Vec<String>,
 }
@@ -74,6 +80,13 @@ pub fn explain_dense(
         "cuda" => on_cuda(&traffic, dtype, ceilings),
         _ => on_cpu(&traffic, dtype, ceilings),
     };
+    let choices = match device {
+        Some(_) => None,
+        None => {
+            let class = Class::of_dense(problem.sizes(), &problem.options().mask);
+            Some(Choices::by(&Cpu::new(), "cpu-dense-forward", class, dtype)?)
+        }
+    };
     let (floor_hot, floor_cold) = (Floor::of(&limits, false), Floor::of(&limits, true));
     let same = |record: &&BenchRecord| {
         record.workload == workload.name
@@ -101,6 +114,7 @@ pub fn explain_dense(
         floor_hot,
         floor_cold,
         kernels,
+        choices,
         notes,
     })
 }
@@ -227,6 +241,9 @@ impl DenseExplanation {
             let kernel = |used| wrapped(&format!("- {}", kernel_in_words(used)), 2);
             let kernels: String = self.kernels.iter().map(kernel).collect();
             parts.push(format!("Kernels\n{kernels}"));
+        }
+        if let Some(choices) = &self.choices {
+            parts.push(format!("Choices\n{}", wrapped(&choices.in_words(), 0)));
         }
         parts.join("\n")
     }

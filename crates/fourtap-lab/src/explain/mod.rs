@@ -16,6 +16,7 @@ mod words;
 
 use serde::Serialize;
 
+use crate::choices::Choices;
 use crate::error::Result;
 use crate::record::{DTypes, ProblemSizes, VERSION};
 use crate::target::Device;
@@ -68,6 +69,9 @@ pub struct Explanation {
     pub counted: Vec<Counted>,
     /// Ideas, judged.
     pub verdicts: Vec<Verdict>,
+    /// What was chosen about the kernel, and why; of a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Choices>,
     /// What a reader should know of the sources.
     pub notes: Vec<String>,
 }
@@ -126,6 +130,10 @@ pub fn explain(
         achieved,
         counted: binding.collect(),
         verdicts,
+        choices: match machine {
+            Machine::Cpu => Some(case.choices()?),
+            Machine::Cuda { .. } => None,
+        },
         machine,
         notes,
     })

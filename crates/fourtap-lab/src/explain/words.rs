@@ -6,6 +6,7 @@ use super::Explanation;
 use super::floors::Floors;
 use super::machine::{KernelUse, Machine};
 use super::verdict::bytes;
+use crate::choices::Choices;
 use crate::record::ProblemSizes;
 use crate::table::{align_right, or_dash, with_header, wrapped};
 
@@ -138,7 +139,10 @@ impl Explanation {
             ..
         } = &self.machine
         else {
-            return String::new();
+            let choices = self.choices.as_ref().map(Choices::in_words);
+            return choices.map_or(String::new(), |words| {
+                format!("Choices\n{}", wrapped(&words, 0))
+            });
         };
         let mut text = "Kernels\n".to_string();
         for kernel in self.machine.kernels() {

@@ -1,5 +1,6 @@
 //! Results as they are kept: one JSON object a line. Tables, reports and comparisons are views of these.
 
+mod attempt;
 mod bench;
 mod conditions;
 mod counters;
@@ -13,6 +14,7 @@ mod upgrade;
 
 use serde::{Deserialize, Serialize};
 
+pub use attempt::{AttemptRecord, Finalist, TuneSubject, TunedRecord};
 pub use bench::{
     AnyProblem, BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts,
     benchmark_name,
@@ -41,6 +43,10 @@ pub enum Line {
     Counters(Box<CountersRecord>),
     /// What `fourtap ladder` found.
     Rung(Box<RungRecord>),
+    /// What `fourtap tune` tried.
+    Attempt(Box<AttemptRecord>),
+    /// What it found.
+    Tuned(Box<TunedRecord>),
 }
 
 /// Billions a second, of a count and milliseconds.

@@ -1,12 +1,16 @@
 //! Records read back.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::upgrade::upgraded;
-use super::{BenchRecord, CountersRecord, Line, ProbeRecord, RungRecord, SCHEMA, Timing};
+use super::{
+    AttemptRecord, BenchRecord, CountersRecord, Line, ProbeRecord, RungRecord, SCHEMA, Timing,
+    TunedRecord,
+};
 use crate::error::{Error, Result};
 
 /// Everything of one results file, or of all of a folder.
@@ -22,6 +26,10 @@ pub struct Run {
     pub counters: Vec<CountersRecord>,
     /// Rungs of the ladder, likewise.
     pub rungs: Vec<RungRecord>,
+    /// What tuning tried, likewise.
+    pub attempts: Vec<AttemptRecord>,
+    /// What tuning found, likewise.
+    pub tuned: Vec<TunedRecord>,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
 }
@@ -69,11 +77,33 @@ impl Run {
         Ok(run)
     }
 
+    /// What an interrupted command has written to its --json file before; nothing if it was not begun.
+    pub fn so_far(json: Option<&Path>) -> Result<Self> {
+        let file = match json {
+            Some(file) if file.as_os_str() != "-" => file,
+            _ => {
+                return Err(Error::Incomplete {
+                    option: "--resume",
+                    expected: "--json FILE to go on with",
+                });
+            }
+        };
+        match fs::read_to_string(file) {
+            // Interrupted before the first was whole, it holds none: no mistake here.
+            Ok(text) => Run::parse(file, &text),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Run::default()),
+            Err(source) => Err(Error::Read {
+                file: file.to_path_buf(),
+                source,
+            }),
+        }
+    }
+
     /// What to call it: its folder if the file is one of the usual names, else the file without its ending.
     pub fn name(&self) -> String {
         let file = self.path.file_stem().unwrap_or(self.path.as_os_str());
         let folder = self.path.parent().and_then(Path::file_name);
-        let usual = ["bench", "probe", "counters", "ladder"]
+        let usual = ["bench", "probe", "counters", "ladder", "tune"]
             .iter()
             .any(|&name| file == name);
         let name = match folder {
@@ -87,7 +117,9 @@ impl Run {
         let is_empty = self.benches.is_empty()
             && self.probes.is_empty()
             && self.counters.is_empty()
-            && self.rungs.is_empty();
+            && self.rungs.is_empty()
+            && self.attempts.is_empty()
+            && self.tuned.is_empty();
         match is_empty {
             false => Ok(self),
             true => Err(Error::Records {
@@ -138,6 +170,8 @@ impl Run {
             Line::Probe(record) => self.probes.push(*record),
             Line::Counters(record) => self.counters.push(*record),
             Line::Rung(record) => self.rungs.push(*record),
+            Line::Attempt(record) => self.attempts.push(*record),
+            Line::Tuned(record) => self.tuned.push(*record),
         }
     }
 }
@@ -168,6 +202,15 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         }
         Line::Rung(rung) if !rung.timings().all(Timing::is_sound) => {
             Err("a timing without samples, or with one that is no time".to_string())
+        }
+        Line::Attempt(attempt) if !attempt.is_honest() => {
+            Err("a time of an attempt that was not right".to_string())
+        }
+        Line::Attempt(attempt) if !attempt.hot.iter().all(Timing::is_sound) => {
+            Err("a timing without samples, or with one that is no time".to_string())
+        }
+        Line::Tuned(tuned) if tuned.kept().is_none() => {
+            Err("a search without the finalist it names".to_string())
         }
         _ => Ok(Some(record)),
     }

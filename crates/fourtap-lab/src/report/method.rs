@@ -36,6 +36,17 @@ pub fn section(parts: &[Part<'_>]) -> Section {
                 .to_string(),
         );
     }
+    if parts.iter().any(|part| !part.tuned.is_empty()) {
+        paragraphs.push(
+            "Tuning tries one choice after another, each in a process of its own under a time limit. A choice is \
+             disqualified if rows drawn at random are not near enough to the oracle, or if it gives other bits than \
+             the defaults where it should not. The fastest are then timed in turns with the defaults, round by round, \
+             so that what disturbs the machine disturbs all of them; speeds against the defaults are medians over \
+             the rounds, with intervals that hold them with 99.9 %. A choice is kept only if its whole interval lies \
+             above 1 and it gains a hundredth or more."
+                .to_string(),
+        );
+    }
     if has_benches || has_rungs {
         paragraphs.push(
             "Times are medians. ± is half the 95 % confidence interval of the median, made of order statistics, so \

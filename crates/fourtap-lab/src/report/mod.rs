@@ -17,6 +17,7 @@ mod probes;
 mod roofline;
 mod rungs;
 mod speed;
+mod tuning;
 
 use std::fs::File;
 use std::io::Read;
@@ -31,6 +32,7 @@ use crate::output::Destination;
 use crate::record::{Run, VERSION};
 use page::{Block, Page};
 
+pub use date::date;
 pub use overview::warnings;
 
 /// What pages are made from: names, of which the ending says how words are escaped, and texts.
@@ -100,6 +102,7 @@ impl Report {
             ladder::section(&parts),
             rungs::section(&parts),
             counters::section(&parts),
+            tuning::section(&parts),
             Some(method::section(&parts)),
         ];
         Report {

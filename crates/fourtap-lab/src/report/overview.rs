@@ -7,7 +7,7 @@ use super::page::{Block, Figure, Section};
 use super::part::{Part, devices};
 use super::peers::peers;
 use super::probes::outcome;
-use super::{date, part, rungs};
+use super::{date, part, rungs, tuning};
 use crate::cli::Direction;
 use crate::record::{BenchRecord, Conditions, Origin, Outcome, Run, RungRecord, Timing};
 use crate::table;
@@ -85,6 +85,7 @@ fn figures(run: &Run) -> Vec<Figure> {
         ));
     }
     figures.extend(of_rungs(run));
+    figures.extend(tuning::figures(run));
     if figures.is_empty() && !run.probes.is_empty() {
         figures.push(Figure {
             number: number::grouped(run.probes.len() as f64),
@@ -207,12 +208,14 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     add("Sources", joined(hashes.collect()));
     let workloads = run.benches.iter().map(|it| it.workload.clone());
     let workloads = workloads.chain(run.rungs.iter().map(|it| it.workload.clone()));
+    let workloads = workloads.chain(run.tuned.iter().map(|it| it.subject.workload.clone()));
     add("Workloads", joined(workloads.collect()));
     let mut counts = vec![];
     for (count, noun) in [
         (run.benches.len(), "benchmark"),
         (run.probes.len(), "probe"),
         (run.counters.len(), "kernel with counters"),
+        (run.attempts.len(), "attempt"),
     ] {
         if count > 0 {
             counts.push(match noun {
@@ -251,7 +254,10 @@ fn origins(run: &Run) -> impl Iterator<Item = &Origin> {
     let probes = run.probes.iter().map(|it| &it.origin);
     let counters = run.counters.iter().map(|it| &it.origin);
     let rungs = run.rungs.iter().map(|it| &it.origin);
-    benches.chain(probes).chain(counters).chain(rungs)
+    let attempts = run.attempts.iter().map(|it| &it.origin);
+    let tuned = run.tuned.iter().map(|it| &it.origin);
+    let measured = benches.chain(probes).chain(counters).chain(rungs);
+    measured.chain(attempts).chain(tuned)
 }
 
 /// What is doubtful in a run, in sentences.
@@ -443,13 +449,16 @@ pub fn title(runs: &[Run]) -> (String, String) {
         }
     }
     let has_dense = |run: &Run| {
-        run.benches
-            .iter()
-            .any(|it| it.operator() == Operator::Dense)
+        let mut tuned = run.tuned.iter();
+        let mut benches = run.benches.iter();
+        benches.any(|it| it.operator() == Operator::Dense)
+            || tuned.any(|it| it.subject.problem.dense().is_some())
     };
     let has_msda = |run: &Run| {
         let benches = run.benches.iter().any(|it| it.operator() == Operator::Msda);
-        benches || !run.rungs.is_empty() || !run.counters.is_empty()
+        let mut tuned = run.tuned.iter();
+        let tuned = tuned.any(|it| it.subject.problem.dense().is_none());
+        benches || tuned || !run.rungs.is_empty() || !run.counters.is_empty()
     };
     let what = match (runs.iter().any(has_msda), runs.iter().any(has_dense)) {
         (true, true) => "Deformable and dense attention",

@@ -1,6 +1,8 @@
 //! Results of one run that were measured on one device.
 
-use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord};
+use crate::record::{
+    AttemptRecord, BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord, TunedRecord,
+};
 use crate::target::Device;
 use crate::workload::Operator;
 
@@ -23,6 +25,10 @@ pub struct Part<'a> {
     pub counters: Vec<&'a CountersRecord>,
     /// Rungs of the ladder, likewise.
     pub rungs: Vec<&'a RungRecord>,
+    /// What tuning tried, likewise.
+    pub attempts: Vec<&'a AttemptRecord>,
+    /// What tuning found, likewise.
+    pub tuned: Vec<&'a TunedRecord>,
 }
 
 /// What belongs together, run by run.
@@ -44,6 +50,16 @@ pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
                 probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
                 counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
                 rungs: run.rungs.iter().filter(|it| same(&it.device)).collect(),
+                attempts: run
+                    .attempts
+                    .iter()
+                    .filter(|it| same(&it.subject.device))
+                    .collect(),
+                tuned: run
+                    .tuned
+                    .iter()
+                    .filter(|it| same(&it.subject.device))
+                    .collect(),
             });
         }
     }
@@ -67,7 +83,9 @@ pub fn devices(run: &Run) -> Vec<&Device> {
     let all = run.benches.iter().map(|it| &it.device);
     let all = all.chain(run.probes.iter().map(|it| &it.device));
     let all = all.chain(run.counters.iter().map(|it| &it.device));
-    for device in all.chain(run.rungs.iter().map(|it| &it.device)) {
+    let all = all.chain(run.rungs.iter().map(|it| &it.device));
+    let all = all.chain(run.attempts.iter().map(|it| &it.subject.device));
+    for device in all.chain(run.tuned.iter().map(|it| &it.subject.device)) {
         if !devices.iter().any(|known| is_same(known, device)) {
             devices.push(device);
         }

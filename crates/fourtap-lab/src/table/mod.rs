@@ -6,6 +6,7 @@ mod dense;
 mod ladder;
 mod list;
 mod probe;
+mod tune;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
@@ -21,6 +22,7 @@ pub use self::comparison::comparison;
 pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
 pub use self::list::workloads;
 pub use self::probe::{probe_results, probes};
+pub use self::tune::{spaces, tuned};
 
 /// What the columns of [`results`] mean.
 const CAPTION: &str = "\

@@ -106,6 +106,14 @@ impl AnyWorkload {
         }
     }
 
+    /// What is computed of it.
+    pub fn operator(&self) -> Operator {
+        match self {
+            AnyWorkload::Msda(_) => Operator::Msda,
+            AnyWorkload::Dense(_) => Operator::Dense,
+        }
+    }
+
     /// The same with another number of images, or of sequences.
     pub fn with_batch(self, batch: u32) -> Result<Self> {
         match self {

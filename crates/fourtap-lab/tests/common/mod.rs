@@ -136,9 +136,10 @@ pub fn fourtap(folder: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsS
 pub fn command(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourtap"));
     command.current_dir(folder).stdin(Stdio::null());
-    // The same results on machines with a GPU, and no traces in the user's cache.
+    // The same results on machines with a GPU, no traces in the user's cache, and no choices of theirs.
     command.env("CUDA_VISIBLE_DEVICES", "");
     command.env("FOURTAP_CACHE_DIR", "off");
+    command.env("FOURTAP_TUNE", "off");
     command
 }
 

@@ -5,57 +5,36 @@ mod dense;
 mod msda;
 mod raw;
 mod simd;
+mod tuning;
 mod workspace;
 
 pub use simd::Simd;
+pub(crate) use tuning::SPACES;
+pub use tuning::{Chosen, Tuning};
 
 use crate::error::Result;
-
-/// Where work is cut. Only `near_bytes` can change a result, in its last bit: levels read in a pass of their own are
-/// added first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
-    /// Below this many samples times channels, or 8 times as many products of dense attention, a call stays on its
-    /// thread: waking others costs more than they save.
-    pub serial_work: usize,
-    /// Bytes a level of one image may have and still count on staying in the near cache. A larger one is read in a
-    /// pass of its own, so that it does not push the others out.
-    pub near_bytes: usize,
-    /// Bytes of sums one task of forward leaves between two passes over its rows: few enough to stay in the near
-    /// cache, enough that a pass over them finds each coarse level there most of the time.
-    pub task_bytes: usize,
-    /// Bytes of sums one task of backward adds to, while `most_bands` allows.
-    pub band_bytes: usize,
-    /// How often a level is cut to keep within `band_bytes`: every band walks all queries, so cutting finer stops
-    /// paying.
-    pub most_bands: usize,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Tuning {
-            serial_work: 1 << 16,
-            near_bytes: 2 << 20,
-            task_bytes: 512 << 10,
-            band_bytes: 1 << 20,
-            most_bands: 4,
-        }
-    }
-}
 
 /// The processor, which of its vector instructions to use, and how to cut the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
     simd: Simd,
+    /// Whether the caller named the instructions; then no table does.
+    simd_is_asked: bool,
     tuning: Tuning,
+    /// Whether the caller said how to cut the work.
+    tuning_is_asked: bool,
+    other_bits: bool,
 }
 
 impl Cpu {
-    /// With the best instructions there are.
+    /// With the best instructions there are, and the work cut as [`crate::tuning`]'s tables say, or else as usual.
     pub fn new() -> Self {
         Cpu {
             simd: Simd::best(),
+            simd_is_asked: false,
             tuning: Tuning::default(),
+            tuning_is_asked: false,
+            other_bits: false,
         }
     }
 
@@ -63,13 +42,24 @@ impl Cpu {
     pub fn with_simd(simd: Simd) -> Result<Self> {
         Ok(Cpu {
             simd: simd.require()?,
+            simd_is_asked: true,
             ..Cpu::new()
         })
     }
 
-    /// With the work cut otherwise.
+    /// With the work cut so, whatever tables say.
     pub fn with_tuning(self, tuning: Tuning) -> Self {
-        Cpu { tuning, ..self }
+        Cpu {
+            tuning,
+            tuning_is_asked: true,
+            ..self
+        }
+    }
+
+    /// With tables' choices also where results may then differ, in their last bits, from those of a machine with other
+    /// tables. Without, no table changes a bit.
+    pub fn allow_other_bits(self, other_bits: bool) -> Self {
+        Cpu { other_bits, ..self }
     }
 
     /// The instructions in use.

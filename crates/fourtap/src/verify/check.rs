@@ -47,6 +47,9 @@ pub fn backends(simd: Simd) -> Vec<Backend> {
         task_bytes: 1024,
         band_bytes: 256,
         most_bands: 7,
+        tasks_each: 5,
+        task_blocks: 2,
+        dense_tasks_each: 1,
     };
     let Ok(cpu) = Cpu::with_simd(simd) else {
         return Vec::new();

@@ -7,6 +7,7 @@ use fourtap::View;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
+use crate::choices::Choices;
 use crate::computation::Computation;
 use crate::error::Result;
 use crate::machine;
@@ -68,7 +69,7 @@ impl CpuBench {
         say("verifying");
         let mut outputs = task.trial.outputs()?;
         task.trial.compute(&mut outputs)?;
-        let mut measured = Measured::new(self.kernel(), task.verified(&outputs)?);
+        let mut measured = Measured::new(self.kernel(task.trial)?, task.verified(&outputs)?);
         if !measured.verification.passed {
             return Ok(measured);
         }
@@ -89,21 +90,27 @@ impl CpuBench {
         Ok(measured)
     }
 
-    fn kernel(&self) -> KernelUsed {
+    fn kernel(&self, trial: &dyn Computation) -> Result<KernelUsed> {
         let simd = self.device.simd.clone().unwrap_or_default();
         let threads = self.device.threads.unwrap_or(1);
-        KernelUsed {
-            words: format!("cpu-{simd}, {threads} threads"),
+        let mut words = format!("cpu-{simd}, {threads} threads");
+        let mut parameters = BTreeMap::from([
+            ("simd".to_string(), simd.into()),
+            ("threads".to_string(), threads.into()),
+        ]);
+        if let Some(entry) = Choices::of(trial)?.entry {
+            words += &format!(", tuned: {}", entry.choice);
+            parameters.insert("tuned".to_string(), entry.choice.into());
+        }
+        Ok(KernelUsed {
+            words,
             fingerprint: None,
-            parameters: BTreeMap::from([
-                ("simd".to_string(), simd.into()),
-                ("threads".to_string(), threads.into()),
-            ]),
+            parameters,
             asked: None,
             mode: None,
             reproducible: true,
             workspace_bytes: None,
-        }
+        })
     }
 }
 

@@ -1,8 +1,5 @@
 //! Which benchmarks there are, and which of them are done.
 
-use std::fs;
-use std::io;
-
 use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
 use crate::record::{BenchRecord, Origin, Run};
@@ -36,28 +33,9 @@ pub fn planned(
 
 /// What this very code has measured and written before.
 pub fn already_done(arguments: &BenchArgs) -> Result<Vec<BenchRecord>> {
-    let file = match arguments.json.as_deref() {
-        Some(file) if file.as_os_str() != "-" => file,
-        _ => {
-            return Err(Error::Incomplete {
-                option: "--resume",
-                expected: "--json FILE to go on with",
-            });
-        }
-    };
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => {
-            return Err(Error::Read {
-                file: file.to_path_buf(),
-                source,
-            });
-        }
-    };
+    let run = Run::so_far(arguments.json.as_deref())?;
     let here = Origin::here();
-    // Interrupted before the first was whole, it holds none: no mistake here.
-    let mut records = Run::parse(file, &text)?.benches;
+    let mut records = run.benches;
     records.retain(|record| record.origin.is_same_code(&here) && record.verification.passed);
     Ok(records)
 }

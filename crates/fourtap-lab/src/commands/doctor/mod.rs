@@ -2,9 +2,10 @@
 
 mod cuda;
 
-use crate::exit::ExitCode;
+use std::path::Path;
 
 use fourtap::cpu::Simd;
+use fourtap::tuning::{Table, active};
 use serde::Serialize;
 
 use self::cuda::CudaDiagnosis;
@@ -12,6 +13,7 @@ use super::check::{self, Report};
 use super::{print, print_json};
 use crate::cli::DoctorArgs;
 use crate::error::Result;
+use crate::exit::ExitCode;
 use crate::machine::{self, gib};
 use crate::record::SCHEMA;
 
@@ -34,9 +36,34 @@ struct Diagnosis {
     vector_paths_missing: Vec<&'static str>,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
+    tuning: Vec<TuningTable>,
     gpu: String,
     cuda: CudaDiagnosis,
     self_check: Report,
+}
+
+/// A table of choices that calls go by.
+#[derive(Debug, Serialize)]
+struct TuningTable {
+    /// The user's file; none for the one the library comes with.
+    file: Option<String>,
+    entries: usize,
+    /// Entries of other versions, by line, and why each is not used.
+    set_aside: Vec<(usize, String)>,
+}
+
+/// The tables in use, or what is wrong with them.
+fn tuning() -> Result<Vec<TuningTable>> {
+    let table = |(file, table): (Option<&Path>, &Table)| TuningTable {
+        file: file.map(|file| file.display().to_string()),
+        entries: table.entries().len(),
+        set_aside: table
+            .set_aside()
+            .iter()
+            .map(|one| (one.line, one.why.clone()))
+            .collect(),
+    };
+    Ok(active()?.tables().map(table).collect())
 }
 
 pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
@@ -57,6 +84,7 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
         vector_paths_missing: missing.map(|simd| simd.name()).collect(),
         memory_bytes: machine::memory_total(),
         memory_available_bytes: machine::memory_available(),
+        tuning: tuning()?,
         gpu: cuda.used(),
         cuda,
         self_check: check::check(0, CASES, &available)?,
@@ -70,6 +98,24 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
 }
 
 impl Diagnosis {
+    fn tuning_in_words(&self) -> String {
+        let words = self.tuning.iter().map(|table| {
+            let from = table.file.as_deref().unwrap_or("the library's own table");
+            let mut words = match table.entries {
+                1 => format!("1 entry of {from}"),
+                count => format!("{count} entries of {from}"),
+            };
+            for (line, why) in &table.set_aside {
+                words += &format!(" (not line {line}: {why})");
+            }
+            words
+        });
+        match self.tuning.is_empty() {
+            true => "off".to_string(),
+            false => words.collect::<Vec<_>>().join(", then "),
+        }
+    }
+
     fn in_words(&self) -> String {
         let chosen = self.vector_path_chosen;
         let others: Vec<_> = self
@@ -106,6 +152,7 @@ impl Diagnosis {
             ("vectors", vectors),
             ("threads", threads),
             ("memory", memory),
+            ("tuning", self.tuning_in_words()),
             ("gpu", self.gpu.clone()),
         ]
         .map(|(what, found)| (what.to_string(), found))

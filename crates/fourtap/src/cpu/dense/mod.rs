@@ -20,19 +20,15 @@ use self::plan::Plan;
 use self::task::Task;
 use super::Cpu;
 use super::simd::Vectorized;
+use super::tuning::DENSE_FORWARD;
 use super::workspace::{lock, workspaces};
 use crate::dense::{Forward, Sizes};
 use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
+use crate::tuning::Class;
 
 /// Rows of a block.
 const QUERIES: usize = 64;
-
-/// Blocks of a task, at most: each step's keys and values come from far memory once for all of them.
-const BLOCKS: usize = 4;
-
-/// Tasks a thread gets, at least, before they grow to more than one block.
-const TASKS_A_THREAD: usize = 8;
 
 /// Keys in a step: the weights of a step, [`KEYS`] times [`QUERIES`], stay in the nearest cache.
 const KEYS: usize = 64;
@@ -47,11 +43,14 @@ struct Lane<R>([R; QUERIES]);
 
 impl Cpu {
     pub(crate) fn dense_forward(&self, call: &Forward<'_>) -> Result<()> {
-        match call.problem.dtype() {
-            DType::F16 => self.attend::<f16>(call),
-            DType::BF16 => self.attend::<bf16>(call),
-            DType::F32 => self.attend::<f32>(call),
-            DType::F64 => self.attend::<f64>(call),
+        let problem = &call.problem;
+        let class = Class::of_dense(problem.sizes(), &problem.options().mask);
+        let cpu = self.tuned(&DENSE_FORWARD, class, problem.dtype())?;
+        match problem.dtype() {
+            DType::F16 => cpu.attend::<f16>(call),
+            DType::BF16 => cpu.attend::<bf16>(call),
+            DType::F32 => cpu.attend::<f32>(call),
+            DType::F64 => cpu.attend::<f64>(call),
         }
     }
 
@@ -65,7 +64,9 @@ impl Cpu {
             rayon::current_num_threads()
         };
         let all_blocks = heads * rows.div_ceil(QUERIES);
-        let blocks = (all_blocks / (TASKS_A_THREAD * threads)).clamp(1, BLOCKS);
+        let tasks_each = self.tuning.dense_tasks_each.max(1);
+        let most = self.tuning.task_blocks.max(1);
+        let blocks = (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most);
         let task_rows = blocks * QUERIES;
         let tasks_a_head = rows.div_ceil(task_rows);
         let tasks = 0..heads * tasks_a_head;

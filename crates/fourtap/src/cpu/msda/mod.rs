@@ -18,32 +18,35 @@ use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
 use super::raw::Raw;
 use super::simd::Vectorized;
+use super::tuning::{MSDA_BACKWARD, MSDA_FORWARD};
 use super::workspace::{lock, workspaces};
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::Result;
 use crate::msda::{Backward, Forward, Sizes};
 use crate::tensor::ViewMut;
-
-/// Tasks a thread gets, at least, so that no thread waits long for the last.
-const TASKS_A_THREAD: usize = 4;
+use crate::tuning::Class;
 
 impl Cpu {
     pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
-        match call.problem.value().dtype() {
-            DType::F16 => self.forward::<f16>(call),
-            DType::BF16 => self.forward::<bf16>(call),
-            DType::F32 => self.forward::<f32>(call),
-            DType::F64 => self.forward::<f64>(call),
+        let dtype = call.problem.value().dtype();
+        let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype)?;
+        match dtype {
+            DType::F16 => cpu.forward::<f16>(call),
+            DType::BF16 => cpu.forward::<bf16>(call),
+            DType::F32 => cpu.forward::<f32>(call),
+            DType::F64 => cpu.forward::<f64>(call),
         }
         Ok(())
     }
 
     pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
-        match call.problem.value().dtype() {
-            DType::F16 => self.backward::<f16>(call),
-            DType::BF16 => self.backward::<bf16>(call),
-            DType::F32 => self.backward::<f32>(call),
-            DType::F64 => self.backward::<f64>(call),
+        let dtype = call.problem.value().dtype();
+        let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype)?;
+        match dtype {
+            DType::F16 => cpu.backward::<f16>(call),
+            DType::BF16 => cpu.backward::<bf16>(call),
+            DType::F32 => cpu.backward::<f32>(call),
+            DType::F64 => cpu.backward::<f64>(call),
         }
     }
 
@@ -162,7 +165,7 @@ impl Cpu {
         let to_share = if threads == 1 {
             1
         } else {
-            (TASKS_A_THREAD * threads).div_ceil(whole)
+            self.tasks(threads).div_ceil(whole)
         };
         let mut bands = Vec::new();
         for (index, level) in plan.problem().levels().iter().enumerate() {
@@ -183,6 +186,11 @@ impl Cpu {
         bands
     }
 
+    /// At least so many, so that no thread waits long for the last.
+    fn tasks(&self, threads: usize) -> usize {
+        self.tuning.tasks_each.max(1).saturating_mul(threads)
+    }
+
     fn is_small(&self, samples: usize, channels: usize) -> bool {
         samples.saturating_mul(channels) < self.tuning.serial_work
     }
@@ -194,7 +202,7 @@ impl Cpu {
             return work(0..rows);
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
-        let even = rows.div_ceil(TASKS_A_THREAD * rayon::current_num_threads());
+        let even = rows.div_ceil(self.tasks(rayon::current_num_threads()));
         let length = (self.tuning.task_bytes / row_bytes.max(1)).min(even).max(1);
         (0..rows.div_ceil(length))
             .into_par_iter()

@@ -1,0 +1,226 @@
+//! `fourtap tune`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::ladder::parse_setting;
+use super::{DTypeChoice, DeviceChoice, Direction, Distribution};
+use crate::units;
+
+/// `fourtap tune`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+A TARGET is a workload (see `fourtap bench --list`), for which every kernel it uses is tuned, or a
+kernel (see --space), on a workload of its kind.
+
+The first generation is the defaults, what the sizes of the caches suggest, and chance; later ones
+change and mix the best. Where there are few enough choices, all of them are tried. Each attempt runs
+in a process of its own under a time limit: one that hangs, crashes or computes something else is a
+result, and the search goes on. Before it has a time it must compute sampled rows right, and the very
+bits of the defaults unless --other-bits allows others.
+
+The fastest are timed again, in turns with the defaults, until they are told apart. What is faster
+beyond doubt is kept in a file of yours, for problems of the same class on this device; every call
+looks there first. FOURTAP_TUNE names another file; FOURTAP_TUNE=off goes by the defaults."
+)]
+pub struct TuneArgs {
+    /// What else to do.
+    #[command(subcommand)]
+    pub what: Option<TuneWhat>,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+/// What `fourtap tune` does besides searching.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TuneWhat {
+    /// Try a single choice: verify it, and time it in turns with the defaults
+    One(OneArgs),
+    /// Print the table of choices that searches found, from their records
+    Table {
+        /// Files of records, or folders of such files
+        #[arg(value_name = "RUN", required = true)]
+        runs: Vec<PathBuf>,
+    },
+    /// Verify and time a choice here, for the process that watches it
+    #[command(hide = true)]
+    Attempt(ErrandArgs),
+    /// Time choices in turns here, for the process that watches it
+    #[command(hide = true)]
+    Finals(ErrandArgs),
+}
+
+/// A search.
+#[derive(Clone, Debug, Args)]
+pub struct SearchArgs {
+    /// Workloads or kernels to tune
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<PathBuf>,
+    #[command(flatten)]
+    pub problem: TuneProblem,
+    /// Fix parameters, as in tasks_each=8; the others are searched
+    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
+    pub set: Vec<(String, u32)>,
+    /// Also choices whose results may differ from the defaults' in their last bits
+    #[arg(long)]
+    pub other_bits: bool,
+    /// Generations, at most
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub generations: u32,
+    /// Attempts a generation
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub population: u32,
+    /// How many of the best the next generation is made of, and go to the finals
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub top_k: u32,
+    /// Time for each target, as in 5m [default: none set]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub budget: Option<Duration>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub limit: Duration,
+    /// Append a JSON record an attempt to FILE; - prints them instead of tables
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Go on with --json FILE after an interruption
+    #[arg(long)]
+    pub resume: bool,
+    /// Also write every attempt as a row of a table, for spreadsheets
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Also write a page about the search, with charts
+    #[arg(long, value_name = "PAGE")]
+    pub report: Option<PathBuf>,
+    /// Keep nothing: say what was found, and leave your file as it is
+    #[arg(long)]
+    pub dry_run: bool,
+    /// List the kernels that can be tuned, with their parameters, and exit
+    #[arg(long)]
+    pub space: bool,
+    /// Let attempts with a setting end badly on purpose
+    #[arg(long, value_name = "NAME=VALUE:END", hide = true)]
+    pub rehearse: Vec<Rehearsal>,
+}
+
+/// On what to try choices.
+#[derive(Clone, Debug, Args)]
+pub struct TuneProblem {
+    /// Workload for a kernel [default: detr-encoder; dense-s2048-d64 for dense attention]
+    #[arg(long, value_name = "WORKLOAD")]
+    pub workload: Option<PathBuf>,
+    /// Element types: f32, f16, bf16, f64
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_delimiter = ',',
+        default_value = "f32",
+        hide_possible_values = true
+    )]
+    pub dtype: Vec<DTypeChoice>,
+    /// Where the sampling points lie: uniform, local, window
+    #[arg(
+        long,
+        value_name = "KIND",
+        default_value = "local",
+        hide_possible_values = true
+    )]
+    pub distribution: Distribution,
+    /// Passes of a workload: forward, backward [default: both]
+    #[arg(
+        long,
+        value_name = "PASS",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub direction: Vec<Direction>,
+    /// Images, or sequences, instead of the workload's own number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub images: Option<u32>,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// What to tune for: auto or cpu
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "DEVICE",
+        help_heading = "Device"
+    )]
+    pub device: DeviceChoice,
+}
+
+/// `fourtap tune one`.
+#[derive(Clone, Debug, Args)]
+pub struct OneArgs {
+    /// The kernel; `fourtap tune --space` lists them
+    #[arg(value_name = "KERNEL")]
+    pub kernel: String,
+    /// Other parameters than the defaults, as in tasks_each=8
+    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
+    pub set: Vec<(String, u32)>,
+    #[command(flatten)]
+    pub problem: TuneProblem,
+    /// How long it may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub limit: Duration,
+    /// Print a JSON record instead of words
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a process of its own does.
+#[derive(Clone, Debug, Args)]
+pub struct ErrandArgs {
+    /// The kernel.
+    pub kernel: String,
+    /// Choices, each as in `a=1,b=2`; "-" for the defaults.
+    #[arg(long)]
+    pub choice: Vec<String>,
+    /// Most seconds of one timing.
+    #[arg(long)]
+    pub seconds: f64,
+    #[command(flatten)]
+    pub problem: TuneProblem,
+    /// See the search's.
+    #[arg(long)]
+    pub rehearse: Vec<Rehearsal>,
+}
+
+/// An attempt that ends badly on purpose, so that it can be tried whether that is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rehearsal {
+    /// Attempts with this parameter,
+    pub name: String,
+    /// at this value,
+    pub value: u32,
+    /// end so: "hang", "crash", "error", "wrong" or "slow".
+    pub end: String,
+}
+
+impl FromStr for Rehearsal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.rsplit_once(':').and_then(|(setting, end)| {
+            let (name, value) = parse_setting(setting).ok()?;
+            let known = ["hang", "crash", "error", "wrong", "slow"].contains(&end);
+            known.then(|| Rehearsal {
+                name,
+                value,
+                end: end.to_string(),
+            })
+        });
+        parsed.ok_or_else(|| "expected NAME=VALUE:END".to_string())
+    }
+}
+
+impl std::fmt::Display for Rehearsal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}:{}", self.name, self.value, self.end)
+    }
+}

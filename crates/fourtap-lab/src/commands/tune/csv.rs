@@ -1,0 +1,69 @@
+//! Attempts as a table for spreadsheets.
+
+use crate::record::AttemptRecord;
+
+const HEADS: [&str; 18] = [
+    "kernel",
+    "workload",
+    "distribution",
+    "dtype",
+    "class",
+    "device",
+    "commit",
+    "number",
+    "generation",
+    "how",
+    "parents",
+    "parameters",
+    "outcome",
+    "median_ms",
+    "spread",
+    "speed",
+    "verdict",
+    "words",
+];
+
+/// A row an attempt, by the rules of RFC 4180.
+pub fn csv(attempts: &[AttemptRecord]) -> String {
+    let mut text = line(&HEADS.map(str::to_string));
+    for attempt in attempts {
+        let subject = &attempt.subject;
+        let number = |number: Option<f64>| number.map_or(String::new(), |it| it.to_string());
+        let joined = |words: Vec<String>| words.join(" ");
+        let parameters = attempt.parameters.iter();
+        text += &line(&[
+            subject.kernel.clone(),
+            subject.workload.clone(),
+            subject.distribution.clone(),
+            subject.dtype.clone(),
+            subject.class.clone(),
+            subject.device.in_words(),
+            attempt.origin.commit.clone().unwrap_or_default(),
+            attempt.number.to_string(),
+            attempt.generation.to_string(),
+            attempt.how.name().to_string(),
+            joined(attempt.parents.iter().map(u32::to_string).collect()),
+            joined(
+                parameters
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect(),
+            ),
+            format!("{:?}", attempt.outcome).to_lowercase(),
+            number(attempt.median_ms()),
+            number(attempt.hot.as_ref().map(|hot| hot.spread)),
+            number(attempt.speed),
+            attempt.verdict.clone(),
+            attempt.words.clone(),
+        ]);
+    }
+    text
+}
+
+fn line(fields: &[String; HEADS.len()]) -> String {
+    let quoted = |field: &String| match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.clone(),
+    };
+    let fields: Vec<_> = fields.iter().map(quoted).collect();
+    fields.join(",") + "\r\n"
+}

@@ -1,0 +1,99 @@
+//! `fourtap tune one`: a single choice, verified, and timed in turns with the defaults.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::watched::Watched;
+use super::{recorded, subject};
+use crate::cli::OneArgs;
+use crate::commands::{print, print_json};
+use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::exit::ExitCode;
+use crate::record::{Origin, Outcome, Timing, TuneSubject};
+use crate::table;
+use crate::verification::Verification;
+
+/// Most time of the choice's own timing, and in turns with the defaults.
+const ALONE: Duration = Duration::from_millis(400);
+const IN_TURNS: Duration = Duration::from_secs(5);
+
+/// What became of it.
+#[derive(Debug, Serialize)]
+struct One {
+    #[serde(flatten)]
+    origin: Origin,
+    #[serde(flatten)]
+    subject: TuneSubject,
+    choice: String,
+    outcome: Outcome,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    words: String,
+    verification: Option<Verification>,
+    hot: Option<Timing>,
+    /// In turns with the defaults: how many times as fast, and what that lies between.
+    speed: Option<[f64; 3]>,
+}
+
+pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
+    let subject = subject(&arguments.kernel, &arguments.problem)?;
+    let setting = |expected| Error::Setting {
+        setting: arguments
+            .set
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+            .join(","),
+        expected,
+    };
+    let choice = subject.space.choice(&arguments.set).map_err(setting)?;
+    super::backend(&choice).map_err(setting)?;
+    let watched = Watched {
+        subject: &subject,
+        problem: &arguments.problem,
+        limit: arguments.limit,
+        rehearse: &[],
+    };
+    let found = watched.attempt(&choice, ALONE)?;
+    let mut one = One {
+        origin: Origin::here(),
+        subject: recorded(&subject, arguments.problem.seed)?,
+        choice: choice.to_string(),
+        outcome: found.outcome,
+        words: found.words,
+        verification: found.verification,
+        hot: found.hot,
+        speed: None,
+    };
+    if one.hot.is_some() {
+        let both = [subject.space.defaults(), choice];
+        let finals = watched.finals(&both, IN_TURNS)?;
+        let finals = finals.map_err(|found| Error::Finals {
+            subject: subject.name(),
+            found,
+        })?;
+        let (speed, low, high) = finals.settled(&[0, 1]).speeds[1];
+        one.speed = Some([speed, low, high]);
+    }
+    match arguments.json {
+        true => print_json(&one)?,
+        false => print(in_words(&one))?,
+    }
+    Ok(match one.outcome {
+        Outcome::Measured => ExitCode::SUCCESS,
+        Outcome::Wrong => ExitCode::from(EXIT_MISMATCH),
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn in_words(one: &One) -> String {
+    let found = match (&one.hot, one.speed) {
+        (Some(hot), Some([speed, low, high])) => format!(
+            "right, {} ms; {speed:.3} times as fast as the defaults ({low:.3} to {high:.3})",
+            table::milliseconds(hot.median_ms)
+        ),
+        _ => format!("{:?}: {}", one.outcome, one.words).to_lowercase(),
+    };
+    let what = format!("{} with {}:", one.subject.name(), one.choice);
+    table::wrapped(&what, 0) + &table::wrapped(&found, 0)
+}

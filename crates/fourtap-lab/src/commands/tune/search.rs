@@ -1,0 +1,347 @@
+//! The search itself: attempts one after another, finals, and what is kept.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fourtap::tuning::Choice;
+use indicatif::ProgressBar;
+
+use super::csv::csv;
+use super::keep;
+use super::watched::Watched;
+use super::{backend, recorded, subjects};
+use crate::cli::SearchArgs;
+use crate::commands::{note, print, progress};
+use crate::error::{Error, Result};
+use crate::exit::ExitCode;
+use crate::machine;
+use crate::output::Destination;
+use crate::record::{
+    AttemptRecord, Finalist, Line, Origin, Outcome, Run, Timing, TuneSubject, TunedRecord,
+};
+use crate::report;
+use crate::sink::{Sink, Torn};
+use crate::table;
+use crate::tune::{Candidate, Finals, How, Plan, Points, Search, Subject, entry, hints};
+
+/// Most time of one attempt's timing, and of the finals.
+const ATTEMPT: Duration = Duration::from_millis(400);
+const FINALS: Duration = Duration::from_secs(20);
+
+/// The share of a budget that attempts may take; the rest is for the finals.
+const SEARCHING: f64 = 0.8;
+
+pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
+    // Every name is looked up and every file opened before the first, perhaps long, search.
+    let subjects = subjects(&arguments.targets, &arguments.problem)?;
+    let points = subjects.iter().map(|subject| points(subject, arguments));
+    let points = points.collect::<Result<Vec<Points>>>()?;
+    let file = match arguments.dry_run {
+        true => None,
+        false => Some(keep::file()?),
+    };
+    let known = match arguments.resume {
+        true => Run::so_far(arguments.json.as_deref())?,
+        false => Run::default(),
+    };
+    let torn = match arguments.resume {
+        true => Torn::Remove,
+        false => Torn::Refuse,
+    };
+    let page = arguments.report.as_deref().map(report::destination);
+    let page = page.transpose()?;
+    let csv_file = arguments.csv.as_deref();
+    let sheet = csv_file.map(|file| Destination::new(file, file.parent().unwrap_or(file), true));
+    let sheet = sheet.transpose()?;
+    let mut hunt = Hunt {
+        arguments,
+        sink: Sink::open(arguments.json.as_deref(), torn)?,
+        known,
+        found: Run {
+            path: arguments.json.clone().unwrap_or_else(|| "tune".into()),
+            ..Run::default()
+        },
+    };
+    for (subject, points) in subjects.iter().zip(&points) {
+        let tuned = hunt.tune(subject, points)?;
+        if !matches!(hunt.sink, Sink::Stdout) {
+            print(table::tuned(&tuned, &hunt.found.attempts))?;
+        }
+        if let Some(file) = &file {
+            let entry = entry(&tuned).map_err(|expected| Error::Setting {
+                setting: tuned.verdict.clone(),
+                expected,
+            })?;
+            let changed = keep::keep(file, entry, tuned.winner > 0)?;
+            match (changed, tuned.winner) {
+                (true, 0) => note(&format!("took an older choice out of {}", file.display())),
+                (true, _) => note(&format!("kept in {}", file.display())),
+                (false, _) => {}
+            }
+        }
+    }
+    if let Some(sheet) = sheet {
+        sheet.write_bytes(csv(&hunt.found.attempts).as_bytes())?;
+    }
+    if let (Some(page), Some(file)) = (page, &arguments.report) {
+        page.write_bytes(report::html(&[hunt.found])?.as_bytes())?;
+        note(&format!("wrote {}", file.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The choices there are about a subject.
+fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
+    let fits = |choice: &Choice| backend(choice).map(|_| ());
+    Points::new(subject.space, &arguments.set, arguments.other_bits, fits).map_err(|expected| {
+        let words = arguments.set.iter();
+        let words: Vec<_> = words
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        Error::Setting {
+            setting: words.join(","),
+            expected,
+        }
+    })
+}
+
+/// Searches one after another.
+struct Hunt<'a> {
+    arguments: &'a SearchArgs,
+    sink: Sink,
+    /// What an interrupted search has found.
+    known: Run,
+    /// What this one has.
+    found: Run,
+}
+
+impl Hunt<'_> {
+    fn tune(&mut self, subject: &Subject, points: &Points) -> Result<TunedRecord> {
+        let arguments = self.arguments;
+        let seed = arguments.problem.seed;
+        let named = recorded(subject, seed)?;
+        let watched = Watched {
+            subject,
+            problem: &arguments.problem,
+            limit: arguments.limit,
+            rehearse: &arguments.rehearse,
+        };
+        let plan = Plan {
+            generations: arguments.generations,
+            population: arguments.population as usize,
+            top_k: arguments.top_k as usize,
+            seed,
+        };
+        let mut search = Search::new(points, plan, hints(points, &machine::cpu_caches()));
+        let most = (plan.population * plan.generations as usize).min(points.all.len());
+        let bar = progress(most as u64);
+        let begun = Instant::now();
+        let is_over = || {
+            let budget = arguments.budget?;
+            let over = begun.elapsed().as_secs_f64() >= SEARCHING * budget.as_secs_f64();
+            over.then_some("its time was up")
+        };
+        let mut stopped = None;
+        let (mut attempts, mut generations) = (0, 0);
+        let mut usual = None;
+        'search: loop {
+            let generation = search.next_generation();
+            if generation.is_empty() {
+                break;
+            }
+            generations += 1;
+            for candidate in generation {
+                // Without the defaults nothing could be compared.
+                stopped = is_over().filter(|_| candidate.how != How::Default);
+                if stopped.is_some() {
+                    break 'search;
+                }
+                let record = self.attempted(&named, &watched, &candidate, usual, &bar)?;
+                attempts += 1;
+                let time = record.median_ms();
+                if candidate.how == How::Default {
+                    usual = time;
+                }
+                if usual.is_none() {
+                    return Err(Error::Defaults {
+                        subject: subject.name(),
+                        found: record.words,
+                    });
+                }
+                search.answer(candidate, time);
+                self.found.attempts.push(record);
+                bar.inc(1);
+            }
+        }
+        bar.set_message(format!("{}: finals", subject.name()));
+        let tuned = match self.known_end(&named) {
+            Some(tuned) => tuned,
+            None => {
+                let budget = arguments.budget.unwrap_or(Duration::MAX);
+                let left = budget.saturating_sub(begun.elapsed()).min(FINALS);
+                let finalists = finalists(&search, points, plan.top_k);
+                let choices: Vec<_> = finalists.iter().map(|it| it.choice.clone()).collect();
+                let finals = watched.finals(&choices, left)?;
+                let finals = finals.map_err(|found| Error::Finals {
+                    subject: subject.name(),
+                    found,
+                })?;
+                let ended = stopped.or(search.why_over()).unwrap_or("it ended");
+                let tuned = TunedRecord {
+                    origin: Origin::here(),
+                    points: points.all.len(),
+                    refused: points.refused.clone(),
+                    attempts,
+                    right: search.ranked().len(),
+                    generations,
+                    ended: ended.to_string(),
+                    ..concluded(&finalists, &finals, points, named)
+                };
+                self.sink.put(&Line::Tuned(Box::new(tuned.clone())))?;
+                tuned
+            }
+        };
+        bar.finish_and_clear();
+        self.found.tuned.push(tuned.clone());
+        Ok(tuned)
+    }
+
+    /// The record of an attempt: one of an interrupted search, or a new one.
+    fn attempted(
+        &mut self,
+        subject: &TuneSubject,
+        watched: &Watched<'_>,
+        candidate: &Candidate,
+        usual: Option<f64>,
+        bar: &ProgressBar,
+    ) -> Result<AttemptRecord> {
+        let parameters = map(&candidate.choice);
+        let here = Origin::here();
+        let same = |record: &&AttemptRecord| {
+            record.subject == *subject
+                && record.parameters == parameters
+                && record.origin.is_same_code(&here)
+        };
+        if let Some(record) = self.known.attempts.iter().find(same) {
+            return Ok(AttemptRecord {
+                number: candidate.number,
+                ..record.clone()
+            });
+        }
+        bar.set_message(format!(
+            "{}: generation {}, {}",
+            subject.name(),
+            candidate.generation,
+            candidate.how.name()
+        ));
+        let found = watched.attempt(&candidate.choice, ATTEMPT)?;
+        let time = found.hot.as_ref().map(|hot| hot.median_ms);
+        let speed = time.map(|time| usual.unwrap_or(time) / time);
+        let verdict = match (speed, candidate.how) {
+            (Some(_), How::Default) => "the defaults".to_string(),
+            (Some(speed), _) => format!("{speed:.3} times the defaults' speed"),
+            (None, _) => match found.outcome {
+                Outcome::Wrong => "disqualified: wrong".to_string(),
+                Outcome::Hung => "disqualified: hung".to_string(),
+                Outcome::Crashed => "disqualified: crashed".to_string(),
+                _ => "disqualified: failed".to_string(),
+            },
+        };
+        let record = AttemptRecord {
+            origin: here,
+            subject: subject.clone(),
+            number: candidate.number,
+            generation: candidate.generation,
+            how: candidate.how,
+            parents: candidate.parents.clone(),
+            parameters,
+            outcome: found.outcome,
+            words: found.words,
+            verification: found.verification,
+            hot: found.hot,
+            speed,
+            verdict,
+        };
+        self.sink.put(&Line::Attempt(Box::new(record.clone())))?;
+        Ok(record)
+    }
+
+    fn known_end(&self, subject: &TuneSubject) -> Option<TunedRecord> {
+        let here = Origin::here();
+        let mut ends = self.known.tuned.iter();
+        let same = |it: &&TunedRecord| it.subject == *subject && it.origin.is_same_code(&here);
+        ends.find(same).cloned()
+    }
+}
+
+/// The defaults, and the fastest of the others.
+fn finalists(search: &Search<'_>, points: &Points, top_k: usize) -> Vec<Candidate> {
+    let ranked = search.ranked();
+    let of_defaults = |it: &&Candidate| it.choice == points.defaults;
+    let (defaults, others): (Vec<_>, Vec<_>) =
+        ranked.iter().map(|(it, _)| *it).partition(of_defaults);
+    let chosen = defaults.into_iter().chain(others.into_iter().take(top_k));
+    chosen.cloned().collect()
+}
+
+/// What the finals say, in a record.
+fn concluded(
+    finalists: &[Candidate],
+    finals: &Finals,
+    points: &Points,
+    subject: TuneSubject,
+) -> TunedRecord {
+    let distance = |candidate: &Candidate| {
+        let pairs = candidate.choice.values().iter();
+        let pairs = pairs.zip(points.defaults.values());
+        pairs.filter(|(a, b)| a != b).count()
+    };
+    let distances: Vec<_> = finalists.iter().map(distance).collect();
+    let settled = finals.settled(&distances);
+    let rows = finalists.iter().zip(&finals.samples_ms).enumerate();
+    let finals: Vec<Finalist> = rows
+        .map(|(index, (candidate, samples))| {
+            let (speed, speed_low, speed_high) = settled.speeds[index];
+            Finalist {
+                number: candidate.number,
+                parameters: map(&candidate.choice),
+                hot: Timing::of(samples.clone()),
+                speed,
+                speed_low,
+                speed_high,
+                equals_fastest: settled.equal.contains(&index),
+            }
+        })
+        .collect();
+    let mut tuned = TunedRecord {
+        origin: Origin::here(),
+        subject,
+        points: 0,
+        refused: BTreeMap::new(),
+        attempts: 0,
+        right: 0,
+        generations: 0,
+        ended: String::new(),
+        finals,
+        winner: settled.winner,
+        verdict: String::new(),
+    };
+    tuned.verdict = match tuned.kept() {
+        Some(kept) if tuned.winner > 0 => format!(
+            "{} is {:.3} times as fast as the defaults ({:.3} to {:.3})",
+            tuned.differences(kept),
+            kept.speed,
+            kept.speed_low,
+            kept.speed_high
+        ),
+        _ => "nothing is faster than the defaults beyond doubt".to_string(),
+    };
+    tuned
+}
+
+fn map(choice: &Choice) -> BTreeMap<String, u32> {
+    let values = choice.values().iter();
+    values
+        .map(|(name, value)| (name.to_string(), *value))
+        .collect()
+}

@@ -1,0 +1,150 @@
+//! The choices there are.
+
+use std::collections::{BTreeMap, HashSet};
+
+use fourtap::tuning::{Choice, Parameter, Space};
+
+/// More points than this are not counted out: no space declares so many.
+const MOST: usize = 1 << 20;
+
+/// What may be chosen of a space: every combination of values that fits.
+#[derive(Clone, Debug)]
+pub struct Points {
+    /// The parameters that may differ from the defaults, with the values they may have.
+    pub free: Vec<(Parameter, Vec<u32>)>,
+    /// The defaults, with what was fixed.
+    pub defaults: Choice,
+    /// Those that fit, the defaults first.
+    pub all: Vec<Choice>,
+    /// Why others do not, and how many each reason keeps out.
+    pub refused: BTreeMap<String, usize>,
+    fitting: HashSet<Choice>,
+}
+
+impl Points {
+    /// Of a space, with some parameters fixed; without `other_bits` those that change bits are too.
+    pub fn new(
+        space: &Space,
+        fixed: &[(String, u32)],
+        other_bits: bool,
+        fits: impl Fn(&Choice) -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let defaults = space.choice(fixed)?;
+        let is_free = |one: &&Parameter| {
+            (other_bits || !one.changes_bits) && !fixed.iter().any(|(name, _)| name == one.name)
+        };
+        let free: Vec<_> = space
+            .parameters
+            .iter()
+            .filter(is_free)
+            .map(|one| (*one, one.values.to_vec()))
+            .collect();
+        let count = free.iter().map(|(_, values)| values.len());
+        let count = count.fold(1, usize::saturating_mul);
+        if count > MOST {
+            return Err(format!(
+                "at most {MOST} points of {}, found more",
+                space.kernel
+            ));
+        }
+        let mut points = Points {
+            free,
+            defaults: defaults.clone(),
+            all: Vec::new(),
+            refused: BTreeMap::new(),
+            fitting: HashSet::new(),
+        };
+        fits(&defaults)?;
+        points.add(defaults.clone());
+        for index in 0..count {
+            let choice = points.at(index);
+            if choice == defaults {
+                continue;
+            }
+            match fits(&choice) {
+                Ok(()) => points.add(choice),
+                Err(why) => *points.refused.entry(why).or_default() += 1,
+            }
+        }
+        Ok(points)
+    }
+
+    fn add(&mut self, choice: Choice) {
+        self.fitting.insert(choice.clone());
+        self.all.push(choice);
+    }
+
+    /// The combination of this number, in the order of the parameters.
+    fn at(&self, mut index: usize) -> Choice {
+        let mut choice = self.defaults.clone();
+        for (parameter, values) in &self.free {
+            choice = choice.with(parameter.name, values[index % values.len()]);
+            index /= values.len();
+        }
+        choice
+    }
+
+    /// Whether such a choice may be made.
+    pub fn has(&self, choice: &Choice) -> bool {
+        self.fitting.contains(choice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> &'static Space {
+        Space::named("cpu-msda-backward").unwrap()
+    }
+
+    #[test]
+    fn every_combination_is_there_once() {
+        let points = Points::new(space(), &[], false, |_| Ok(())).unwrap();
+        let expected: usize = space()
+            .parameters
+            .iter()
+            .filter(|one| !one.changes_bits)
+            .map(|one| one.values.len())
+            .product();
+        assert_eq!(points.all.len(), expected);
+        assert_eq!(points.fitting.len(), expected);
+        assert_eq!(points.all[0], space().defaults());
+        assert!(points.all.iter().all(|choice| space().keeps_bits(choice)));
+        let more = Points::new(space(), &[], true, |_| Ok(())).unwrap();
+        assert!(more.all.len() > expected);
+    }
+
+    #[test]
+    fn what_is_fixed_stays_and_what_does_not_fit_is_counted() {
+        let fixed = [("most_bands".to_string(), 8)];
+        let fits = |choice: &Choice| match choice.get("tasks_each") {
+            32 => Err("too many".to_string()),
+            _ => Ok(()),
+        };
+        let points = Points::new(space(), &fixed, false, fits).unwrap();
+        assert!(
+            points
+                .all
+                .iter()
+                .all(|choice| choice.get("most_bands") == 8)
+        );
+        assert!(
+            points
+                .all
+                .iter()
+                .all(|choice| choice.get("tasks_each") < 32)
+        );
+        let refused = points.refused["too many"];
+        assert_eq!(5 * refused, points.all.len());
+        assert!(!points.has(&points.defaults.clone().with("tasks_each", 32)));
+    }
+
+    #[test]
+    fn what_is_not_declared_is_refused() {
+        for fixed in [("rhyme", 1), ("most_bands", 3)] {
+            let fixed = [(fixed.0.to_string(), fixed.1)];
+            assert!(Points::new(space(), &fixed, false, |_| Ok(())).is_err());
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! `fourtap tune`: whatever becomes of an attempt is recorded, what is right and faster is kept, and calls go by it.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Outcome, command, fails};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const WORKLOAD: &str = r#"
+name = "tiny"
+description = "small enough to try much"
+images = 1
+queries = 40
+heads = 2
+channels = 8
+levels = [[8, 8], [4, 4]]
+points = 4
+reference = "random"
+"#;
+
+/// Everything but tasks_each, which has six values.
+const FIXED: &str = "task_bytes=524288,serial_work=65536";
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("tiny.toml"), WORKLOAD).unwrap();
+    folder
+}
+
+fn own_table(folder: &Path) -> std::path::PathBuf {
+    folder.join("own.tsv")
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = command(folder);
+    command.env("FOURTAP_TUNE", own_table(folder));
+    let output = command.args(arguments).output().unwrap();
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A search of the six values, one after another.
+fn search(folder: &Path, more: &[&str]) -> Outcome {
+    let usual = [
+        "tune",
+        "tiny.toml",
+        "--direction",
+        "forward",
+        "--set",
+        FIXED,
+        "--generations",
+        "2",
+        "--population",
+        "3",
+    ];
+    run(folder, &[&usual[..], more].concat())
+}
+
+fn records(folder: &Path, kind: &str) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("tune.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines
+        .filter(|record: &Value| record["kind"] == kind)
+        .collect()
+}
+
+/// The attempt with this value of tasks_each.
+fn of(attempts: &[Value], tasks_each: u32) -> &Value {
+    let mut found = attempts
+        .iter()
+        .filter(|it| it["parameters"]["tasks_each"] == tasks_each);
+    let record = found.next().unwrap();
+    assert!(found.next().is_none(), "tried twice");
+    record
+}
+
+#[test]
+fn what_is_faster_beyond_doubt_is_kept_and_used() {
+    let folder = folder();
+    let folder = folder.path();
+    let slow = ["--rehearse", "tasks_each=4:slow", "--json", "tune.jsonl"];
+    let outcome = search(folder, &slow);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("6 choices fit, 6 tried"),
+        "{outcome:?}"
+    );
+    assert!(outcome.stderr.contains("kept in "), "{outcome:?}");
+    let attempts = records(folder, "attempt");
+    assert_eq!(attempts.len(), 6);
+    assert_eq!(of(&attempts, 4)["how"], "default");
+    for attempt in &attempts {
+        assert_eq!(attempt["outcome"], "measured", "{attempt}");
+        assert_eq!(attempt["verification"]["passed"], true);
+        assert!(attempt["hot"]["median_ms"].as_f64().unwrap() > 0.0);
+        assert!(
+            attempt["class"]
+                .as_str()
+                .unwrap()
+                .starts_with("d8-l2-p4-rows6")
+        );
+    }
+    let tuned = &records(folder, "tuned")[0];
+    assert_eq!(tuned["ended"], "every point was tried");
+    let winner = tuned["winner"].as_u64().unwrap() as usize;
+    assert!(winner > 0, "{tuned}");
+    assert!(tuned["finals"][winner]["speed_low"].as_f64().unwrap() > 1.0);
+
+    let table = fs::read_to_string(own_table(folder)).unwrap();
+    assert_eq!(
+        table.lines().filter(|line| !line.starts_with('#')).count(),
+        1
+    );
+    assert!(
+        table.contains("\tcpu-msda-forward\td8-l2-p4-rows6\tf32\t"),
+        "{table}"
+    );
+    let explained = |off: bool| {
+        let mut command = command(folder);
+        let table = match off {
+            true => "off".into(),
+            false => own_table(folder),
+        };
+        command.env("FOURTAP_TUNE", table);
+        command.args(["explain", "tiny.toml", "--device", "cpu", "--dtype", "f32"]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let words = explained(false)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(
+        words.contains("cpu-msda-forward goes by an entry of"),
+        "{words}"
+    );
+    assert!(
+        words.contains("own.tsv for problems of class d8-l2-p4-rows6"),
+        "{words}"
+    );
+    assert!(words.contains("times as fast as the defaults"), "{words}");
+    assert!(explained(true).contains("cpu-msda-forward goes by its defaults"));
+
+    let bench = [
+        "bench",
+        "tiny.toml",
+        "--filter",
+        "local/f32/forward",
+        "--json",
+        "-",
+    ];
+    let outcome = run(folder, &bench);
+    let lines = outcome.stdout.lines();
+    let lines: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let bench = lines.iter().find(|it| it["kind"] == "bench").unwrap();
+    assert!(
+        bench["kernel"]["words"]
+            .as_str()
+            .unwrap()
+            .contains(", tuned: "),
+        "{bench}"
+    );
+}
+
+#[test]
+fn each_way_to_end_is_recorded_and_the_search_goes_on() {
+    let folder = folder();
+    let folder = folder.path();
+    let outcome = search(
+        folder,
+        &[
+            "--rehearse",
+            "tasks_each=1:hang",
+            "--rehearse",
+            "tasks_each=2:crash",
+            "--rehearse",
+            "tasks_each=8:wrong",
+            "--rehearse",
+            "tasks_each=16:error",
+            "--limit",
+            "2s",
+            "--json",
+            "tune.jsonl",
+            "--csv",
+            "tune.csv",
+            "--report",
+            "tune.html",
+        ],
+    );
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let attempts = records(folder, "attempt");
+    for (value, ended, words) in [
+        (1, "hung", "it did not end within 2 s and was killed"),
+        (2, "crashed", "its process was ended by signal 6 (SIGABRT)"),
+        (8, "wrong", "out"),
+        (16, "failed", "cache: expected"),
+        (4, "measured", ""),
+        (32, "measured", ""),
+    ] {
+        let attempt = of(&attempts, value);
+        assert_eq!(attempt["outcome"], ended, "{attempt}");
+        assert_eq!(attempt["hot"].is_null(), ended != "measured", "{attempt}");
+        let found = attempt["words"].as_str().unwrap_or_default();
+        assert!(found.contains(words), "{attempt}");
+        let disqualified = attempt["verdict"]
+            .as_str()
+            .unwrap()
+            .starts_with("disqualified");
+        assert_eq!(disqualified, ended != "measured", "{attempt}");
+    }
+    let tuned = &records(folder, "tuned")[0];
+    assert_eq!(
+        (&tuned["attempts"], &tuned["right"]),
+        (&6.into(), &2.into())
+    );
+    assert_eq!(tuned["finals"].as_array().unwrap().len(), 2);
+    let sheet = fs::read_to_string(folder.join("tune.csv")).unwrap();
+    assert_eq!(sheet.lines().count(), 7);
+    assert!(sheet.contains("disqualified: hung"), "{sheet}");
+    let page = fs::read_to_string(folder.join("tune.html")).unwrap();
+    for expected in [
+        "Progress over generations",
+        "What each parameter does",
+        "Attempts without a time",
+    ] {
+        assert!(page.contains(expected), "{expected}");
+    }
+}
+
+/// Waits until a file holds so many whole lines.
+fn wait_for_lines(file: &Path, lines: usize) {
+    let begun = Instant::now();
+    loop {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if text.matches('\n').count() >= lines {
+            return;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no {lines} lines: {text}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_search_is_gone_on_with() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut killed: Child = command(folder)
+        .env("FOURTAP_TUNE", own_table(folder))
+        .args([
+            "tune",
+            "tiny.toml",
+            "--direction",
+            "forward",
+            "--set",
+            FIXED,
+        ])
+        .args([
+            "--generations",
+            "2",
+            "--population",
+            "3",
+            "--json",
+            "tune.jsonl",
+        ])
+        .args(["--rehearse", "tasks_each=16:hang", "--limit", "600s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let file = folder.join("tune.jsonl");
+    wait_for_lines(&file, 4);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    // As if it had been killed while it wrote.
+    let whole = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{whole}{{\"kind\":\"atte")).unwrap();
+    let before = whole.lines().count();
+    assert!(!own_table(folder).exists());
+
+    let refused = search(folder, &["--json", "tune.jsonl"]);
+    fails("half a record", &refused, "half a one");
+    let outcome = search(folder, &["--json", "tune.jsonl", "--resume"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let after = fs::read_to_string(&file).unwrap();
+    assert!(after.starts_with(&whole), "what was known is kept");
+    assert_eq!(
+        records(folder, "attempt").len(),
+        6,
+        "and nothing is tried again"
+    );
+    assert_eq!(after.lines().count() - before, 6 - before + 1);
+    of(&records(folder, "attempt"), 16);
+
+    let again = search(folder, &["--json", "tune.jsonl", "--resume"]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        after,
+        "nothing was left to do"
+    );
+}
+
+#[test]
+fn nothing_is_kept_unless_it_may_be() {
+    let folder = folder();
+    let slow = ["--rehearse", "tasks_each=4:slow", "--dry-run"];
+    let outcome = search(folder.path(), &slow);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("times as fast as the defaults"),
+        "{outcome:?}"
+    );
+    assert!(!own_table(folder.path()).exists());
+    let off = command(folder.path())
+        .env("FOURTAP_TUNE", "off")
+        .args(["tune", "tiny.toml"])
+        .output()
+        .unwrap();
+    assert_eq!(off.status.code(), Some(1));
+    let words = String::from_utf8(off.stderr).unwrap();
+    assert!(
+        words.contains("expected a file to keep choices in"),
+        "{words}"
+    );
+}
+
+#[test]
+fn defaults_that_fail_end_the_search_with_the_reason() {
+    let folder = folder();
+    let outcome = search(folder.path(), &["--rehearse", "tasks_each=4:wrong"]);
+    fails(
+        "wrong defaults",
+        &outcome,
+        "expected the defaults to compute it right",
+    );
+}
+
+#[test]
+fn one_choice_is_verified_and_held_against_the_defaults() {
+    let folder = folder();
+    let one = [
+        "tune",
+        "one",
+        "cpu-msda-forward",
+        "--workload",
+        "tiny.toml",
+        "--set",
+        "tasks_each=8",
+    ];
+    let outcome = run(folder.path(), &one);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stdout.contains("right, "), "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("times as fast as the defaults ("),
+        "{outcome:?}"
+    );
+    let outcome = run(folder.path(), &[&one[..], &["--json"]].concat());
+    let record: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(record["outcome"], "measured");
+    assert_eq!(record["speed"].as_array().unwrap().len(), 3);
+    assert!(!own_table(folder.path()).exists(), "it is only tried");
+}
+
+#[test]
+fn other_bits_are_searched_only_when_allowed() {
+    let folder = folder();
+    let bits = ["--set", "tasks_each=4", "--dry-run", "--json", "tune.jsonl"];
+    let outcome = search(folder.path(), &bits);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(records(folder.path(), "attempt").len(), 1);
+    fs::remove_file(folder.path().join("tune.jsonl")).unwrap();
+    let outcome = search(folder.path(), &[&bits[..], &["--other-bits"]].concat());
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(records(folder.path(), "attempt").len() > 1);
+}
+
+#[test]
+fn wrong_requests_are_refused_in_words() {
+    let folder = folder();
+    for (arguments, expected) in [
+        (
+            &["tune"][..],
+            "expected a workload or a kernel to tune, found none",
+        ),
+        (
+            &["tune", "poem"],
+            "expected a workload or a kernel that can be tuned",
+        ),
+        (
+            &["tune", "cpu-msda-fordward"],
+            "did you mean cpu-msda-forward?",
+        ),
+        (&["tune", "tiny.toml", "--set", "rhyme=1"], "found rhyme"),
+        (
+            &["tune", "tiny.toml", "--set", "tasks_each=3"],
+            "tasks_each to be one of",
+        ),
+        (
+            &["tune", "tiny.toml", "--device", "cuda"],
+            "expected to compute on the CPU",
+        ),
+        (
+            &["tune", "tiny.toml", "--resume"],
+            "--json FILE to go on with",
+        ),
+        (&["tune", "one", "poem"], "expected a workload or a kernel"),
+        (
+            &[
+                "tune",
+                "one",
+                "cpu-dense-forward",
+                "--workload",
+                "tiny.toml",
+            ],
+            "dense attention",
+        ),
+        (
+            &["tune", "one", "cpu-msda-forward", "--set", "vector_bits=7"],
+            "vector_bits to be one of",
+        ),
+    ] {
+        let outcome = run(folder.path(), arguments);
+        fails(&format!("{arguments:?}"), &outcome, expected);
+    }
+    assert!(!own_table(folder.path()).exists());
+}
+
+#[test]
+fn a_table_that_is_none_is_an_error_of_every_command_that_would_go_by_it() {
+    let folder = folder();
+    fs::write(own_table(folder.path()), "poem\n").unwrap();
+    for arguments in [
+        &["bench", "tiny.toml", "--filter", "local/f32/forward"][..],
+        &["explain", "tiny.toml", "--device", "cpu"],
+        &["tune", "tiny.toml"],
+    ] {
+        let outcome = run(folder.path(), arguments);
+        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("own.tsv, line 1: expected"),
+            "{outcome:?}"
+        );
+    }
+    assert_eq!(
+        fs::read_to_string(own_table(folder.path())).unwrap(),
+        "poem\n"
+    );
+}
+
+#[test]
+fn the_space_is_listed() {
+    let outcome = run(folder().path(), &["tune", "--space"]);
+    assert_eq!(outcome.code, Some(0));
+    for expected in [
+        "cpu-msda-forward",
+        "cpu-dense-forward",
+        "most_bands",
+        "changes last bits",
+    ] {
+        assert!(outcome.stdout.contains(expected), "{expected}");
+    }
+    assert!(
+        outcome
+            .stdout
+            .lines()
+            .all(|line| line.chars().count() <= 100)
+    );
+}

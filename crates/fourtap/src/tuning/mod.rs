@@ -1,0 +1,26 @@
+//! What can be chosen about a kernel without changing what it computes, and what measuring has chosen.
+//!
+//! A kernel declares its [`Space`] beside its launcher: parameters, and the values worth trying. `fourtap tune` searches
+//! it. What won is an [`Entry`] of a [`Table`], for one device, kernel, [`Class`] of problems and element type. Calls look
+//! in the user's own table first, then in the one this library comes with, and go by the kernel's defaults where neither
+//! knows better: [`active`] says which tables there are.
+//!
+//! ```
+//! use fourtap::tuning::Space;
+//!
+//! let space = Space::named("cpu-msda-forward").unwrap();
+//! let choice = space.choice(&[("task_bytes", 65536)]).unwrap();
+//! assert_eq!(choice.get("task_bytes"), 65536);
+//! assert!(space.keeps_bits(&choice));
+//! assert!(space.choice(&[("task_bytes", 3)]).is_err());
+//! ```
+
+mod active;
+mod class;
+mod space;
+mod table;
+
+pub use active::{Active, FILE_VARIABLE, active, user_file};
+pub use class::Class;
+pub use space::{Choice, Parameter, Space};
+pub use table::{Entry, SetAside, Table};

@@ -1,0 +1,166 @@
+//! What can be chosen.
+
+use std::fmt;
+
+/// A number that can be chosen about a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// As typed.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub what: &'static str,
+    /// Worth trying, in rising order.
+    pub values: &'static [u32],
+    /// The one used unless told otherwise; one of `values`.
+    pub default: u32,
+    /// Whether results may differ in their last bits between its values.
+    pub changes_bits: bool,
+}
+
+/// Everything that can be chosen about a kernel. Values that do not go together, or that a device does not have room for,
+/// are refused by whoever launches it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Space {
+    /// The kernel, as typed.
+    pub kernel: &'static str,
+    /// What it computes, in a few words.
+    pub what: &'static str,
+    /// What can be chosen.
+    pub parameters: &'static [Parameter],
+}
+
+/// A value for each parameter of a space.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Choice(Vec<(&'static str, u32)>);
+
+impl Space {
+    /// Of every kernel that can be tuned.
+    pub fn all() -> impl Iterator<Item = &'static Space> {
+        crate::cpu::SPACES.into_iter()
+    }
+
+    /// Of the kernel of this name.
+    pub fn named(kernel: &str) -> Option<&'static Space> {
+        Space::all().find(|space| space.kernel == kernel)
+    }
+
+    /// What is used unless told otherwise.
+    pub fn defaults(&self) -> Choice {
+        let parameters = self.parameters.iter();
+        Choice(parameters.map(|one| (one.name, one.default)).collect())
+    }
+
+    /// The defaults, but for what `chosen` says; in words if that names no parameter, or no value of one.
+    pub fn choice(&self, chosen: &[(impl AsRef<str>, u32)]) -> Result<Choice, String> {
+        let mut choice = self.defaults();
+        for (name, value) in chosen {
+            let name = name.as_ref();
+            let Some(parameter) = self.parameters.iter().find(|it| it.name == name) else {
+                let names: Vec<_> = self.parameters.iter().map(|it| it.name).collect();
+                return Err(format!(
+                    "a parameter of {}, which are {}, found {name}",
+                    self.kernel,
+                    names.join(", ")
+                ));
+            };
+            if !parameter.values.contains(value) {
+                return Err(format!(
+                    "{name} to be one of {:?}, found {value}",
+                    parameter.values
+                ));
+            }
+            choice = choice.with(parameter.name, *value);
+        }
+        Ok(choice)
+    }
+
+    /// Whether results are the same to the bit as with the defaults.
+    pub fn keeps_bits(&self, choice: &Choice) -> bool {
+        let keeps = |one: &Parameter| !one.changes_bits || choice.get(one.name) == one.default;
+        self.parameters.iter().all(keeps)
+    }
+}
+
+impl Choice {
+    /// The value of a parameter of its space.
+    ///
+    /// # Panics
+    /// If the space has no such parameter.
+    pub fn get(&self, name: &str) -> u32 {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.expect("asked only for what the space declares").1
+    }
+
+    /// The same with another value of a parameter; one that the space does not have changes nothing.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: u32) -> Self {
+        for (known, chosen) in &mut self.0 {
+            if *known == name {
+                *chosen = value;
+            }
+        }
+        self
+    }
+
+    /// All of them.
+    pub fn values(&self) -> &[(&'static str, u32)] {
+        &self.0
+    }
+}
+
+/// As in "task_bytes=65536 tasks_each=4".
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let gap = if index == 0 { "" } else { " " };
+            write!(f, "{gap}{name}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_space_is_well_formed() {
+        let mut kernels: Vec<_> = Space::all().map(|space| space.kernel).collect();
+        kernels.sort_unstable();
+        let count = kernels.len();
+        kernels.dedup();
+        assert_eq!(kernels.len(), count, "two spaces of one name");
+        for space in Space::all() {
+            for parameter in space.parameters {
+                let Parameter { name, values, .. } = parameter;
+                let whose = format!("{name} of {}", space.kernel);
+                assert!(values.contains(&parameter.default), "{whose}");
+                assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{whose}");
+                let same = space.parameters.iter().filter(|one| one.name == *name);
+                assert_eq!(same.count(), 1, "{whose}");
+            }
+            assert!(space.keeps_bits(&space.defaults()));
+        }
+    }
+
+    #[test]
+    fn what_no_space_declares_is_refused_in_words() {
+        let space = Space::named("cpu-msda-forward").unwrap();
+        let refused = space.choice(&[("threads", 1)]).unwrap_err();
+        assert!(refused.contains("found threads"), "{refused}");
+        let refused = space.choice(&[("serial_work", 1)]).unwrap_err();
+        assert!(
+            refused.starts_with("serial_work to be one of ["),
+            "{refused}"
+        );
+        assert!(Space::named("cpu-poem").is_none());
+    }
+
+    #[test]
+    fn a_choice_is_shown_as_it_is_typed() {
+        let space = Space::named("cpu-msda-backward").unwrap();
+        let choice = space.choice(&[("most_bands", 8)]).unwrap();
+        assert!(choice.to_string().contains("most_bands=8"), "{choice}");
+        assert!(!space.keeps_bits(&choice.with("vector_bits", 128)));
+    }
+}
