@@ -53,9 +53,6 @@ impl Finals {
 
     /// Whether more rounds would tell nothing new: each is slower than the fastest for sure, or the same.
     pub fn is_settled(&self) -> bool {
-        if self.samples_ms.len() < 2 {
-            return true;
-        }
         if self.rounds() < FEWEST_SAMPLES {
             return false;
         }
@@ -136,6 +133,7 @@ mod tests {
     fn few_rounds_settle_nothing() {
         assert!(!finals(&[1.0, 0.5], FEWEST_SAMPLES - 1).is_settled());
         assert!(finals(&[1.0, 0.5], FEWEST_SAMPLES).is_settled());
-        assert!(finals(&[1.0], 1).is_settled());
+        assert!(!finals(&[1.0], 1).is_settled());
+        assert!(finals(&[1.0], FEWEST_SAMPLES).is_settled());
     }
 }

@@ -16,6 +16,7 @@ use crate::exit::ExitCode;
 use crate::isolation::end_with_parent;
 use crate::measure::repeat;
 use crate::record::{Outcome, Timing};
+use crate::statistics::FEWEST_SAMPLES;
 use crate::tune::{Finals, Numbers};
 use crate::verification::Verification;
 
@@ -148,7 +149,8 @@ pub fn finals(arguments: &ErrandArgs) -> Result<ExitCode> {
             let sample = once(&mut runners[index], times)?;
             finals.samples_ms[index].push(sample);
         }
-        if finals.is_settled() || begun.elapsed() >= budget {
+        let is_over = round + 1 >= FEWEST_SAMPLES && begun.elapsed() >= budget;
+        if is_over || finals.is_settled() {
             break;
         }
     }
