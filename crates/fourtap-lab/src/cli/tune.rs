@@ -19,10 +19,10 @@ A TARGET is a workload (see `fourtap bench --list`), for which every kernel it u
 kernel (see --space), on a workload of its kind.
 
 The first generation is the defaults, what the sizes of the caches suggest, and chance; later ones
-change and mix the best. Where there are few enough choices, all of them are tried. Each attempt runs
-in a process of its own under a time limit: one that hangs, crashes or computes something else is a
-result, and the search goes on. Before it has a time it must compute sampled rows right, and the very
-bits of the defaults unless --other-bits allows others.
+change and mix the best. Where there are few enough choices, all of them are tried. Each attempt is
+a process of its own under a time limit: one that hangs, crashes or computes something else is a
+result, and the search goes on. Before it has a time it must compute sampled rows right, and the
+very bits of the defaults unless --other-bits allows others.
 
 The fastest are timed again, in turns with the defaults, until they are told apart. What is faster
 beyond doubt is kept in a file of yours, for problems of the same class on this device; every call
@@ -63,6 +63,14 @@ pub struct SearchArgs {
     pub targets: Vec<PathBuf>,
     #[command(flatten)]
     pub problem: TuneProblem,
+    /// Passes of a workload: forward, backward [default: both]
+    #[arg(
+        long,
+        value_name = "PASS",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub direction: Vec<Direction>,
     /// Fix parameters, as in tasks_each=8; the others are searched
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
     pub set: Vec<(String, u32)>,
@@ -130,14 +138,6 @@ pub struct TuneProblem {
         hide_possible_values = true
     )]
     pub distribution: Distribution,
-    /// Passes of a workload: forward, backward [default: both]
-    #[arg(
-        long,
-        value_name = "PASS",
-        value_delimiter = ',',
-        hide_possible_values = true
-    )]
-    pub direction: Vec<Direction>,
     /// Images, or sequences, instead of the workload's own number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,

@@ -14,7 +14,7 @@ use fourtap::cpu::{Cpu, Simd};
 use fourtap::tuning::{Choice, Space, Table};
 
 use super::print;
-use crate::cli::{DeviceChoice, TuneArgs, TuneProblem, TuneWhat};
+use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::nearest::nearest;
@@ -77,7 +77,8 @@ fn expect_cpu(device: DeviceChoice) -> Result<()> {
 }
 
 /// What the targets name, each element type of it.
-fn subjects(targets: &[PathBuf], problem: &TuneProblem) -> Result<Vec<Subject>> {
+fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
+    let (targets, problem) = (&arguments.targets, &arguments.problem);
     expect_cpu(problem.device)?;
     if targets.is_empty() {
         return Err(Error::Incomplete {
@@ -87,7 +88,7 @@ fn subjects(targets: &[PathBuf], problem: &TuneProblem) -> Result<Vec<Subject>> 
     }
     let mut subjects = Vec::new();
     for target in targets {
-        for (space, named, workload) in resolved(target, problem)? {
+        for (space, named, workload) in resolved(target, arguments)? {
             for &dtype in &problem.dtype {
                 subjects.push(Subject {
                     space,
@@ -122,8 +123,9 @@ fn subject(kernel: &str, problem: &TuneProblem) -> Result<Subject> {
 /// Kernels and workloads a target stands for; workloads as they were named, too.
 fn resolved(
     target: &Path,
-    problem: &TuneProblem,
+    arguments: &SearchArgs,
 ) -> Result<Vec<(&'static Space, PathBuf, AnyWorkload)>> {
+    let problem = &arguments.problem;
     let name = target.to_str().unwrap_or_default();
     if let Some(space) = Space::named(name) {
         let (named, workload) = workload_of(space, problem)?;
@@ -136,7 +138,7 @@ fn resolved(
     let operator = workload.operator();
     let asked = |space: &&'static Space| {
         let (computed, direction) = Subject::computes(space);
-        let passes = &problem.direction;
+        let passes = &arguments.direction;
         computed == operator && (passes.is_empty() || passes.contains(&direction))
     };
     let spaces: Vec<_> = Space::all().filter(asked).collect();

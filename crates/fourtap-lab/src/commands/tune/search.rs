@@ -33,7 +33,7 @@ const SEARCHING: f64 = 0.8;
 
 pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
     // Every name is looked up and every file opened before the first, perhaps long, search.
-    let subjects = subjects(&arguments.targets, &arguments.problem)?;
+    let subjects = subjects(arguments)?;
     let points = subjects.iter().map(|subject| points(subject, arguments));
     let points = points.collect::<Result<Vec<Points>>>()?;
     let file = match arguments.dry_run {
