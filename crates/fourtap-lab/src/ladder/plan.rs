@@ -2,6 +2,8 @@
 
 use fourtap::cuda::driver::DeviceFacts;
 
+pub use fourtap::tuning::{Choice, Parameter};
+
 /// More levels than this do not fit the kernels' arguments.
 pub const LEVEL_CAPACITY: usize = 16;
 
@@ -87,55 +89,6 @@ impl Hardware {
             has_clusters: facts.has_clusters,
             has_tensor_maps: facts.has_tensor_maps,
         }
-    }
-}
-
-/// A number of a rung that can be chosen: a macro of its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// The macro, as in "THREADS".
-    pub name: &'static str,
-    /// What it is, in a few words.
-    pub what: &'static str,
-    /// Worth trying, in rising order.
-    pub values: &'static [u32],
-    /// The one used unless told otherwise; one of `values`.
-    pub default: u32,
-}
-
-/// A value for each parameter of a rung.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice(Vec<(&'static str, u32)>);
-
-impl Choice {
-    /// The defaults, but for what `chosen` says.
-    pub fn new(parameters: &[Parameter], chosen: &[(String, u32)]) -> Self {
-        let value = |parameter: &Parameter| {
-            let named = chosen.iter().find(|(name, _)| name == parameter.name);
-            named.map_or(parameter.default, |(_, value)| *value)
-        };
-        Choice(
-            parameters
-                .iter()
-                .map(|one| (one.name, value(one)))
-                .collect(),
-        )
-    }
-
-    /// The value of a parameter the rung has declared.
-    ///
-    /// # Panics
-    /// If it has not.
-    pub fn get(&self, name: &str) -> u32 {
-        let found = self.0.iter().find(|(known, _)| *known == name);
-        found
-            .expect("a rung asks only for parameters it declares")
-            .1
-    }
-
-    /// All of them.
-    pub fn values(&self) -> &[(&'static str, u32)] {
-        &self.0
     }
 }
 

@@ -38,17 +38,16 @@ pub struct Tuning {
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
 
-const SERIAL_WORK: Parameter = Parameter {
-    name: "serial_work",
-    what: "samples times channels below which a call stays on its thread",
-    values: &[1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20],
-    default: 1 << 16,
-    changes_bits: false,
-};
-const NEAR_BYTES: Parameter = Parameter {
-    name: "near_bytes",
-    what: "bytes of a level of one image up to which it is read together with others",
-    values: &[
+const SERIAL_WORK: Parameter = Parameter::new(
+    "serial_work",
+    "samples times channels below which a call stays on its thread",
+    &[1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20],
+    1 << 16,
+);
+const NEAR_BYTES: Parameter = Parameter::new(
+    "near_bytes",
+    "bytes of a level of one image up to which it is read together with others",
+    &[
         256 * KIB,
         512 * KIB,
         MIB,
@@ -57,13 +56,13 @@ const NEAR_BYTES: Parameter = Parameter {
         8 * MIB,
         1024 * MIB,
     ],
-    default: 2 * MIB,
-    changes_bits: true,
-};
-const TASK_BYTES: Parameter = Parameter {
-    name: "task_bytes",
-    what: "bytes of results that a task leaves between two passes over its rows",
-    values: &[
+    2 * MIB,
+)
+.changing_bits();
+const TASK_BYTES: Parameter = Parameter::new(
+    "task_bytes",
+    "bytes of results that a task leaves between two passes over its rows",
+    &[
         16 * KIB,
         32 * KIB,
         64 * KIB,
@@ -74,20 +73,18 @@ const TASK_BYTES: Parameter = Parameter {
         2 * MIB,
         8 * MIB,
     ],
-    default: 512 * KIB,
-    changes_bits: false,
-};
-const TASKS_EACH: Parameter = Parameter {
-    name: "tasks_each",
-    what: "tasks a thread gets, at least",
-    values: &[1, 2, 4, 8, 16, 32],
-    default: 4,
-    changes_bits: false,
-};
-const BAND_BYTES: Parameter = Parameter {
-    name: "band_bytes",
-    what: "bytes of sums that a task adds to, while most_bands allows",
-    values: &[
+    512 * KIB,
+);
+const TASKS_EACH: Parameter = Parameter::new(
+    "tasks_each",
+    "tasks a thread gets, at least",
+    &[1, 2, 4, 8, 16, 32],
+    4,
+);
+const BAND_BYTES: Parameter = Parameter::new(
+    "band_bytes",
+    "bytes of sums that a task adds to, while most_bands allows",
+    &[
         128 * KIB,
         256 * KIB,
         512 * KIB,
@@ -96,37 +93,33 @@ const BAND_BYTES: Parameter = Parameter {
         4 * MIB,
         16 * MIB,
     ],
-    default: MIB,
-    changes_bits: false,
-};
-const MOST_BANDS: Parameter = Parameter {
-    name: "most_bands",
-    what: "bands a level is cut into, at most",
-    values: &[1, 2, 4, 8, 16],
-    default: 4,
-    changes_bits: false,
-};
-const TASK_BLOCKS: Parameter = Parameter {
-    name: "task_blocks",
-    what: "blocks of 64 queries of a task, at most",
-    values: &[1, 2, 4, 8, 16],
-    default: 4,
-    changes_bits: false,
-};
-const DENSE_TASKS_EACH: Parameter = Parameter {
-    name: "dense_tasks_each",
-    what: "tasks a thread gets, at least, before they grow to more than one block",
-    values: &[1, 2, 4, 8, 16, 32],
-    default: 8,
-    changes_bits: false,
-};
-const VECTOR_BITS: Parameter = Parameter {
-    name: "vector_bits",
-    what: "bits of a vector: 512 is avx512, 256 avx2, 128 portable, 0 the widest there are",
-    values: &[0, 128, 256, 512],
-    default: 0,
-    changes_bits: true,
-};
+    MIB,
+);
+const MOST_BANDS: Parameter = Parameter::new(
+    "most_bands",
+    "bands a level is cut into, at most",
+    &[1, 2, 4, 8, 16],
+    4,
+);
+const TASK_BLOCKS: Parameter = Parameter::new(
+    "task_blocks",
+    "blocks of 64 queries of a task, at most",
+    &[1, 2, 4, 8, 16],
+    4,
+);
+const DENSE_TASKS_EACH: Parameter = Parameter::new(
+    "dense_tasks_each",
+    "tasks a thread gets, at least, before they grow to more than one block",
+    &[1, 2, 4, 8, 16, 32],
+    8,
+);
+const VECTOR_BITS: Parameter = Parameter::new(
+    "vector_bits",
+    "bits of a vector: 512 is avx512, 256 avx2, 128 portable, 0 the widest there are",
+    &[0, 128, 256, 512],
+    0,
+)
+.changing_bits();
 
 pub(super) static MSDA_FORWARD: Space = Space {
     kernel: "cpu-msda-forward",

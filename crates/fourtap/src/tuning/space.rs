@@ -33,6 +33,32 @@ pub struct Space {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Choice(Vec<(&'static str, u32)>);
 
+impl Parameter {
+    /// One whose values all give the same bits.
+    pub const fn new(
+        name: &'static str,
+        what: &'static str,
+        values: &'static [u32],
+        default: u32,
+    ) -> Self {
+        Parameter {
+            name,
+            what,
+            values,
+            default,
+            changes_bits: false,
+        }
+    }
+
+    /// The same, whose values may give results that differ in their last bits.
+    pub const fn changing_bits(self) -> Self {
+        Parameter {
+            changes_bits: true,
+            ..self
+        }
+    }
+}
+
 impl Space {
     /// Of every kernel that can be tuned.
     pub fn all() -> impl Iterator<Item = &'static Space> {
@@ -46,8 +72,7 @@ impl Space {
 
     /// What is used unless told otherwise.
     pub fn defaults(&self) -> Choice {
-        let parameters = self.parameters.iter();
-        Choice(parameters.map(|one| (one.name, one.default)).collect())
+        Choice::new(self.parameters, &[])
     }
 
     /// The defaults, but for what `chosen` says; in words if that names no parameter, or no value of one.
@@ -82,6 +107,16 @@ impl Space {
 }
 
 impl Choice {
+    /// The defaults, but for what `chosen` says; what it says of others is not looked at.
+    pub fn new(parameters: &[Parameter], chosen: &[(String, u32)]) -> Self {
+        let value = |parameter: &Parameter| {
+            let named = chosen.iter().find(|(name, _)| name == parameter.name);
+            named.map_or(parameter.default, |(_, value)| *value)
+        };
+        let parameters = parameters.iter();
+        Choice(parameters.map(|one| (one.name, value(one))).collect())
+    }
+
     /// The value of a parameter of its space.
     ///
     /// # Panics

@@ -259,12 +259,7 @@ mod tests {
 
     #[test]
     fn combinations_are_all_of_them_once() {
-        let parameter = |name, values: &'static [u32]| Parameter {
-            name,
-            what: "",
-            values,
-            default: values[0],
-        };
+        let parameter = |name, values: &'static [u32]| Parameter::new(name, "", values, values[0]);
         let found = combinations(&[parameter("A", &[1, 2, 3]), parameter("B", &[4, 5])]);
         assert_eq!(found.len(), 6);
         for (number, one) in found.iter().enumerate() {

@@ -51,12 +51,12 @@ const A19_DROP: Rung = Rung {
             ..THREADS
         },
         RESIDENT,
-        Parameter {
-            name: "THRESHOLD",
-            what: "thousandths of the heaviest sample's weight",
-            values: &[10, 20, 50],
-            default: 50,
-        },
+        Parameter::new(
+            "THRESHOLD",
+            "thousandths of the heaviest sample's weight",
+            &[10, 20, 50],
+            50,
+        ),
     ],
     plan: Planner::Msda(|shape, _, choice| dropping(shape, choice)),
     ..A19_INT8
@@ -79,12 +79,12 @@ const A19_PARAMETERS: &[Parameter] = &[
         default: 640,
         ..RESIDENT
     },
-    Parameter {
-        name: "MOST_PER_LANE",
-        what: "samples a lane works out at a time, where points allow",
-        values: &[2, 4],
-        default: 4,
-    },
+    Parameter::new(
+        "MOST_PER_LANE",
+        "samples a lane works out at a time, where points allow",
+        &[2, 4],
+        4,
+    ),
 ];
 
 /// The launches before the gather of A19.

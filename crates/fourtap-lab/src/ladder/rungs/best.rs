@@ -7,18 +7,18 @@ use super::super::{Claim, Planner, Rung};
 pub const RUNGS: &[Rung] = &[A15_SUMS, A16, A16_HALF];
 
 const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        name: "THREADS",
-        what: "threads a block, of which there is one a multiprocessor",
-        values: &[512, 640, 768, 896],
-        default: 768,
-    },
-    Parameter {
-        name: "L2_PARTS",
-        what: "of so many parts of L2 one holds the images that are worked on at a time",
-        values: &[2, 4, 8],
-        default: 2,
-    },
+    Parameter::new(
+        "THREADS",
+        "threads a block, of which there is one a multiprocessor",
+        &[512, 640, 768, 896],
+        768,
+    ),
+    Parameter::new(
+        "L2_PARTS",
+        "of so many parts of L2 one holds the images that are worked on at a time",
+        &[2, 4, 8],
+        2,
+    ),
 ];
 
 /// What a block that keeps levels may take of a multiprocessor's fast memory, with what the driver adds.

@@ -56,19 +56,14 @@ const A08_CHANNELS: Rung = Rung {
     ..A08
 };
 
-const IMAGE_HEAD_CLUSTER: Parameter = Parameter {
-    name: "CLUSTER",
-    what: "blocks a cluster; 0: as few as hold an image-head",
-    values: &[0, 2, 4, 8, 16],
-    default: 0,
-};
+const IMAGE_HEAD_CLUSTER: Parameter = Parameter::new(
+    "CLUSTER",
+    "blocks a cluster; 0: as few as hold an image-head",
+    &[0, 2, 4, 8, 16],
+    0,
+);
 
-const THREADS_A08: Parameter = Parameter {
-    name: "THREADS",
-    what: "threads a block",
-    values: &[512, 768, 1024],
-    default: 768,
-};
+const THREADS_A08: Parameter = Parameter::new("THREADS", "threads a block", &[512, 768, 1024], 768);
 
 const A09: Rung = Rung {
     name: "a09",
@@ -88,24 +83,14 @@ const A09: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "CLUSTER",
-            what: "blocks a cluster",
-            values: &[2, 4],
-            default: 2,
-        },
-        Parameter {
-            name: "PIECES",
-            what: "pieces of work an image-head",
-            values: &[1, 2, 4, 8, 16],
-            default: 4,
-        },
-        Parameter {
-            name: "THREADS",
-            what: "threads a block",
-            values: &[512, 640, 896],
-            default: 896,
-        },
+        Parameter::new("CLUSTER", "blocks a cluster", &[2, 4], 2),
+        Parameter::new(
+            "PIECES",
+            "pieces of work an image-head",
+            &[1, 2, 4, 8, 16],
+            4,
+        ),
+        Parameter::new("THREADS", "threads a block", &[512, 640, 896], 896),
     ],
     plan: Planner::Msda(levels_in_cluster),
 };
@@ -128,23 +113,18 @@ const A10: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "STAGES",
-            what: "buffers for levels; 2: the next ones come during work",
-            values: &[1, 2],
-            default: 2,
-        },
+        Parameter::new(
+            "STAGES",
+            "buffers for levels; 2: the next ones come during work",
+            &[1, 2],
+            2,
+        ),
         THREADS,
     ],
     plan: Planner::Msda(levels_by_boxes),
 };
 
-const THREADS: Parameter = Parameter {
-    name: "THREADS",
-    what: "threads a block",
-    values: &[512, 640, 768, 896],
-    default: 896,
-};
+const THREADS: Parameter = Parameter::new("THREADS", "threads a block", &[512, 640, 768, 896], 896);
 
 /// What records.cuh asks for, when so many lanes work on a row.
 struct Records {

@@ -44,8 +44,8 @@ const D02: Rung = Rung {
     builds_on: Some("d01"),
     source: include_str!("../../../kernels/ladder/d02_tiled.cu"),
     parameters: &[
-        parameter("BLOCK_M", BLOCK_M, &[16, 32, 64], 32),
-        parameter("BLOCK_N", TILE, &[32, 64], 32),
+        Parameter::new("BLOCK_M", BLOCK_M, &[16, 32, 64], 32),
+        Parameter::new("BLOCK_N", TILE, &[32, 64], 32),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (m, n) = (choice.get("BLOCK_M"), choice.get("BLOCK_N"));
@@ -68,10 +68,10 @@ const D03: Rung = Rung {
     builds_on: Some("d02"),
     source: include_str!("../../../kernels/ladder/d03_light_barriers.cu"),
     parameters: &[
-        parameter("BLOCK_M", BLOCK_M, &[16, 32, 64], 32),
-        parameter("BLOCK_N", TILE, &[32, 64], 32),
+        Parameter::new("BLOCK_M", BLOCK_M, &[16, 32, 64], 32),
+        Parameter::new("BLOCK_N", TILE, &[32, 64], 32),
         // Six do not divide the rows.
-        parameter("WARPS", "warps a block", &[4, 6, 8], 4),
+        Parameter::new("WARPS", "warps a block", &[4, 6, 8], 4),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (m, n) = (choice.get("BLOCK_M"), choice.get("BLOCK_N"));
@@ -83,8 +83,8 @@ const D03: Rung = Rung {
 };
 
 const WMMA_PARAMETERS: &[Parameter] = &[
-    parameter("BLOCK_M", BLOCK_M, &[32, 64, 128], 64),
-    parameter("BLOCK_N", TILE, &[32, 64], 64),
+    Parameter::new("BLOCK_M", BLOCK_M, &[32, 64, 128], 64),
+    Parameter::new("BLOCK_N", TILE, &[32, 64], 64),
 ];
 
 const D04: Rung = Rung {
@@ -151,8 +151,8 @@ const D06: Rung = Rung {
     builds_on: Some("d05"),
     source: IN_REGISTERS,
     parameters: &[
-        parameter("KEYS", TILE, &[32, 64, 128], 64),
-        parameter("STAGES", "tiles in shared memory", &[2, 3], 2),
+        Parameter::new("KEYS", TILE, &[32, 64, 128], 64),
+        Parameter::new("STAGES", "tiles in shared memory", &[2, 3], 2),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let stages = choice.get("STAGES");
@@ -186,9 +186,9 @@ const D07: Rung = Rung {
 };
 
 const D07_PARAMETERS: &[Parameter] = &[
-    parameter("ROWS", "queries a warp", &[16, 32], 32),
-    parameter("WARPS", "warps a block", &[4, 8], 4),
-    parameter("KEYS", TILE, &[32, 64], 64),
+    Parameter::new("ROWS", "queries a warp", &[16, 32], 32),
+    Parameter::new("WARPS", "warps a block", &[4, 8], 4),
+    Parameter::new("KEYS", TILE, &[32, 64], 64),
 ];
 
 const D07_LAZY: Rung = Rung {
@@ -219,10 +219,10 @@ const D10: Rung = Rung {
         include_str!("../../../kernels/ladder/d10_columns.cu"),
     ),
     parameters: &[
-        parameter("ROW_WARPS", "rows of warps, 16 queries each", &[1, 2, 4], 2),
-        parameter("KEY_WARPS", "columns of warps", &[2, 4, 8], 4),
-        parameter("KEYS", "keys a column and tile", &[16, 32, 64], 32),
-        parameter("STAGES", "tiles in shared memory", &[2, 3], 3),
+        Parameter::new("ROW_WARPS", "rows of warps, 16 queries each", &[1, 2, 4], 2),
+        Parameter::new("KEY_WARPS", "columns of warps", &[2, 4, 8], 4),
+        Parameter::new("KEYS", "keys a column and tile", &[16, 32, 64], 32),
+        Parameter::new("STAGES", "tiles in shared memory", &[2, 3], 3),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (columns, m) = (choice.get("KEY_WARPS"), 16 * choice.get("ROW_WARPS"));
@@ -249,9 +249,9 @@ const D10_SPLIT: Rung = Rung {
         include_str!("../../../kernels/ladder/d10_split.cu"),
     ),
     parameters: &[
-        parameter("PARTS", "blocks that share the keys", &[2, 4, 8], 2),
-        parameter("KEYS", TILE, &[32, 64], 64),
-        parameter("WARPS", "warps a block, 16 queries each", &[2, 4], 4),
+        Parameter::new("PARTS", "blocks that share the keys", &[2, 4, 8], 2),
+        Parameter::new("KEYS", TILE, &[32, 64], 64),
+        Parameter::new("WARPS", "warps a block, 16 queries each", &[2, 4], 4),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (parts, m) = (choice.get("PARTS"), 16 * choice.get("WARPS"));
@@ -272,20 +272,6 @@ const D10_SPLIT: Rung = Rung {
     }),
     ..D10
 };
-
-const fn parameter(
-    name: &'static str,
-    what: &'static str,
-    values: &'static [u32],
-    default: u32,
-) -> Parameter {
-    Parameter {
-        name,
-        what,
-        values,
-        default,
-    }
-}
 
 /// Queries, keys and values with rows 16 bytes longer, and logits: what D4 and D5 have in shared memory.
 fn wmma_bytes(shape: &Shape, m: u32, n: u32) -> u32 {

@@ -76,33 +76,19 @@ const A18_SOURCE: &str = concat!(
     include_str!("../../../kernels/ladder/a18_layouts.cu"),
 );
 
-pub(super) const THREADS: Parameter = Parameter {
-    name: "THREADS",
-    what: "threads a block",
-    values: &[128, 256, 384],
-    default: 256,
-};
+pub(super) const THREADS: Parameter =
+    Parameter::new("THREADS", "threads a block", &[128, 256, 384], 256);
 
-pub(super) const RESIDENT: Parameter = Parameter {
-    name: "RESIDENT",
-    what: "threads that a multiprocessor shall have room for",
-    values: &[512, 768],
-    default: 768,
-};
+pub(super) const RESIDENT: Parameter = Parameter::new(
+    "RESIDENT",
+    "threads that a multiprocessor shall have room for",
+    &[512, 768],
+    768,
+);
 
-const ROUNDS: Parameter = Parameter {
-    name: "ROUNDS",
-    what: "rows a group of lanes takes",
-    values: &[1, 2, 4],
-    default: 1,
-};
+const ROUNDS: Parameter = Parameter::new("ROUNDS", "rows a group of lanes takes", &[1, 2, 4], 1);
 
-const BATCH: Parameter = Parameter {
-    name: "BATCH",
-    what: "samples asked for at a time",
-    values: &[1, 2],
-    default: 1,
-};
+const BATCH: Parameter = Parameter::new("BATCH", "samples asked for at a time", &[1, 2], 1);
 
 const A18_PARAMETERS: &[Parameter] = &[THREADS, RESIDENT, ROUNDS, BATCH];
 
@@ -125,18 +111,18 @@ const A18_REORDERED_PARAMETERS: &[Parameter] = &[
         ..ROUNDS
     },
     BATCH,
-    Parameter {
-        name: "GRID",
-        what: "bins a side that rows are sorted into",
-        values: &[16, 32, 64],
-        default: 32,
-    },
-    Parameter {
-        name: "KEY_POINTS",
-        what: "leading samples whose mean says where a row lies",
-        values: &[1, 4, 32],
-        default: 4,
-    },
+    Parameter::new(
+        "GRID",
+        "bins a side that rows are sorted into",
+        &[16, 32, 64],
+        32,
+    ),
+    Parameter::new(
+        "KEY_POINTS",
+        "leading samples whose mean says where a row lies",
+        &[1, 4, 32],
+        4,
+    ),
 ];
 
 /// The launches before the gather of A18.

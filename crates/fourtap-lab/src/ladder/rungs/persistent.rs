@@ -15,24 +15,24 @@ const RESERVED_BYTES: u32 = 1024;
 /// Places on an axis are worked out in the mantissa of an f32.
 const SIDE_LIMIT: u32 = 1 << 23;
 
-const THREADS: Parameter = Parameter {
-    name: "THREADS",
-    what: "threads a block, of which a multiprocessor has one",
-    values: &[512, 640, 768, 896, 1024],
-    default: 768,
-};
-const CACHE_KB: Parameter = Parameter {
-    name: "CACHE_KB",
-    what: "most KB of pixels kept in shared memory, as far as it goes",
-    values: &[16, 32, 64, 96, 128, 160, 192, 228],
-    default: 228,
-};
-const ITEMS: Parameter = Parameter {
-    name: "ITEMS",
-    what: "pieces of work of a multiprocessor, on average",
-    values: &[2, 4, 8, 16],
-    default: 4,
-};
+const THREADS: Parameter = Parameter::new(
+    "THREADS",
+    "threads a block, of which a multiprocessor has one",
+    &[512, 640, 768, 896, 1024],
+    768,
+);
+const CACHE_KB: Parameter = Parameter::new(
+    "CACHE_KB",
+    "most KB of pixels kept in shared memory, as far as it goes",
+    &[16, 32, 64, 96, 128, 160, 192, 228],
+    228,
+);
+const ITEMS: Parameter = Parameter::new(
+    "ITEMS",
+    "pieces of work of a multiprocessor, on average",
+    &[2, 4, 8, 16],
+    4,
+);
 
 const A05: Rung = Rung {
     name: "a05",
@@ -108,12 +108,12 @@ const A07: Rung = Rung {
     approximate: None,
     parameters: &[
         THREADS,
-        Parameter {
-            name: "CHANNELS_A_BLOCK",
-            what: "channels that a block keeps and computes",
-            values: &[8, 16],
-            default: 8,
-        },
+        Parameter::new(
+            "CHANNELS_A_BLOCK",
+            "channels that a block keeps and computes",
+            &[8, 16],
+            8,
+        ),
         CACHE_KB,
         ITEMS,
     ],
@@ -124,18 +124,18 @@ const A07: Rung = Rung {
     }),
 };
 
-const PLANES: Parameter = Parameter {
-    name: "PLANES",
-    what: "planes (a head of an image, or a few heads side by side) walked at a time, as far as L2 holds them",
-    values: &[1, 2, 4, 8, 16, 32],
-    default: 8,
-};
-const KEPT_PERCENT: Parameter = Parameter {
-    name: "KEPT_PERCENT",
-    what: "percent of the lines of value marked to leave L2 last",
-    values: &[25, 50, 75, 100],
-    default: 100,
-};
+const PLANES: Parameter = Parameter::new(
+    "PLANES",
+    "planes (a head of an image, or a few heads side by side) walked at a time, as far as L2 holds them",
+    &[1, 2, 4, 8, 16, 32],
+    8,
+);
+const KEPT_PERCENT: Parameter = Parameter::new(
+    "KEPT_PERCENT",
+    "percent of the lines of value marked to leave L2 last",
+    &[25, 50, 75, 100],
+    100,
+);
 const A17_SOURCE: &str = concat!(
     include_str!("../../../kernels/ladder/persistent.cuh"),
     include_str!("../../../kernels/ladder/a17_l2_resident.cu")

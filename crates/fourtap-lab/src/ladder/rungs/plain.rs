@@ -5,20 +5,16 @@ use super::super::{Claim, Planner, Rung};
 use super::limits::VECTOR;
 
 /// Of every rung here.
-pub(super) const THREADS: Parameter = Parameter {
-    name: "THREADS",
-    what: "threads a block",
-    values: &[128, 256, 512],
-    default: 256,
-};
+pub(super) const THREADS: Parameter =
+    Parameter::new("THREADS", "threads a block", &[128, 256, 512], 256);
 
 /// Of rungs with kernels/ladder/vectorised.cuh.
-pub(super) const RESIDENT: Parameter = Parameter {
-    name: "RESIDENT",
-    what: "threads a multiprocessor shall have room for",
-    values: &[512, 768, 1024, 1280],
-    default: 768,
-};
+pub(super) const RESIDENT: Parameter = Parameter::new(
+    "RESIDENT",
+    "threads a multiprocessor shall have room for",
+    &[512, 768, 1024, 1280],
+    768,
+);
 
 /// The family.
 pub const RUNGS: &[Rung] = &[A01, A02, A03, A04];
@@ -107,12 +103,12 @@ const A04: Rung = Rung {
     parameters: &[
         THREADS,
         RESIDENT,
-        Parameter {
-            name: "PASS_LIMIT",
-            what: "most samples of a row worked out between two barriers",
-            values: &[8, 16, 32, 64],
-            default: 32,
-        },
+        Parameter::new(
+            "PASS_LIMIT",
+            "most samples of a row worked out between two barriers",
+            &[8, 16, 32, 64],
+            32,
+        ),
     ],
     plan: Planner::Msda(|shape, hardware, choice| {
         let (threads, limit) = (choice.get("THREADS"), choice.get("PASS_LIMIT"));

@@ -73,12 +73,12 @@ const ASYNC_PIPELINE: Rung = Rung {
             values: &[512, 768, 1024],
             ..RESIDENT
         },
-        Parameter {
-            name: "TURNS",
-            what: "rows that a group of lanes takes one after another",
-            values: &[1, 2, 4, 8],
-            default: 4,
-        },
+        Parameter::new(
+            "TURNS",
+            "rows that a group of lanes takes one after another",
+            &[1, 2, 4, 8],
+            4,
+        ),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         vectorised(
@@ -104,12 +104,7 @@ const REGISTER_BLOCKING: Rung = Rung {
             default: 512,
             ..RESIDENT
         },
-        Parameter {
-            name: "ROWS",
-            what: "rows of a thread",
-            values: &[2, 4],
-            default: 2,
-        },
+        Parameter::new("ROWS", "rows of a thread", &[2, 4], 2),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         let (threads, rows) = (choice.get("THREADS"), choice.get("ROWS"));
@@ -127,12 +122,12 @@ const L2_POLICY: Rung = Rung {
     parameters: &[
         THREADS,
         RESIDENT,
-        Parameter {
-            name: "PERCENT",
-            what: "part of value that is to stay",
-            values: &[25, 50, 100],
-            default: 100,
-        },
+        Parameter::new(
+            "PERCENT",
+            "part of value that is to stay",
+            &[25, 50, 100],
+            100,
+        ),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         vectorised(shape, "ladder_s1_l2_policy", choice.get("THREADS"), 1)
@@ -217,18 +212,13 @@ const WORK_REDISTRIBUTION: Rung = Rung {
     parameters: &[
         THREADS,
         RESIDENT,
-        Parameter {
-            name: "SHARE",
-            what: "consecutive rows that a group of lanes takes in one go",
-            values: &[1, 2, 4],
-            default: 1,
-        },
-        Parameter {
-            name: "HEADS",
-            what: "heads walked side by side",
-            values: &[1, 2, 4],
-            default: 2,
-        },
+        Parameter::new(
+            "SHARE",
+            "consecutive rows that a group of lanes takes in one go",
+            &[1, 2, 4],
+            1,
+        ),
+        Parameter::new("HEADS", "heads walked side by side", &[1, 2, 4], 2),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         let mut plan = vectorised(shape, "ladder_s2_redistribution", choice.get("THREADS"), 1)?;
@@ -251,12 +241,7 @@ const UNROLLING: Rung = Rung {
     parameters: &[
         THREADS,
         RESIDENT,
-        Parameter {
-            name: "UNROLL",
-            what: "samples of the loop's body",
-            values: &[1, 2, 4, 8, 32],
-            default: 8,
-        },
+        Parameter::new("UNROLL", "samples of the loop's body", &[1, 2, 4, 8, 32], 8),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         vectorised(shape, "ladder_s2_unrolling", choice.get("THREADS"), 1)
@@ -307,12 +292,12 @@ const L2_HINTS: Rung = Rung {
     parameters: &[
         THREADS,
         RESIDENT,
-        Parameter {
-            name: "HINT",
-            what: "bytes to bring along with a pixel",
-            values: &[64, 128, 256],
-            default: 128,
-        },
+        Parameter::new(
+            "HINT",
+            "bytes to bring along with a pixel",
+            &[64, 128, 256],
+            128,
+        ),
     ],
     plan: Planner::Msda(|shape, _, choice| {
         vectorised(shape, "ladder_s2_l2_hints", choice.get("THREADS"), 1)

@@ -41,30 +41,20 @@ const A15_SOURCE: &str = concat!(
 );
 
 const A15_PARAMETERS: &[Parameter] = &[
-    Parameter {
-        name: "THREADS",
-        what: "threads a block",
-        values: &[256, 512],
-        default: 256,
-    },
-    Parameter {
-        name: "DENSE_PIXELS",
-        what: "a level of at most so many pixels is dense",
-        values: &[256, 512, 1024],
-        default: 512,
-    },
-    Parameter {
-        name: "MOST_QUERIES",
-        what: "queries a tile at most, where shared memory allows",
-        values: &[16, 32, 64],
-        default: 64,
-    },
-    Parameter {
-        name: "TILES",
-        what: "tiles a block",
-        values: &[1, 2, 4, 8],
-        default: 4,
-    },
+    Parameter::new("THREADS", "threads a block", &[256, 512], 256),
+    Parameter::new(
+        "DENSE_PIXELS",
+        "a level of at most so many pixels is dense",
+        &[256, 512, 1024],
+        512,
+    ),
+    Parameter::new(
+        "MOST_QUERIES",
+        "queries a tile at most, where shared memory allows",
+        &[16, 32, 64],
+        64,
+    ),
+    Parameter::new("TILES", "tiles a block", &[1, 2, 4, 8], 4),
 ];
 
 /// A tile of A15: sizes as its kernel has them.

@@ -71,19 +71,14 @@ fn one_block(
     })
 }
 
-const BYPASS: Parameter = Parameter {
-    name: "BYPASS",
-    what: "whether copies pass L1 by",
-    values: &[0, 1],
-    default: 0,
-};
+const BYPASS: Parameter = Parameter::new("BYPASS", "whether copies pass L1 by", &[0, 1], 0);
 
-const PAIRED: Parameter = Parameter {
-    name: "PAIRED",
-    what: "whether lanes copy along tiles (1) or what they mix themselves (0)",
-    values: &[0, 1],
-    default: 1,
-};
+const PAIRED: Parameter = Parameter::new(
+    "PAIRED",
+    "whether lanes copy along tiles (1) or what they mix themselves (0)",
+    &[0, 1],
+    1,
+);
 
 const A11: Rung = Rung {
     name: "a11",
@@ -100,24 +95,14 @@ const A11: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "THREADS",
-            what: "threads a block, one block a multiprocessor",
-            values: &[512, 640, 768],
-            default: 640,
-        },
-        Parameter {
-            name: "TILES",
-            what: "samples of a row loaded at a time",
-            values: &[1, 2],
-            default: 1,
-        },
-        Parameter {
-            name: "BUFFERS",
-            what: "sets of tiles a warp",
-            values: &[1, 2],
-            default: 1,
-        },
+        Parameter::new(
+            "THREADS",
+            "threads a block, one block a multiprocessor",
+            &[512, 640, 768],
+            640,
+        ),
+        Parameter::new("TILES", "samples of a row loaded at a time", &[1, 2], 1),
+        Parameter::new("BUFFERS", "sets of tiles a warp", &[1, 2], 1),
     ],
     plan: Planner::Msda(|shape, hardware, choice| {
         check_places(shape)?;
@@ -157,18 +142,13 @@ const A12: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "THREADS",
-            what: "threads a block",
-            values: &[64, 128, 256],
-            default: 128,
-        },
-        Parameter {
-            name: "STAGES",
-            what: "rounds of 8 KB (32 boxes of 32 channels) on their way a warp",
-            values: &[1, 2, 3, 4],
-            default: 2,
-        },
+        Parameter::new("THREADS", "threads a block", &[64, 128, 256], 128),
+        Parameter::new(
+            "STAGES",
+            "rounds of 8 KB (32 boxes of 32 channels) on their way a warp",
+            &[1, 2, 3, 4],
+            2,
+        ),
     ],
     plan: Planner::Msda(plan_a12),
 };
@@ -221,24 +201,19 @@ const A13: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "PRODUCERS",
-            what: "producer warps a block, one block a multiprocessor",
-            values: &[2, 4, 6],
-            default: 4,
-        },
-        Parameter {
-            name: "CONSUMERS",
-            what: "consumer warps of each producer",
-            values: &[2, 3, 4],
-            default: 4,
-        },
-        Parameter {
-            name: "STAGES",
-            what: "steps of a consumer's ring",
-            values: &[2, 4, 8],
-            default: 4,
-        },
+        Parameter::new(
+            "PRODUCERS",
+            "producer warps a block, one block a multiprocessor",
+            &[2, 4, 6],
+            4,
+        ),
+        Parameter::new(
+            "CONSUMERS",
+            "consumer warps of each producer",
+            &[2, 3, 4],
+            4,
+        ),
+        Parameter::new("STAGES", "steps of a consumer's ring", &[2, 4, 8], 4),
         BYPASS,
         PAIRED,
     ],
@@ -285,18 +260,13 @@ const A14: Rung = Rung {
     hopper: false,
     approximate: None,
     parameters: &[
-        Parameter {
-            name: "THREADS",
-            what: "threads a block, one block a multiprocessor",
-            values: &[256, 512, 768, 1024],
-            default: 768,
-        },
-        Parameter {
-            name: "STAGES",
-            what: "steps of a warp's ring",
-            values: &[2, 4, 8],
-            default: 2,
-        },
+        Parameter::new(
+            "THREADS",
+            "threads a block, one block a multiprocessor",
+            &[256, 512, 768, 1024],
+            768,
+        ),
+        Parameter::new("STAGES", "steps of a warp's ring", &[2, 4, 8], 2),
         BYPASS,
         PAIRED,
     ],
