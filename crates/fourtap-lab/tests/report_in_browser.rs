@@ -45,8 +45,10 @@ fn browsers_show_pages_without_complaint_at_every_width() {
     ]);
     let gpu = committed("2026-11-15-h200");
     let cpu = committed("2026-11-15-cpu-avx512-2cores");
-    let (gpu, cpu) = (gpu.to_str().unwrap(), cpu.to_str().unwrap());
-    let pages: [(&str, &[&str]); 8] = [
+    let tune = committed("2026-11-16-cpu-tune");
+    let [gpu, cpu, tune] = [&gpu, &cpu, &tune].map(|run| run.to_str().unwrap());
+    let pages: [(&str, &[&str]); 9] = [
+        ("tune", &[tune]),
         ("gpu", &[gpu]),
         ("cpu", &[cpu]),
         ("two", &["everything.jsonl", "after.jsonl"]),

@@ -483,3 +483,14 @@ fn the_space_is_listed() {
             .all(|line| line.chars().count() <= 100)
     );
 }
+
+#[test]
+fn the_librarys_table_is_what_committed_searches_found() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let search = crates.join("../runs/2026-11-16-cpu-tune/tune.jsonl");
+    let folder = folder();
+    let outcome = run(folder.path(), &["tune", "table", search.to_str().unwrap()]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let table = fs::read_to_string(crates.join("fourtap/tuning.tsv")).unwrap();
+    assert_eq!(outcome.stdout, table);
+}

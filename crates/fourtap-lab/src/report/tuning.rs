@@ -98,9 +98,9 @@ fn search(tuned: &TunedRecord, attempts: &[&AttemptRecord], slug: &str) -> Vec<B
     let mut blocks = vec![
         Block::heading(subject.name()),
         Block::words(format!(
-            "{}. {} fit, {} were tried in {}, {} were right; it ended because {}. Problems of class {} on this device \
+            "Result: {}. {} fit, {} were tried in {}, {} were right; it ended because {}. Problems of class {} on this device \
              are served by what was kept.",
-            capital(&tuned.verdict),
+            tuned.verdict,
             counted(tuned.points, "choice"),
             tuned.attempts,
             counted(tuned.generations as usize, "generation"),
@@ -111,7 +111,9 @@ fn search(tuned: &TunedRecord, attempts: &[&AttemptRecord], slug: &str) -> Vec<B
     ];
     if let Some(chart) = progress(attempts) {
         let caption = "Every attempt that was right, by generation: strokes are attempts, the disc is the fastest so far. \
-                       Speed against the defaults on a logarithmic axis; to the right is faster.";
+                       Speed against the defaults on a logarithmic axis; to the right is faster. Attempts come one after \
+                       another, so a machine that grows faster or slower moves them all; only the finals below \
+                       are timed in turns.";
         blocks.push(Block::Chart {
             chart: Chart::new(
                 &format!("{slug}-progress"),
@@ -174,14 +176,6 @@ fn choice(parameters: &BTreeMap<String, u32>) -> String {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     words.join(" ")
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => String::new(),
-    }
 }
 
 fn progress(attempts: &[&AttemptRecord]) -> Option<DotChart> {
