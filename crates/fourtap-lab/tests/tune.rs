@@ -188,7 +188,7 @@ fn each_way_to_end_is_recorded_and_the_search_goes_on() {
             "--rehearse",
             "tasks_each=16:error",
             "--limit",
-            "2s",
+            "8s",
             "--json",
             "tune.jsonl",
             "--csv",
@@ -200,7 +200,7 @@ fn each_way_to_end_is_recorded_and_the_search_goes_on() {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let attempts = records(folder, "attempt");
     for (value, ended, words) in [
-        (1, "hung", "it did not end within 2 s and was killed"),
+        (1, "hung", "it did not end within 8 s and was killed"),
         (2, "crashed", "its process was ended by signal 6 (SIGABRT)"),
         (8, "wrong", "out"),
         (16, "failed", "cache: expected"),

@@ -8,9 +8,11 @@ use fourtap::tuning::{Entry, Table, user_file};
 use crate::error::{Error, Result};
 use crate::output::Destination;
 
-/// Where choices are kept; refused where there is to be no such file.
+/// Where choices are kept; refused where there is to be no such file, or where something else lies.
 pub fn file() -> Result<PathBuf> {
-    user_file().ok_or(Error::NoTuningFile)
+    let file = user_file().ok_or(Error::NoTuningFile)?;
+    read(&file)?;
+    Ok(file)
 }
 
 /// Puts an entry into the table; or takes out what there is for the same, where the defaults are as good. Whether the
