@@ -289,8 +289,9 @@ fn line(nvrtc: &Nvrtc, kernel: &Specialised, name: &str) -> String {
     };
     let program = kernel.program(architecture);
     let (code, line) = compile(nvrtc, &program, kernel.entry(), allowed);
-    if let Some(counts) = count_instructions(&code, &["LDG.E.128", "LDL", "STL"])
-        && let Specialised::Gather(gather) = kernel
+    // Disassembling takes longer than compiling: only where it tells something.
+    if let Specialised::Gather(gather) = kernel
+        && let Some(counts) = count_instructions(&code, &["LDG.E.128", "LDL", "STL"])
     {
         // Four neighbours of the samples of a chunk, or of all if they are fewer.
         let samples = gather.group() * gather.per_lane;
