@@ -3,7 +3,7 @@
 //! A kernel declares its [`Space`] beside its launcher: parameters, and the values worth trying. `fourtap tune` searches
 //! it. What won is an [`Entry`] of a [`Table`], for one device, kernel, [`Class`] of problems and element type. Calls look
 //! in the user's own table first, then in the one this library comes with, and go by the kernel's defaults where neither
-//! knows better: [`active`] says which tables there are.
+//! knows better: [`active()`] says which tables there are.
 //!
 //! ```
 //! use fourtap::tuning::Space;
