@@ -338,6 +338,24 @@ fn nothing_is_kept_unless_it_may_be() {
 }
 
 #[test]
+fn a_table_that_cannot_be_written_is_refused_before_the_search() {
+    let folder = folder();
+    fs::write(folder.path().join("file"), "").unwrap();
+    let output = command(folder.path())
+        .env("FOURTAP_TUNE", folder.path().join("file/own.tsv"))
+        .args(["tune", "tiny.toml", "--json", "tune.jsonl"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert!(words.contains("own.tsv"), "{words}");
+    assert!(
+        !folder.path().join("tune.jsonl").exists(),
+        "nothing was tried"
+    );
+}
+
+#[test]
 fn defaults_that_fail_end_the_search_with_the_reason() {
     let folder = folder();
     let outcome = search(folder.path(), &["--rehearse", "tasks_each=4:wrong"]);

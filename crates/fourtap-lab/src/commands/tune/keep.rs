@@ -8,26 +8,37 @@ use fourtap::tuning::{Entry, Table, user_file};
 use crate::error::{Error, Result};
 use crate::output::Destination;
 
-/// Where choices are kept; refused where there is to be no such file, or where something else lies.
+/// Where choices are kept; refused where there is to be no such file, something else lies, or nothing can be written:
+/// that must be known before a long search, not after.
 pub fn file() -> Result<PathBuf> {
     let file = user_file().ok_or(Error::NoTuningFile)?;
     read(&file)?;
+    locked(&file)?;
     Ok(file)
+}
+
+/// Makes the table's folder and waits until no other search writes the table: two that end at once must not undo each
+/// other's work. The lock goes with what is returned, or with the process.
+fn locked(file: &Path) -> Result<File> {
+    let failed = |source| Error::Write {
+        file: file.to_path_buf(),
+        source,
+    };
+    fs::create_dir_all(folder(file)).map_err(failed)?;
+    let lock = File::create(file.with_extension("lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    Ok(lock)
+}
+
+fn folder(file: &Path) -> &Path {
+    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Puts an entry into the table; or takes out what there is for the same, where the defaults are as good. Whether the
 /// table changed.
 pub fn keep(file: &Path, entry: Entry, is_better: bool) -> Result<bool> {
-    let failed = |source| Error::Write {
-        file: file.to_path_buf(),
-        source,
-    };
-    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(failed)?;
-    // Two searches that end at once must not undo each other's work. The lock goes with the process.
-    let lock = File::create(file.with_extension("lock")).map_err(failed)?;
-    lock.lock().map_err(failed)?;
+    let _lock = locked(file)?;
     let mut table = read(file)?;
     let changed = match is_better {
         true => {
@@ -37,7 +48,7 @@ pub fn keep(file: &Path, entry: Entry, is_better: bool) -> Result<bool> {
         false => table.remove(&entry),
     };
     if changed {
-        let destination = Destination::new(file, folder, true)?;
+        let destination = Destination::new(file, folder(file), true)?;
         destination.write_bytes(table.to_text().as_bytes())?;
     }
     Ok(changed)
