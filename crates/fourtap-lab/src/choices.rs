@@ -1,14 +1,14 @@
-//! Which entry of a tuning table the CPU goes by.
+//! Which entry of a tuning table a kernel goes by.
 
+use fourtap::Backend;
 use fourtap::cpu::Cpu;
-use fourtap::tuning::{Class, Space, active};
-use fourtap::{Backend, DType};
+use fourtap::tuning::{Class, Entry, Space, active};
 use serde::Serialize;
 
-use crate::computation::Computation;
+use crate::computation::{Computation, TunedAs};
 use crate::error::Result;
 
-/// How a kernel of the CPU is chosen for a problem.
+/// How a kernel is chosen for a problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choices {
     /// The kernel, by the name of its space.
@@ -33,32 +33,62 @@ pub struct EntryUsed {
 }
 
 impl Choices {
-    /// Of a computation on the CPU.
+    /// Of a computation, by what computes it.
     pub fn of(computation: &dyn Computation) -> Result<Self> {
-        let cpu = match computation.backend() {
-            Backend::Cpu(cpu) => cpu,
-            _ => Cpu::new(),
-        };
-        let (kernel, class, dtype) = computation.tuned_as();
-        Choices::by(&cpu, kernel, class, dtype)
+        Choices::by(&computation.backend(), computation.tuned_as())
     }
 
-    /// Of a kernel on such problems.
-    pub fn by(cpu: &Cpu, kernel: &str, class: Class, dtype: DType) -> Result<Self> {
-        let entry = match Space::named(kernel) {
+    /// Of a computation by another backend.
+    pub fn by(backend: &Backend, (computed, class, dtype): TunedAs) -> Result<Self> {
+        let cpu = match backend {
+            Backend::Cuda(cuda) => {
+                let kernel = format!("cuda-{computed}");
+                let entry = match Space::named(&kernel) {
+                    Some(space) => cuda.chosen(space, class, dtype)?,
+                    None => None,
+                };
+                let device = cuda.tuning_device().to_string();
+                return Choices::new(kernel, class, device, entry);
+            }
+            Backend::Cpu(cpu) => *cpu,
+            _ => Cpu::new(),
+        };
+        let kernel = format!("cpu-{computed}");
+        let entry = match Space::named(&kernel) {
             Some(space) => cpu.chosen(space, class, dtype)?.entry,
             None => None,
         };
+        Choices::new(kernel, class, Cpu::tuning_device(), entry)
+    }
+
+    /// What a CUDA device of this name, which need not be here, would go by.
+    pub fn on_device(
+        name: &str,
+        (computed, class, dtype): TunedAs,
+    ) -> Result<(Self, Option<&'static Entry>)> {
+        let kernel = format!("cuda-{computed}");
+        let is_it = |device: &str| device == name;
+        let entry = active()?.find(&kernel, (class, dtype), is_it, true);
+        let choices = Choices::new(kernel, class, name.to_string(), entry)?;
+        Ok((choices, entry))
+    }
+
+    fn new(
+        kernel: String,
+        class: Class,
+        device: String,
+        entry: Option<&'static Entry>,
+    ) -> Result<Self> {
         let tables = active()?;
-        let file_of = |entry: &fourtap::tuning::Entry| {
+        let file_of = |entry: &Entry| {
             let mut tables = tables.tables();
             let found = tables.find(|(_, table)| table.entries().contains(entry));
             found.and_then(|(file, _)| Some(file?.display().to_string()))
         };
         Ok(Choices {
-            kernel: kernel.to_string(),
+            kernel,
             class: class.to_string(),
-            device: Cpu::tuning_device(),
+            device,
             entry: entry.map(|entry| EntryUsed {
                 choice: entry.choice.to_string(),
                 provenance: entry.provenance.clone(),

@@ -13,6 +13,10 @@ use crate::error::Result;
 use crate::record::KernelUsed;
 use crate::verification::Verification;
 
+/// What tables know a computation by: the name of its kernel's space without the device it is for, as in "msda-forward", and
+/// its problem.
+pub type TunedAs = (&'static str, Class, DType);
+
 /// One pass of an operator over tensors in host memory, to be repeated there, on copies or on a device.
 pub trait Computation: Debug + Sync {
     /// What computes it.
@@ -49,8 +53,8 @@ pub trait Computation: Debug + Sync {
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed>;
 
-    /// The CPU's kernel that serves it, by the name of its space, and what tables know its problem by.
-    fn tuned_as(&self) -> (&'static str, Class, DType);
+    /// What tables know it by.
+    fn tuned_as(&self) -> TunedAs;
 
     /// Whether the device has a fast mode and one with the same bits every run.
     fn has_modes(&self) -> bool {

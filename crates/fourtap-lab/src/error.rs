@@ -338,7 +338,6 @@ impl Error {
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
             }
-            Error::Misplaced { option: "tune", .. } => "leave --device out, or use --device cpu",
             Error::Misplaced {
                 option: "--simd", ..
             } => "leave --simd out, or use --device cpu",
@@ -346,7 +345,12 @@ impl Error {
                 option: "profile" | "ladder",
                 ..
             } => "leave --device out, or use --device cuda:N",
-            Error::Misplaced { .. } => "leave --kernel out, or use --device cuda",
+            Error::Misplaced {
+                option: "--kernel", ..
+            } => "leave --kernel out, or use --device cuda",
+            Error::Misplaced { .. } => {
+                "leave --device out on a machine with a GPU; `fourtap doctor` says what is missing"
+            }
             Error::Probe { .. } => "the device or its driver computes wrongly: please report it",
             Error::NoProfiler { .. } => {
                 "Nsight Compute comes with the CUDA toolkit; name it with --ncu PATH, or read what it wrote elsewhere \

@@ -6,7 +6,7 @@ use fourtap::tuning::Class;
 use fourtap::{Backend, DType, Layout, View, ViewMut, bf16, f16};
 
 use crate::array::{Array, bytes_of};
-use crate::computation::Computation;
+use crate::computation::{Computation, TunedAs};
 use crate::cuda::{backward_kernels, forward_kernel};
 use crate::error::Result;
 use crate::record::KernelUsed;
@@ -205,10 +205,10 @@ impl Computation for Trial<'_> {
         }
     }
 
-    fn tuned_as(&self) -> (&'static str, Class, DType) {
+    fn tuned_as(&self) -> TunedAs {
         let kernel = match self.grad_out {
-            None => "cpu-msda-forward",
-            Some(_) => "cpu-msda-backward",
+            None => "msda-forward",
+            Some(_) => "msda-backward",
         };
         let class = Class::of_msda(self.problem.sizes());
         (kernel, class, self.problem.value().dtype())

@@ -505,9 +505,16 @@ fn the_space_is_listed() {
 #[test]
 fn the_librarys_table_is_what_committed_searches_found() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let search = crates.join("../runs/2026-11-16-cpu-tune/tune.jsonl");
+    let searches = [
+        "2026-11-16-cpu-tune/tune.jsonl",
+        "2026-11-16-h200-tune/dense.jsonl",
+        "2026-11-16-h200-tune/backward.jsonl",
+    ];
+    let searches = searches.map(|file| crates.join("../runs").join(file));
+    let mut words = vec!["tune", "table"];
+    words.extend(searches.iter().map(|file| file.to_str().unwrap()));
     let folder = folder();
-    let outcome = run(folder.path(), &["tune", "table", search.to_str().unwrap()]);
+    let outcome = run(folder.path(), &words);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let table = fs::read_to_string(crates.join("fourtap/tuning.tsv")).unwrap();
     assert_eq!(outcome.stdout, table);

@@ -27,7 +27,7 @@ pub use ladder::{Errand, LadderArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
-pub use tune::{ErrandArgs, OneArgs, Rehearsal, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
+pub use tune::{OneArgs, Rehearsal, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs};
 
 /// More threads than any machine has cores only exhausts the system.
 const MOST_THREADS: i64 = 4096;

@@ -16,12 +16,13 @@ use crate::units;
     args_conflicts_with_subcommands = true,
     after_help = "\
 A TARGET is a workload (see `fourtap bench --list`), for which every kernel it uses is tuned, or a
-kernel (see --space), on a workload of its kind.
+kernel (see --space), on a workload of its kind; rungs of the ladder are kernels too.
 
-The first generation is the defaults, what the sizes of the caches suggest, and chance; later ones
-change and mix the best. Where there are few enough choices, all of them are tried. Each attempt is
-a process of its own under a time limit: one that hangs, crashes or computes something else is a
-result, and the search goes on. Before it has a time it must compute sampled rows right, and the
+The first generation is the defaults, what the machine's sizes suggest, and chance; later ones
+change and mix the best. Where there are few enough choices, all of them are tried. Kernels are
+compiled by several processes while the device times others. What is tried runs in a process apart,
+under a time limit: one that hangs, crashes or computes something else is a result, and the search
+goes on with another process. Before a choice has a time it must compute sampled rows right, and the
 very bits of the defaults unless --other-bits allows others.
 
 The fastest are timed again, in turns with the defaults, until they are told apart. What is faster
@@ -47,12 +48,9 @@ pub enum TuneWhat {
         #[arg(value_name = "RUN", required = true)]
         runs: Vec<PathBuf>,
     },
-    /// Verify and time a choice here, for the process that watches it
+    /// Compile, verify and time choices here, for the process that watches it
     #[command(hide = true)]
-    Attempt(ErrandArgs),
-    /// Time choices in turns here, for the process that watches it
-    #[command(hide = true)]
-    Finals(ErrandArgs),
+    Work(WorkArgs),
 }
 
 /// A search.
@@ -92,6 +90,9 @@ pub struct SearchArgs {
     /// How long one attempt may take
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub limit: Duration,
+    /// How long its kernels may take to compile
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub build_limit: Duration,
     /// Append a JSON record an attempt to FILE; - prints them instead of tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -107,7 +108,7 @@ pub struct SearchArgs {
     /// Keep nothing: say what was found, and leave your file as it is
     #[arg(long)]
     pub dry_run: bool,
-    /// List the kernels that can be tuned, with their parameters, and exit
+    /// List the kernels that can be tuned, or the TARGETs, with their parameters, and exit
     #[arg(long)]
     pub space: bool,
     /// Let attempts with a setting end badly on purpose
@@ -121,12 +122,11 @@ pub struct TuneProblem {
     /// Workload for a kernel [default: detr-encoder; dense-s2048-d64 for dense attention]
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: Option<PathBuf>,
-    /// Element types: f32, f16, bf16, f64
+    /// Element types: f32, f16, bf16, f64 [default: f32; f16 on a CUDA device]
     #[arg(
         long,
         value_name = "TYPE",
         value_delimiter = ',',
-        default_value = "f32",
         hide_possible_values = true
     )]
     pub dtype: Vec<DTypeChoice>,
@@ -144,7 +144,7 @@ pub struct TuneProblem {
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// What to tune for: auto or cpu
+    /// What to tune for: auto, cpu or cuda[:N]
     #[arg(
         long,
         default_value = "auto",
@@ -173,17 +173,11 @@ pub struct OneArgs {
     pub json: bool,
 }
 
-/// What a process of its own does.
+/// What a process of its own is told; its errands come by standard input.
 #[derive(Clone, Debug, Args)]
-pub struct ErrandArgs {
+pub struct WorkArgs {
     /// The kernel.
     pub kernel: String,
-    /// Choices, each as in `a=1,b=2`; "-" for the defaults.
-    #[arg(long)]
-    pub choice: Vec<String>,
-    /// Most seconds of one timing.
-    #[arg(long)]
-    pub seconds: f64,
     #[command(flatten)]
     pub problem: TuneProblem,
     /// See the search's.
@@ -198,7 +192,8 @@ pub struct Rehearsal {
     pub name: String,
     /// at this value,
     pub value: u32,
-    /// end so: "hang", "crash", "error", "wrong" or "slow".
+    /// end so: "hang", "crash", "error", "wrong" or "slow"; on a CUDA device also by an illegal "address", or a kernel that
+    /// does not end, "spin".
     pub end: String,
 }
 
@@ -208,7 +203,8 @@ impl FromStr for Rehearsal {
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = text.rsplit_once(':').and_then(|(setting, end)| {
             let (name, value) = parse_setting(setting).ok()?;
-            let known = ["hang", "crash", "error", "wrong", "slow"].contains(&end);
+            let known = ["hang", "crash", "error", "wrong", "slow", "address", "spin"];
+            let known = known.contains(&end);
             known.then(|| Rehearsal {
                 name,
                 value,

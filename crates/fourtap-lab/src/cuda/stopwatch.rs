@@ -112,24 +112,47 @@ impl Stopwatch {
         mut one: impl FnMut(&Cuda) -> Result<()>,
         mut two: impl FnMut(&Cuda) -> Result<()>,
     ) -> Result<Vec<f64>> {
+        let work = |cuda: &Cuda, index: usize| match index {
+            0 => one(cuda),
+            _ => two(cuda),
+        };
+        let mut samples = Vec::new();
+        self.in_turns(2, work, |sample| {
+            samples.extend(sample);
+            (samples.len() < 2 * pairs).then_some(samples.len() % 2)
+        })?;
+        let ratio = |pair: &[f64]| pair[1] / pair[0];
+        Ok(samples.chunks_exact(2).map(ratio).collect())
+    }
+
+    /// Times so many kinds of work in turns: `next` is told the milliseconds of the one it named last, at first none, and
+    /// names the next, or none to end.
+    pub fn in_turns(
+        &self,
+        kinds: usize,
+        mut work: impl FnMut(&Cuda, usize) -> Result<()>,
+        mut next: impl FnMut(Option<f64>) -> Option<usize>,
+    ) -> Result<()> {
         let _entered = self.cuda.context().enter()?;
-        let graphs = [
-            self.filled(1, &mut |cuda, _| one(cuda))?,
-            self.filled(1, &mut |cuda, _| two(cuda))?,
-        ];
-        let ratio = || -> Result<f64> {
-            let [of_one, of_two] = [&graphs[0], &graphs[1]].map(|(graph, launches)| {
-                // SAFETY: as above; `one` and `two` outlive the graphs.
-                let elapsed = self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?));
-                elapsed.map(|elapsed| elapsed / f64::from(*launches))
-            });
-            Ok(of_two? / of_one?)
+        let mut graphs = Vec::new();
+        for kind in 0..kinds {
+            graphs.push(self.filled(1, &mut |cuda, _| work(cuda, kind))?);
+        }
+        let replayed = |kind: usize| -> Result<f64> {
+            let (graph, launches) = &graphs[kind];
+            // SAFETY: as above; `work` outlives the graphs.
+            let elapsed = self.elapsed(|stream| Ok(unsafe { graph.launch(stream) }?))?;
+            Ok(elapsed / f64::from(*launches))
         };
         let started = Instant::now();
         while started.elapsed() < WARM_UP {
-            ratio()?;
+            (0..kinds).try_for_each(|kind| replayed(kind).map(drop))?;
         }
-        (0..pairs).map(|_| ratio()).collect()
+        let mut last = None;
+        while let Some(kind) = next(last) {
+            last = Some(replayed(kind)?);
+        }
+        Ok(())
     }
 
     /// As many launches as fill a replay, as a graph.

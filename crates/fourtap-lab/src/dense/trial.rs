@@ -3,11 +3,11 @@
 use fourtap::cuda::{Cuda, jit};
 use fourtap::dense::{self, Inputs, Options, Outputs, Problem, Traffic};
 use fourtap::tuning::Class;
-use fourtap::{Backend, DType, View, ViewMut};
+use fourtap::{Backend, View, ViewMut};
 
 use super::verification::verify;
 use crate::array::Array;
-use crate::computation::Computation;
+use crate::computation::{Computation, TunedAs};
 use crate::error::Result;
 use crate::record::KernelUsed;
 use crate::verification::Verification;
@@ -101,10 +101,10 @@ impl Computation for DenseTrial<'_> {
         verify(self, outputs, seed)
     }
 
-    fn tuned_as(&self) -> (&'static str, Class, DType) {
+    fn tuned_as(&self) -> TunedAs {
         let problem = &self.problem;
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
-        ("cpu-dense-forward", class, problem.dtype())
+        ("dense-forward", class, problem.dtype())
     }
 
     fn kernel<'t>(

@@ -1,13 +1,12 @@
 //! One case of a workload: sizes, types, points and pass.
 
 use fourtap::DType;
-use fourtap::cpu::Cpu;
 use fourtap::cuda::msda::{Described, Types};
 use fourtap::msda::{Levels, Problem, Sizes, Traffic};
 use fourtap::tuning::Class;
 
-use crate::choices::Choices;
 use crate::cli::{CaseArgs, Direction, Distribution};
+use crate::computation::TunedAs;
 use crate::error::{Error, Result};
 use crate::record::{DTypes, ProblemSizes};
 use crate::selection;
@@ -103,14 +102,13 @@ impl Case {
         DTypes::from(&self.problem)
     }
 
-    /// What the CPU chooses for it here.
-    pub fn choices(&self) -> Result<Choices> {
+    /// What tables know it by.
+    pub fn tuned_as(&self) -> TunedAs {
         let kernel = match self.direction {
-            Direction::Forward => "cpu-msda-forward",
-            Direction::Backward => "cpu-msda-backward",
+            Direction::Forward => "msda-forward",
+            Direction::Backward => "msda-backward",
         };
-        let class = Class::of_msda(&self.sizes);
-        Choices::by(&Cpu::new(), kernel, class, self.types.value)
+        (kernel, Class::of_msda(&self.sizes), self.types.value)
     }
 
     /// As benchmarks are called: "detr-encoder/local/f16/forward".

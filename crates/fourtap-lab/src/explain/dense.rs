@@ -1,10 +1,10 @@
 //! What a problem of dense attention costs, and what limits it.
 
-use fourtap::DType;
 use fourtap::cpu::Cpu;
-use fourtap::cuda::dense::{Described, Step};
+use fourtap::cuda::dense::{Described, Step, Tuning};
 use fourtap::dense::Traffic;
 use fourtap::tuning::Class;
+use fourtap::{Backend, DType};
 use serde::Serialize;
 
 use super::floors::Floors;
@@ -47,9 +47,8 @@ pub struct DenseExplanation {
     pub achieved: Option<Achieved>,
     /// What is launched on a CUDA device, in order.
     pub kernels: Vec<KernelUse>,
-    /// What was chosen about the kernel, and why; of a CPU.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub choices: Option<Choices>,
+    /// What was chosen about the kernel, and why.
+    pub choices: Choices,
     /// What a reader should know of the sources.
     pub notes: Vec<String>,
 }
@@ -72,20 +71,22 @@ pub fn explain_dense(
             "on CUDA dense attention is computed in f16 and bf16, not in {dtype}"
         ));
     }
+    let class = Class::of_dense(problem.sizes(), &problem.options().mask);
+    let tuned_as = ("dense-forward", class, dtype);
+    let (choices, entry) = match device {
+        Some(device) => Choices::on_device(&device.name, tuned_as)?,
+        None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as)?, None),
+    };
+    let tuning = entry.map(|entry| Tuning::of(&entry.choice));
     let kernels = match device {
-        Some(device) if is_half(dtype) => kernels(workload, dtype, device)?,
+        Some(device) if is_half(dtype) => {
+            kernels(workload, dtype, device, &tuning.unwrap_or_default())?
+        }
         _ => Vec::new(),
     };
     let limits = match kind.as_str() {
         "cuda" => on_cuda(&traffic, dtype, ceilings),
         _ => on_cpu(&traffic, dtype, ceilings),
-    };
-    let choices = match device {
-        Some(_) => None,
-        None => {
-            let class = Class::of_dense(problem.sizes(), &problem.options().mask);
-            Some(Choices::by(&Cpu::new(), "cpu-dense-forward", class, dtype)?)
-        }
     };
     let (floor_hot, floor_cold) = (Floor::of(&limits, false), Floor::of(&limits, true));
     let same = |record: &&BenchRecord| {
@@ -120,7 +121,12 @@ pub fn explain_dense(
 }
 
 /// What the library would launch for row-major tensors.
-fn kernels(workload: &DenseWorkload, dtype: DType, device: &DeviceLike) -> Result<Vec<KernelUse>> {
+fn kernels(
+    workload: &DenseWorkload,
+    dtype: DType,
+    device: &DeviceLike,
+    tuning: &Tuning,
+) -> Result<Vec<KernelUse>> {
     let described = Described {
         sizes: workload.sizes(),
         dtype,
@@ -136,7 +142,8 @@ fn kernels(workload: &DenseWorkload, dtype: DType, device: &DeviceLike) -> Resul
             step.shared_bytes,
         )
     };
-    Ok(described.plan(device.size)?.steps().map(used).collect())
+    let plan = described.tuned(device.size, tuning)?;
+    Ok(plan.steps().map(used).collect())
 }
 
 fn is_half(dtype: DType) -> bool {
@@ -242,9 +249,7 @@ impl DenseExplanation {
             let kernels: String = self.kernels.iter().map(kernel).collect();
             parts.push(format!("Kernels\n{kernels}"));
         }
-        if let Some(choices) = &self.choices {
-            parts.push(format!("Choices\n{}", wrapped(&choices.in_words(), 0)));
-        }
+        parts.push(format!("Choices\n{}", wrapped(&self.choices.in_words(), 0)));
         parts.join("\n")
     }
 

@@ -1,11 +1,12 @@
 //! What would compute a case: the device, and the kernels chosen for it.
 
-use fourtap::cuda::msda::{DeviceSize, Specialised, Wanted};
+use fourtap::cuda::msda::{BackwardTuning, DeviceSize, ForwardTuning, Specialised};
 use serde::Serialize;
 
 use super::Case;
 use super::occupancy::{Block, Multiprocessor, Occupancy};
 use super::resources::{Kernel, Taken};
+use crate::choices::Choices;
 use crate::cli::Direction;
 use crate::error::Result;
 
@@ -109,14 +110,18 @@ impl Machine {
     /// A device with the kernels chosen for a case.
     pub fn cuda(case: &Case, device: &DeviceLike) -> Result<Self> {
         let described = case.described();
+        let (_, entry) = Choices::on_device(&device.name, case.tuned_as())?;
+        let choice = entry.map(|entry| &entry.choice);
         let (launches, reason, sorts, scatters, workspace_bytes) = match case.direction {
             Direction::Forward => {
-                let plan = described.forward(device.size, Wanted::Best)?;
+                let tuning = choice.map_or_else(ForwardTuning::default, ForwardTuning::of);
+                let plan = described.tuned_forward(device.size, &tuning)?;
                 let launches = vec![(plan.kernel, plan.blocks, plan.threads, plan.shared_bytes)];
                 (launches, plan.reason, false, false, 0)
             }
             Direction::Backward => {
-                let plan = described.backward(device.size, Wanted::Best, false)?;
+                let tuning = choice.map_or_else(BackwardTuning::default, BackwardTuning::of);
+                let plan = described.tuned_backward(device.size, false, &tuning)?;
                 let steps = plan.steps();
                 let sorts = steps
                     .iter()

@@ -14,6 +14,8 @@ mod resources;
 mod verdict;
 mod words;
 
+use fourtap::Backend;
+use fourtap::cpu::Cpu;
 use serde::Serialize;
 
 use crate::choices::Choices;
@@ -69,9 +71,8 @@ pub struct Explanation {
     pub counted: Vec<Counted>,
     /// Ideas, judged.
     pub verdicts: Vec<Verdict>,
-    /// What was chosen about the kernel, and why; of a CPU.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub choices: Option<Choices>,
+    /// What was chosen about the kernel, and why.
+    pub choices: Choices,
     /// What a reader should know of the sources.
     pub notes: Vec<String>,
 }
@@ -131,8 +132,8 @@ pub fn explain(
         counted: binding.collect(),
         verdicts,
         choices: match machine {
-            Machine::Cpu => Some(case.choices()?),
-            Machine::Cuda { .. } => None,
+            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as())?,
+            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as())?.0,
         },
         machine,
         notes,

@@ -6,7 +6,6 @@ use super::Explanation;
 use super::floors::Floors;
 use super::machine::{KernelUse, Machine};
 use super::verdict::bytes;
-use crate::choices::Choices;
 use crate::record::ProblemSizes;
 use crate::table::{align_right, or_dash, with_header, wrapped};
 
@@ -19,6 +18,7 @@ impl Explanation {
             self.floors().in_words(),
             self.measured_in_words(),
             self.kernels_in_words(),
+            format!("Choices\n{}", wrapped(&self.choices.in_words(), 0)),
             self.verdicts_in_words(),
         ];
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -139,10 +139,7 @@ impl Explanation {
             ..
         } = &self.machine
         else {
-            let choices = self.choices.as_ref().map(Choices::in_words);
-            return choices.map_or(String::new(), |words| {
-                format!("Choices\n{}", wrapped(&words, 0))
-            });
+            return String::new();
         };
         let mut text = "Kernels\n".to_string();
         for kernel in self.machine.kernels() {

@@ -2,7 +2,7 @@
 
 use fourtap::DType;
 
-use super::numbers::Numbers;
+use super::numbers::{AnyShape, Numbers};
 use super::{Operator, dense, msda};
 use crate::cli::Distribution;
 use crate::error::Result;
@@ -69,6 +69,19 @@ impl Case {
         Ok(match self {
             Case::Msda(workload, _) => msda::traffic(&workload.sizes(&workload.levels()?)),
             Case::Dense(workload, causal) => dense::traffic(workload, *causal),
+        })
+    }
+
+    /// The sizes, if rungs can take them; else in words, why not.
+    pub fn shape(&self) -> Result<std::result::Result<AnyShape, String>> {
+        Ok(match self {
+            Case::Msda(workload, _) => {
+                let levels = workload.levels()?;
+                msda::shape_of(&workload.sizes(&levels), &levels).map(AnyShape::Msda)
+            }
+            Case::Dense(workload, causal) => {
+                dense::shape_of(&workload.sizes(), workload.dtype, *causal).map(AnyShape::Dense)
+            }
         })
     }
 

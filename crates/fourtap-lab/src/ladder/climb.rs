@@ -21,14 +21,15 @@ const PAIRS: usize = 8;
 
 /// A contender that could be made ready for a problem.
 #[derive(Debug)]
-struct Runner<'a> {
+pub struct Runner<'a> {
     tensors: Tensors<'a>,
     /// None for what the library ships.
     ready: Option<Ready>,
 }
 
 impl<'a> Runner<'a> {
-    fn new(
+    /// With its kernels loaded; in words if it has no plan for the problem.
+    pub fn new(
         contender: &Contender,
         choice: &Choice,
         numbers: &'a Numbers,
@@ -57,15 +58,29 @@ impl<'a> Runner<'a> {
         }))
     }
 
-    fn queue(&mut self, cuda: &Cuda, prepare: bool) -> Result<()> {
+    /// Queues one computation; without its preparation, that of an earlier one is used.
+    pub fn queue(&mut self, cuda: &Cuda, prepare: bool) -> Result<()> {
         match &mut self.ready {
             Some(ready) => ready.queue(&mut self.tensors, cuda, prepare),
             None => self.tensors.queue_shipped(cuda),
         }
     }
 
+    /// Makes the result NaN, in the order of the stream's work.
+    pub fn poison(&mut self, cuda: &Cuda) -> Result<()> {
+        self.tensors.poison(cuda)
+    }
+
+    /// Copies the result back. Work on non-blocking streams must be waited for first.
+    pub fn download(&self) -> Result<Array> {
+        self.tensors.download()
+    }
+
     /// Computes once into what was NaN before; in words if the library cannot do it.
-    fn computed(&mut self, stopwatch: &Stopwatch) -> Result<std::result::Result<Array, String>> {
+    pub fn computed(
+        &mut self,
+        stopwatch: &Stopwatch,
+    ) -> Result<std::result::Result<Array, String>> {
         let queued = stopwatch.once(|cuda| {
             self.tensors.poison(cuda)?;
             self.queue(cuda, true)

@@ -22,8 +22,9 @@ use plan::{Choice, Hardware, Parameter, Planned, Shape};
 use crate::verification::Rule;
 
 pub use case::Case;
-pub use climb::{Climb, Climbed};
+pub use climb::{Climb, Climbed, Runner};
 pub use library::{Answer, Library, Python};
+pub use trial::source;
 
 /// What the library's own forwards are called among the rungs.
 pub const SHIPPED: &str = "shipped";

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AnyProblem, Origin, Outcome, Timing};
 use crate::target::Device;
-use crate::tune::How;
+use crate::tune::{Built, How};
 use crate::verification::Verification;
 
 /// What is tuned, and where.
@@ -64,6 +64,9 @@ pub struct AttemptRecord {
     pub parents: Vec<u32>,
     /// What was chosen.
     pub parameters: BTreeMap<String, u32>,
+    /// What compiling it came to; none where there is nothing to compile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why there is no time; empty if there is.

@@ -9,7 +9,7 @@ use super::part::Part;
 use super::probes::outcome;
 use super::speed::hot_in_words;
 use crate::record::{AttemptRecord, Run, TunedRecord};
-use crate::tune::{How, sensitivities};
+use crate::tune::{Built, How, sensitivities};
 
 /// The section; none without a search that ended.
 pub fn section(parts: &[Part<'_>]) -> Option<Section> {
@@ -326,12 +326,22 @@ fn finals(tuned: &TunedRecord) -> Table {
     table
 }
 
+fn built(attempt: &AttemptRecord, number: fn(&Built) -> Option<u32>) -> Cell {
+    let number = attempt.built.as_ref().and_then(number);
+    Cell::number(
+        number.map_or(String::new(), |it| it.to_string()),
+        number.map(f64::from),
+    )
+}
+
 fn everything(attempts: &[&AttemptRecord]) -> Table {
     let heads = [
         "#attempt",
         "#generation",
         "found by",
         "parents",
+        "#registers",
+        "#bytes of stack",
         "#ms",
         "#× defaults",
         "outcome",
@@ -351,6 +361,10 @@ fn everything(attempts: &[&AttemptRecord]) -> Table {
             ),
             Cell::words(attempt.how.name()),
             Cell::words(parents.join(" and ")),
+            built(attempt, Built::registers),
+            built(attempt, |it| {
+                Some(it.stack_bytes()).filter(|bytes| *bytes > 0)
+            }),
             Cell::number(or_dash(median, milliseconds), median),
             Cell::number(or_dash(attempt.speed, speed), attempt.speed),
             Cell::words(outcome(attempt.outcome)),

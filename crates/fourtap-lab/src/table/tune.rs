@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{ContentArrangement, Table};
-use fourtap::tuning::Space;
 
 use super::{align_right, milliseconds, with_header, wrapped};
 use crate::record::{AttemptRecord, TunedRecord};
-use crate::tune::sensitivities;
+use crate::tune::{Tunable, sensitivities};
 
 const WIDTH: u16 = 100;
 
-/// The kernels that can be tuned, and how.
-pub fn spaces() -> String {
+/// Kernels that can be tuned, and how.
+pub fn spaces(tunables: &[Tunable]) -> String {
     let mut text = String::new();
-    for space in Space::all() {
+    for tunable in tunables {
+        let space = tunable.space;
         let mut table = fitted(&["parameter", "values (the default first)", "what it is"]);
         for one in space.parameters {
             let others = one.values.iter().filter(|&&value| value != one.default);

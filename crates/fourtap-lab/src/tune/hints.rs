@@ -2,16 +2,35 @@
 
 use fourtap::tuning::Choice;
 
-use super::Points;
-use crate::machine::CpuCaches;
+use super::{Engine, Gpu, Points, Subject};
+use crate::machine::{self, CpuCaches};
+use crate::workload::AnyWorkload;
+
+/// Choices worth trying first; those that do not fit are left out by the search.
+pub fn hints(points: &Points, subject: &Subject) -> Vec<Choice> {
+    let mut hints = match (&subject.engine, &subject.workload) {
+        (Engine::Cpu, _) => caches(points, &machine::cpu_caches()),
+        (Engine::Cuda(gpu), AnyWorkload::Dense(workload)) => {
+            let channels = workload.sizes().channels.next_multiple_of(32) as u32;
+            shared_memory(points, gpu, channels)
+        }
+        (Engine::Cuda(gpu) | Engine::Rung(_, gpu), _) => threads(points, gpu),
+    };
+    let mut seen = Vec::new();
+    hints.retain(|hint| {
+        let is_new = points.has(hint) && *hint != points.defaults && !seen.contains(hint);
+        seen.push(hint.clone());
+        is_new
+    });
+    hints
+}
 
 /// Choices that fill each cache, or half of it: for every parameter that counts bytes, the value nearest to that.
-pub fn hints(points: &Points, caches: &CpuCaches) -> Vec<Choice> {
+fn caches(points: &Points, caches: &CpuCaches) -> Vec<Choice> {
     let sizes = [caches.l2, caches.l1, caches.last_level];
     let sizes = sizes.into_iter().flatten();
     let targets = sizes.flat_map(|size| [size / 2, size]);
-    let mut hints: Vec<Choice> = Vec::new();
-    for target in targets {
+    let with = |target: u64| {
         let mut choice = points.defaults.clone();
         for (parameter, values) in &points.free {
             if parameter.name.ends_with("_bytes")
@@ -20,17 +39,52 @@ pub fn hints(points: &Points, caches: &CpuCaches) -> Vec<Choice> {
                 choice = choice.with(parameter.name, nearest);
             }
         }
-        if !hints.contains(&choice) {
-            hints.push(choice);
-        }
-    }
-    hints
+        choice
+    };
+    targets.map(with).collect()
 }
 
 /// How many times apart two sizes are, in thousandths of a doubling.
 fn distance(value: u32, target: u64) -> u64 {
     let ratio = f64::from(value.max(1)) / target.max(1) as f64;
     (ratio.log2().abs() * 1e3) as u64
+}
+
+/// Blocks that share the threads a multiprocessor holds, or half of them, among one, two and four.
+fn threads(points: &Points, gpu: &Gpu) -> Vec<Choice> {
+    let all = gpu.hardware.threads;
+    let shares = [1, 2, 4].into_iter().flat_map(|blocks| {
+        let parts = [all, all / 2];
+        parts.map(|threads| (blocks, threads / blocks))
+    });
+    let with = |(blocks, threads): (u32, u32)| {
+        let choice = points.defaults.clone().with("blocks", blocks);
+        choice.with("threads", threads).with("block", threads)
+    };
+    shares.map(with).collect()
+}
+
+/// Tiles of queries with as many keys as one, two or three blocks have shared memory for.
+fn shared_memory(points: &Points, gpu: &Gpu, channels: u32) -> Vec<Choice> {
+    let mut hints = Vec::new();
+    let keys = points.free.iter().find(|(one, _)| one.name == "keys");
+    let keys: Vec<u32> = keys.map_or(Vec::new(), |(_, values)| values.clone());
+    for blocks in [2, 3, 1] {
+        for (rows, columns) in [(128, 1), (64, 1), (64, 2), (32, 2), (16, 4)] {
+            let fits = |keys: &&u32| {
+                let bytes = 2 * channels * (rows + 2 * **keys);
+                blocks * bytes <= gpu.size.shared_bytes
+            };
+            let largest = |keys: &u32| {
+                let choice = points.defaults.clone();
+                let choice = choice.with("rows", rows).with("columns", columns);
+                choice.with("blocks", blocks).with("keys", *keys)
+            };
+            let mut choices = keys.iter().rev().filter(fits).map(largest);
+            hints.extend(choices.find(|choice| points.has(choice)));
+        }
+    }
+    hints
 }
 
 #[cfg(test)]
@@ -41,16 +95,16 @@ mod tests {
     #[test]
     fn caches_suggest_sizes() {
         let space = Space::named("cpu-msda-forward").unwrap();
-        let points = Points::new(space, &[], false, |_| Ok(())).unwrap();
-        let caches = CpuCaches {
+        let points = Points::new(space, &[], false, |it| Ok(it.to_string())).unwrap();
+        let found = CpuCaches {
             l1: Some(48 << 10),
             l2: Some(2 << 20),
             last_level: None,
         };
-        let hints = hints(&points, &caches);
+        let hints = caches(&points, &found);
         let sizes: Vec<_> = hints.iter().map(|hint| hint.get("task_bytes")).collect();
         assert_eq!(sizes, [1 << 20, 2 << 20, 32 << 10, 64 << 10]);
         assert!(hints.iter().all(|hint| hint.get("tasks_each") == 4));
-        assert_eq!(super::hints(&points, &CpuCaches::default()), []);
+        assert_eq!(caches(&points, &CpuCaches::default()), []);
     }
 }

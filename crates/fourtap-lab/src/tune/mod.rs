@@ -1,23 +1,34 @@
 //! The search for better choices: what a kernel declares, tried on a problem, each attempt verified before it is timed.
 //!
-//! [`Points`] are the choices there are, [`Search`] says which to try next, [`Numbers`] what to try them on, and
-//! [`Finals`] which of the fastest is faster than the defaults beyond doubt. Nothing here starts a process or writes a
-//! file; `fourtap tune` does.
+//! A [`Subject`] is a kernel on a problem, and its [`Engine`] what computes it: the processor, a CUDA device, a rung of
+//! the ladder there. [`Points`] are the choices there are, [`Search`] says which to try next, [`Built`] compiles what one
+//! needs, [`Trying`] tries it on [`Numbers`], and [`Finals`] tell which of the fastest is faster than the defaults beyond
+//! doubt. Nothing here starts a process or writes a file; `fourtap tune` does.
 
+mod bench;
+mod build;
+mod engine;
 mod entry;
 mod finals;
+mod found;
 mod hints;
 mod numbers;
 mod points;
 mod search;
 mod sensitivity;
+mod spaces;
 mod subject;
 
+pub use bench::{Prepared, Trying};
+pub use build::Built;
+pub use engine::{Engine, Gpu};
 pub use entry::entry;
 pub use finals::Finals;
+pub use found::Found;
 pub use hints::hints;
 pub use numbers::Numbers;
 pub use points::Points;
 pub use search::{Candidate, How, Plan, Search};
 pub use sensitivity::sensitivities;
+pub use spaces::{Tunable, tunables};
 pub use subject::Subject;

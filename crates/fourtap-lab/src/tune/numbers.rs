@@ -49,7 +49,7 @@ impl Numbers {
                     subject.distribution,
                     seed,
                 )?;
-                let grad_out = match subject.direction() {
+                let grad_out = match subject.direction {
                     Direction::Forward => None,
                     Direction::Backward => Some(generate::grad_out(&sizes, dtype, seed)?),
                 };

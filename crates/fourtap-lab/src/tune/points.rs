@@ -1,6 +1,7 @@
 //! The choices there are.
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fourtap::tuning::{Choice, Parameter, Space};
 
@@ -22,12 +23,13 @@ pub struct Points {
 }
 
 impl Points {
-    /// Of a space, with some parameters fixed; without `other_bits` those that change bits are too.
+    /// Of a space, with some parameters fixed; without `other_bits` those that change bits are too. `carried` says what a
+    /// choice comes to, or why it does not fit: of several that come to the same only the first is there.
     pub fn new(
         space: &Space,
         fixed: &[(String, u32)],
         other_bits: bool,
-        fits: impl Fn(&Choice) -> Result<(), String>,
+        carried: impl Fn(&Choice) -> Result<String, String>,
     ) -> Result<Self, String> {
         let defaults = space.choice(fixed)?;
         let is_free = |one: &&Parameter| {
@@ -54,17 +56,25 @@ impl Points {
             refused: BTreeMap::new(),
             fitting: HashSet::new(),
         };
-        fits(&defaults)?;
+        let mut known = HashSet::from([hashed(&carried(&defaults)?)]);
         points.add(defaults.clone());
         for index in 0..count {
             let choice = points.at(index);
             if choice == defaults {
                 continue;
             }
-            match fits(&choice) {
-                Ok(()) => points.add(choice),
-                Err(why) => *points.refused.entry(why).or_default() += 1,
-            }
+            let is_new = carried(&choice).map(|key| known.insert(hashed(&key)));
+            let why = match is_new {
+                Ok(true) => {
+                    points.add(choice);
+                    continue;
+                }
+                Ok(false) => "another choice comes to the same".to_string(),
+                Err(why) => why,
+            };
+            // What differs from choice to choice stands behind a colon.
+            let why = why.split(':').next().unwrap_or_default().to_string();
+            *points.refused.entry(why).or_default() += 1;
         }
         Ok(points)
     }
@@ -74,11 +84,18 @@ impl Points {
         self.all.push(choice);
     }
 
-    /// The combination of this number, in the order of the parameters.
+    /// The combination of this number, in the order of the parameters, of each the default first: of several that come to the
+    /// same, the one nearest to the defaults shall be found.
     fn at(&self, mut index: usize) -> Choice {
         let mut choice = self.defaults.clone();
         for (parameter, values) in &self.free {
-            choice = choice.with(parameter.name, values[index % values.len()]);
+            let usual = values.iter().position(|value| *value == parameter.default);
+            let place = match (index % values.len(), usual.unwrap_or(0)) {
+                (0, usual) => usual,
+                (place, usual) if place <= usual => place - 1,
+                (place, _) => place,
+            };
+            choice = choice.with(parameter.name, values[place]);
             index /= values.len();
         }
         choice
@@ -90,9 +107,20 @@ impl Points {
     }
 }
 
+/// There are too many to keep them; two that hash alike by chance are one in some millions of searches.
+fn hashed(key: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn apart(choice: &Choice) -> Result<String, String> {
+        Ok(choice.to_string())
+    }
 
     fn space() -> &'static Space {
         Space::named("cpu-msda-backward").unwrap()
@@ -100,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_combination_is_there_once() {
-        let points = Points::new(space(), &[], false, |_| Ok(())).unwrap();
+        let points = Points::new(space(), &[], false, apart).unwrap();
         let expected: usize = space()
             .parameters
             .iter()
@@ -111,7 +139,7 @@ mod tests {
         assert_eq!(points.fitting.len(), expected);
         assert_eq!(points.all[0], space().defaults());
         assert!(points.all.iter().all(|choice| space().keeps_bits(choice)));
-        let more = Points::new(space(), &[], true, |_| Ok(())).unwrap();
+        let more = Points::new(space(), &[], true, apart).unwrap();
         assert!(more.all.len() > expected);
     }
 
@@ -120,7 +148,7 @@ mod tests {
         let fixed = [("most_bands".to_string(), 8)];
         let fits = |choice: &Choice| match choice.get("tasks_each") {
             32 => Err("too many".to_string()),
-            _ => Ok(()),
+            _ => apart(choice),
         };
         let points = Points::new(space(), &fixed, false, fits).unwrap();
         assert!(
@@ -144,7 +172,17 @@ mod tests {
     fn what_is_not_declared_is_refused() {
         for fixed in [("rhyme", 1), ("most_bands", 3)] {
             let fixed = [(fixed.0.to_string(), fixed.1)];
-            assert!(Points::new(space(), &fixed, false, |_| Ok(())).is_err());
+            assert!(Points::new(space(), &fixed, false, apart).is_err());
         }
+    }
+
+    #[test]
+    fn what_comes_to_the_same_is_there_once() {
+        let bands = |choice: &Choice| Ok(choice.get("most_bands").to_string());
+        let points = Points::new(space(), &[], false, bands).unwrap();
+        assert_eq!(points.all.len(), 5);
+        assert_eq!(points.all[0], space().defaults());
+        let same = points.refused["another choice comes to the same"];
+        assert!(same > points.all.len());
     }
 }

@@ -301,7 +301,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.to_string(), *value))
             .collect();
-        Points::new(space, &fixed, false, |_| Ok(())).unwrap()
+        Points::new(space, &fixed, false, |it| Ok(it.to_string())).unwrap()
     }
 
     const PLAN: Plan = Plan {

@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use fourtap::DType;
 use fourtap::tuning::{Class, Space};
 
+use super::Engine;
 use crate::cli::{Direction, Distribution};
 use crate::error::Result;
 use crate::record::{AnyProblem, DenseSizes, ProblemSizes};
-use crate::workload::{AnyWorkload, Operator};
+use crate::workload::AnyWorkload;
 
 /// A kernel on a problem.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// What can be chosen about the kernel.
     pub space: &'static Space,
+    /// What computes it.
+    pub engine: Engine,
+    /// Which pass it computes.
+    pub direction: Direction,
     /// The problem, as it was named.
     pub named: PathBuf,
     /// Its sizes.
@@ -26,22 +31,9 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Which operator the kernel of a space computes, and which pass.
-    pub fn computes(space: &Space) -> (Operator, Direction) {
-        let operator = match space.kernel.contains("-dense-") {
-            true => Operator::Dense,
-            false => Operator::Msda,
-        };
-        let direction = match space.kernel.ends_with("-backward") {
-            true => Direction::Backward,
-            false => Direction::Forward,
-        };
-        (operator, direction)
-    }
-
-    /// Which pass is computed.
-    pub fn direction(&self) -> Direction {
-        Subject::computes(self.space).1
+    /// Whether it computes gradients.
+    pub fn is_backward(&self) -> bool {
+        self.direction == Direction::Backward
     }
 
     /// What the numbers are like, as recorded.

@@ -71,7 +71,8 @@ def ms_deform_attn(
         level_start_index: ``[L]``, the first pixel of each level on axis S. Without it each level begins where the one
             before it ends.
         deterministic: Whether gradients shall be equal to the bit from run to run. By default as
-            ``torch.use_deterministic_algorithms`` says. Only small problems in float32 on CUDA differ at all.
+            ``torch.use_deterministic_algorithms`` says. Only small problems in float32 on CUDA differ at all. Where
+            that setting is on, results do not depend on tuning tables either.
         out: Where to write, ``[N, Q, M * D]`` in the type of ``value``; not with gradients.
 
     Returns:

@@ -58,6 +58,9 @@ pub trait Framework {
     /// The handle of the stream that is current on a CUDA device.
     fn stream(&self, py: Python<'_>, ordinal: usize) -> PyResult<usize>;
 
+    /// Whether the user wants the same bits every time, whatever a tuning table says.
+    fn is_deterministic(&self, py: Python<'_>) -> PyResult<bool>;
+
     /// A CUDA device, on its current stream.
     fn cuda(&self, py: Python<'_>, place: Place) -> PyResult<Option<Cuda>> {
         let Place::Cuda { ordinal } = place else {
@@ -66,6 +69,7 @@ pub trait Framework {
         let cuda = Cuda::new(ordinal).map_err(|error| raise(py, Error::Cuda(error)))?;
         let stream = self.stream(py, ordinal)?;
         // SAFETY: the framework's current stream of this device outlives the call made with it.
-        Ok(Some(unsafe { cuda.on_stream(stream as *mut _) }))
+        let cuda = unsafe { cuda.on_stream(stream as *mut _) };
+        Ok(Some(cuda.deterministic(self.is_deterministic(py)?)))
     }
 }

@@ -195,4 +195,8 @@ impl Framework for NumPy {
     fn stream(&self, _py: Python<'_>, _ordinal: usize) -> PyResult<usize> {
         Ok(0)
     }
+
+    fn is_deterministic(&self, _py: Python<'_>) -> PyResult<bool> {
+        Ok(false)
+    }
 }

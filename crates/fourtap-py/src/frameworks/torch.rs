@@ -30,6 +30,7 @@ pub struct Torch {
     /// Each tells of something that wants to see operators being called, not results, unless it answers 0 or false.
     watchers: [Py<PyAny>; 3],
     grad_enabled: Py<PyAny>,
+    deterministic: Py<PyAny>,
     /// None in versions that must be asked for each kind of device.
     autocast_enabled: Option<Py<PyAny>>,
     forward_ad: Py<PyAny>,
@@ -94,6 +95,7 @@ impl Torch {
                 .map(Bound::unbind),
             watchers,
             grad_enabled: attribute("is_grad_enabled")?,
+            deterministic: attribute("are_deterministic_algorithms_enabled")?,
             autocast_enabled: internals
                 .getattr("_is_any_autocast_enabled")
                 .ok()
@@ -331,5 +333,9 @@ impl Framework for Torch {
             Some(current) => current.bind(py).call1((ordinal,))?.extract(),
             None => Ok(0),
         }
+    }
+
+    fn is_deterministic(&self, py: Python<'_>) -> PyResult<bool> {
+        self.deterministic.bind(py).call0()?.is_truthy()
     }
 }

@@ -37,6 +37,7 @@ mod kernels;
 pub mod msda;
 mod recipe;
 mod scratch;
+mod tuning;
 
 use std::ffi::c_void;
 
@@ -46,6 +47,7 @@ use jit::JitError;
 pub use device_size::DeviceSize;
 pub use kernels::Loaded;
 pub use recipe::Shipped;
+pub(crate) use tuning::SPACES;
 
 /// Why a call could not be carried out on a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +108,7 @@ pub struct Cuda {
     workspace: Option<(u64, usize)>,
     /// If not all of the device's.
     multiprocessors: Option<u32>,
+    asked: tuning::Asked,
 }
 
 impl Cuda {
@@ -134,6 +137,7 @@ impl Cuda {
             deterministic: false,
             workspace: None,
             multiprocessors: None,
+            asked: tuning::Asked::Nothing,
         })
     }
 
@@ -153,8 +157,9 @@ impl Cuda {
         Cuda { kernel, ..self }
     }
 
-    /// The same, with results that are equal to the bit from run to run. Forward always is; backward is in most cases
-    /// anyway, but adds up small problems in f32 by atomic instructions, which is quicker.
+    /// The same, with results that are equal to the bit from run to run, whatever a tuning table says. Forward always is
+    /// while the tables stay; backward is in most cases anyway, but adds up small problems in f32 by atomic instructions,
+    /// which is quicker.
     pub fn deterministic(self, deterministic: bool) -> Self {
         Cuda {
             deterministic,

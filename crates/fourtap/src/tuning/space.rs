@@ -62,7 +62,7 @@ impl Parameter {
 impl Space {
     /// Of every kernel that can be tuned.
     pub fn all() -> impl Iterator<Item = &'static Space> {
-        crate::cpu::SPACES.into_iter()
+        crate::cpu::SPACES.into_iter().chain(crate::cuda::SPACES)
     }
 
     /// Of the kernel of this name.

@@ -12,3 +12,4 @@ mod oracle;
 mod reproducible;
 mod sanitizer;
 mod tensors;
+mod tuning;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use fourtap::Backend;
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
 use fourtap::cuda::msda::Wanted;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
+use crate::choices::Choices;
 use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
 use crate::error::{Error, Result};
 use crate::probe::{self, Setting, found_by};
@@ -148,7 +150,13 @@ impl CudaBench {
     /// One way: its result must be right before it is timed, and after.
     fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
         let cuda = way.on(self.stopwatch.cuda());
-        let kernel = device.explain(&cuda)?;
+        let mut kernel = device.explain(&cuda)?;
+        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as())?;
+        if let Some(entry) = choices.entry {
+            kernel.words += &format!(", tuned: {}", entry.choice);
+            let tuned = entry.choice.into();
+            kernel.parameters.insert("tuned".to_string(), tuned);
+        }
         if let Some(bytes) = kernel.workspace_bytes {
             device.give_workspace(cuda.context(), bytes)?;
         }

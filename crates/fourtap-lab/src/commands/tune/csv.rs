@@ -1,8 +1,9 @@
 //! Attempts as a table for spreadsheets.
 
 use crate::record::AttemptRecord;
+use crate::tune::Built;
 
-const HEADS: [&str; 18] = [
+const HEADS: [&str; 21] = [
     "kernel",
     "workload",
     "distribution",
@@ -15,6 +16,9 @@ const HEADS: [&str; 18] = [
     "how",
     "parents",
     "parameters",
+    "registers",
+    "stack_bytes",
+    "build_ms",
     "outcome",
     "median_ms",
     "spread",
@@ -29,6 +33,10 @@ pub fn csv(attempts: &[AttemptRecord]) -> String {
     for attempt in attempts {
         let subject = &attempt.subject;
         let number = |number: Option<f64>| number.map_or(String::new(), |it| it.to_string());
+        let built = |of: fn(&Built) -> Option<u64>| {
+            let number = attempt.built.as_ref().and_then(of);
+            number.map_or(String::new(), |it| it.to_string())
+        };
         let joined = |words: Vec<String>| words.join(" ");
         let parameters = attempt.parameters.iter();
         text += &line(&[
@@ -48,6 +56,9 @@ pub fn csv(attempts: &[AttemptRecord]) -> String {
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect(),
             ),
+            built(|it| it.registers().map(u64::from)),
+            built(|it| it.registers().map(|_| it.stack_bytes().into())),
+            built(|it| Some(it.milliseconds)),
             format!("{:?}", attempt.outcome).to_lowercase(),
             number(attempt.median_ms()),
             number(attempt.hot.as_ref().map(|hot| hot.spread)),

@@ -1,17 +1,20 @@
 //! `fourtap tune`: search for better choices about a kernel.
 
+mod builders;
 mod csv;
-mod errand;
 mod keep;
 mod one;
 mod search;
 mod watched;
+mod work;
 
 use std::path::{Path, PathBuf};
 
-use fourtap::Backend;
-use fourtap::cpu::{Cpu, Simd};
-use fourtap::tuning::{Choice, Space, Table};
+use fourtap::DType;
+use fourtap::cpu::Simd;
+use fourtap::cuda::Cuda;
+use fourtap::cuda::driver;
+use fourtap::tuning::Table;
 
 use super::print;
 use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
@@ -22,7 +25,7 @@ use crate::record::{Run, TuneSubject};
 use crate::selection;
 use crate::table;
 use crate::target::Device;
-use crate::tune::{Subject, entry};
+use crate::tune::{Engine, Gpu, Subject, Tunable, entry, tunables};
 use crate::workload::{AnyWorkload, Operator};
 
 /// What a kernel is tried on unless told otherwise.
@@ -33,14 +36,25 @@ pub fn execute(arguments: &TuneArgs) -> Result<ExitCode> {
     match &arguments.what {
         Some(TuneWhat::One(one)) => one::execute(one),
         Some(TuneWhat::Table { runs }) => table_of(runs),
-        Some(TuneWhat::Attempt(errand)) => errand::attempt(errand),
-        Some(TuneWhat::Finals(errand)) => errand::finals(errand),
+        Some(TuneWhat::Work(arguments)) => work::work(arguments),
         None if arguments.search.space => {
-            print(table::spaces())?;
+            print(table::spaces(&listed(&arguments.search.targets)?))?;
             Ok(ExitCode::SUCCESS)
         }
         None => search::execute(&arguments.search),
     }
+}
+
+/// The kernels named, or all.
+fn listed(targets: &[PathBuf]) -> Result<Vec<Tunable>> {
+    if targets.is_empty() {
+        return Ok(tunables().to_vec());
+    }
+    let named = |target: &PathBuf| {
+        let name = target.to_str().unwrap_or_default();
+        Tunable::named(name).ok_or_else(|| unknown(name))
+    };
+    targets.iter().map(named).collect()
 }
 
 /// Prints what searches found as a table, the later ones in the place of earlier ones.
@@ -64,22 +78,42 @@ fn table_of(runs: &[PathBuf]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Only the CPU's kernels declare what can be chosen about them.
-fn expect_cpu(device: DeviceChoice) -> Result<()> {
-    match device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(()),
-        DeviceChoice::Cuda(_) => Err(Error::Misplaced {
-            option: "tune",
-            expected: "the CPU",
-            found: device.to_string(),
-        }),
+/// The device to tune for; none: the processor.
+fn device(choice: DeviceChoice) -> Result<Option<driver::Device>> {
+    match choice {
+        DeviceChoice::Cpu => Ok(None),
+        DeviceChoice::Auto => Ok(Cuda::find(0).ok()),
+        DeviceChoice::Cuda(ordinal) => {
+            let found = Cuda::find(ordinal as usize).map_err(|source| Error::NoCuda {
+                requested: choice.to_string(),
+                source: Box::new(source),
+            });
+            Ok(Some(found?))
+        }
     }
+}
+
+/// What a kernel runs on: a kernel of the processor does whatever other devices there are.
+fn engine(tunable: &Tunable, device: Option<&driver::Device>) -> Result<Engine> {
+    let gpu = || match device {
+        Some(device) => Ok(Gpu::of(device.facts())),
+        None => Err(Error::Misplaced {
+            option: tunable.space.kernel,
+            expected: "a CUDA device",
+            found: "the CPU".to_string(),
+        }),
+    };
+    Ok(match tunable.rung {
+        Some(rung) => Engine::Rung(*rung, gpu()?),
+        None if tunable.is_cuda() => Engine::Cuda(gpu()?),
+        None => Engine::Cpu,
+    })
 }
 
 /// What the targets name, each element type of it.
 fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
     let (targets, problem) = (&arguments.targets, &arguments.problem);
-    expect_cpu(problem.device)?;
+    let device = device(problem.device)?;
     if targets.is_empty() {
         return Err(Error::Incomplete {
             option: "tune",
@@ -88,14 +122,17 @@ fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
     }
     let mut subjects = Vec::new();
     for target in targets {
-        for (space, named, workload) in resolved(target, arguments)? {
-            for &dtype in &problem.dtype {
+        for (tunable, named, workload) in resolved(target, arguments, device.as_ref())? {
+            let engine = engine(&tunable, device.as_ref())?;
+            for dtype in dtypes(problem, &tunable) {
                 subjects.push(Subject {
-                    space,
+                    space: tunable.space,
+                    engine: engine.clone(),
+                    direction: tunable.computes().1,
                     named: named.clone(),
                     workload: workload.clone(),
                     distribution: problem.distribution,
-                    dtype: dtype.into(),
+                    dtype,
                 });
             }
         }
@@ -103,20 +140,30 @@ fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
     Ok(subjects)
 }
 
+/// The element types asked for, else the usual one.
+fn dtypes(problem: &TuneProblem, tunable: &Tunable) -> Vec<DType> {
+    match (problem.dtype.is_empty(), tunable.is_cuda()) {
+        (false, _) => problem.dtype.iter().map(|&dtype| dtype.into()).collect(),
+        (true, true) => vec![DType::F16],
+        (true, false) => vec![DType::F32],
+    }
+}
+
 /// The subject of a kernel by its name, for the first element type asked for.
 fn subject(kernel: &str, problem: &TuneProblem) -> Result<Subject> {
-    expect_cpu(problem.device)?;
-    let Some(space) = Space::named(kernel) else {
+    let Some(tunable) = Tunable::named(kernel) else {
         return Err(unknown(kernel));
     };
-    let dtype = problem.dtype.first().copied();
-    let (named, workload) = workload_of(space, problem)?;
+    let device = device(problem.device)?;
+    let (named, workload) = workload_of(&tunable, problem)?;
     Ok(Subject {
-        space,
+        space: tunable.space,
+        engine: engine(&tunable, device.as_ref())?,
+        direction: tunable.computes().1,
         named,
         workload,
         distribution: problem.distribution,
-        dtype: dtype.map_or(fourtap::DType::F32, Into::into),
+        dtype: dtypes(problem, &tunable)[0],
     })
 }
 
@@ -124,39 +171,43 @@ fn subject(kernel: &str, problem: &TuneProblem) -> Result<Subject> {
 fn resolved(
     target: &Path,
     arguments: &SearchArgs,
-) -> Result<Vec<(&'static Space, PathBuf, AnyWorkload)>> {
+    device: Option<&driver::Device>,
+) -> Result<Vec<(Tunable, PathBuf, AnyWorkload)>> {
     let problem = &arguments.problem;
     let name = target.to_str().unwrap_or_default();
-    if let Some(space) = Space::named(name) {
-        let (named, workload) = workload_of(space, problem)?;
-        return Ok(vec![(space, named, workload)]);
+    if let Some(tunable) = Tunable::named(name) {
+        let (named, workload) = workload_of(&tunable, problem)?;
+        return Ok(vec![(tunable, named, workload)]);
     }
     let workload = match selection::any_workload(target, problem.images) {
         Err(Error::UnknownWorkload { .. }) => return Err(unknown(name)),
         found => found?,
     };
     let operator = workload.operator();
-    let asked = |space: &&'static Space| {
-        let (computed, direction) = Subject::computes(space);
+    let asked = |tunable: &&Tunable| {
+        let (computed, direction) = tunable.computes();
         let passes = &arguments.direction;
-        computed == operator && (passes.is_empty() || passes.contains(&direction))
+        tunable.rung.is_none()
+            && tunable.is_cuda() == device.is_some()
+            && computed == operator
+            && (passes.is_empty() || passes.contains(&direction))
     };
-    let spaces: Vec<_> = Space::all().filter(asked).collect();
-    if spaces.is_empty() {
+    let kernels: Vec<_> = tunables().iter().filter(asked).collect();
+    if kernels.is_empty() {
         return Err(Error::WrongOperator {
             option: "--direction backward",
             expected: Operator::Msda,
             found: name.to_string(),
         });
     }
-    Ok(spaces
+    Ok(kernels
         .into_iter()
-        .map(|space| (space, target.to_path_buf(), workload.clone()))
+        .map(|kernel| (*kernel, target.to_path_buf(), workload.clone()))
         .collect())
 }
 
-fn workload_of(space: &Space, problem: &TuneProblem) -> Result<(PathBuf, AnyWorkload)> {
-    let (operator, _) = Subject::computes(space);
+fn workload_of(tunable: &Tunable, problem: &TuneProblem) -> Result<(PathBuf, AnyWorkload)> {
+    let (operator, _) = tunable.computes();
     let usual = match operator {
         Operator::Msda => MSDA_WORKLOAD,
         Operator::Dense => DENSE_WORKLOAD,
@@ -174,7 +225,7 @@ fn workload_of(space: &Space, problem: &TuneProblem) -> Result<(PathBuf, AnyWork
 }
 
 fn unknown(name: &str) -> Error {
-    let kernels = Space::all().map(|space| space.kernel);
+    let kernels = tunables().iter().map(|tunable| tunable.space.kernel);
     let workloads = Operator::ALL.into_iter().flat_map(Operator::workloads);
     let near = nearest(name, kernels.chain(workloads)).map(str::to_string);
     Error::UnknownTarget {
@@ -183,15 +234,15 @@ fn unknown(name: &str) -> Error {
     }
 }
 
-/// What computes a choice.
-fn backend(choice: &Choice) -> std::result::Result<Backend, String> {
-    Cpu::new().with_choice(choice).map(Backend::Cpu)
-}
-
 /// A subject as records name it.
 fn recorded(subject: &Subject, seed: u64) -> Result<TuneSubject> {
     Ok(TuneSubject {
-        device: Device::of_cpu(Simd::best()),
+        device: match &subject.engine {
+            Engine::Cpu => Device::of_cpu(Simd::best()),
+            Engine::Cuda(gpu) | Engine::Rung(_, gpu) => {
+                Device::of_cuda(&Cuda::find(gpu.ordinal).map_err(fourtap::Error::from)?)
+            }
+        },
         kernel: subject.space.kernel.to_string(),
         workload: subject.workload_name().to_string(),
         distribution: subject.distribution().to_string(),

@@ -12,6 +12,7 @@ use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::record::{Origin, Outcome, Timing, TuneSubject};
 use crate::table;
+use crate::tune::{Built, Engine, Found};
 use crate::verification::Verification;
 
 /// Most time of the choice's own timing, and in turns with the defaults.
@@ -26,6 +27,8 @@ struct One {
     #[serde(flatten)]
     subject: TuneSubject,
     choice: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    built: Option<Built>,
     outcome: Outcome,
     #[serde(skip_serializing_if = "String::is_empty")]
     words: String,
@@ -47,18 +50,30 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
         expected,
     };
     let choice = subject.space.choice(&arguments.set).map_err(setting)?;
-    super::backend(&choice).map_err(setting)?;
-    let watched = Watched {
-        subject: &subject,
-        problem: &arguments.problem,
-        limit: arguments.limit,
-        rehearse: &[],
+    let refused = |why: String| setting(format!("values that go together, found {why}"));
+    subject.carried(&choice).map_err(refused)?;
+    let mut watched = Watched::new(&subject, &arguments.problem, &[], arguments.limit);
+    let mut built = None;
+    let mut found = None;
+    if !matches!(subject.engine, Engine::Cpu) {
+        match watched.build(&choice)? {
+            Ok(build) => {
+                let failed = build.failed.clone();
+                found = failed.map(|words| Found::ended((Outcome::Failed, words)));
+                built = Some(build);
+            }
+            Err(trouble) => found = Some(Found::ended(trouble)),
+        }
+    }
+    let found = match found {
+        Some(found) => found,
+        None => watched.attempt(&choice, ALONE)?,
     };
-    let found = watched.attempt(&choice, ALONE)?;
     let mut one = One {
         origin: Origin::here(),
         subject: recorded(&subject, arguments.problem.seed)?,
         choice: choice.to_string(),
+        built,
         outcome: found.outcome,
         words: found.words,
         verification: found.verification,
@@ -93,6 +108,17 @@ fn in_words(one: &One) -> String {
             table::milliseconds(hot.median_ms)
         ),
         _ => format!("{:?}: {}", one.outcome, one.words).to_lowercase(),
+    };
+    let found = match one
+        .built
+        .as_ref()
+        .and_then(|it| Some((it, it.registers()?)))
+    {
+        Some((built, registers)) => format!(
+            "{registers} registers a thread, {} bytes of stack; {found}",
+            built.stack_bytes()
+        ),
+        None => found,
     };
     let what = format!("{} with {}:", one.subject.name(), one.choice);
     table::wrapped(&what, 0) + &table::wrapped(&found, 0)

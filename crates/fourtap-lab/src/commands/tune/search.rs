@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use fourtap::tuning::Choice;
 use indicatif::ProgressBar;
 
+use super::builders::Builders;
 use super::csv::csv;
 use super::keep;
-use super::watched::Watched;
-use super::{backend, recorded, subjects};
+use super::watched::{Trouble, Watched};
+use super::{recorded, subjects};
 use crate::cli::SearchArgs;
 use crate::commands::{note, print, progress};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::machine;
 use crate::output::Destination;
 use crate::record::{
     AttemptRecord, Finalist, Line, Origin, Outcome, Run, Timing, TuneSubject, TunedRecord,
@@ -22,7 +22,9 @@ use crate::record::{
 use crate::report;
 use crate::sink::{Sink, Torn};
 use crate::table;
-use crate::tune::{Candidate, Finals, How, Plan, Points, Search, Subject, entry, hints};
+use crate::tune::{
+    Built, Candidate, Engine, Finals, Found, How, Plan, Points, Search, Subject, entry, hints,
+};
 
 /// Most time of one attempt's timing, and of the finals.
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -67,7 +69,9 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         if !matches!(hunt.sink, Sink::Stdout) {
             print(table::tuned(&tuned, &hunt.found.attempts))?;
         }
-        if let Some(file) = &file {
+        // What a rung is best at is worth knowing, but nothing goes by it.
+        let is_library = !matches!(subject.engine, Engine::Rung(..));
+        if let Some(file) = file.as_ref().filter(|_| is_library) {
             let entry = entry(&tuned).map_err(|expected| Error::Setting {
                 setting: tuned.verdict.clone(),
                 expected,
@@ -92,8 +96,10 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
 
 /// The choices there are about a subject.
 fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
-    let fits = |choice: &Choice| backend(choice).map(|_| ());
-    Points::new(subject.space, &arguments.set, arguments.other_bits, fits).map_err(|expected| {
+    let carried = |choice: &Choice| subject.carried(choice);
+    // Rungs do not declare what changes bits.
+    let other_bits = arguments.other_bits || matches!(subject.engine, Engine::Rung(..));
+    Points::new(subject.space, &arguments.set, other_bits, carried).map_err(|expected| {
         let words = arguments.set.iter();
         let words: Vec<_> = words
             .map(|(name, value)| format!("{name}={value}"))
@@ -120,11 +126,14 @@ impl Hunt<'_> {
         let arguments = self.arguments;
         let seed = arguments.problem.seed;
         let named = recorded(subject, seed)?;
-        let watched = Watched {
-            subject,
-            problem: &arguments.problem,
-            limit: arguments.limit,
-            rehearse: &arguments.rehearse,
+        let watched =
+            |limit: Duration| Watched::new(subject, &arguments.problem, &arguments.rehearse, limit);
+        let mut bench = Workbench {
+            builders: match subject.engine {
+                Engine::Cpu => None,
+                _ => Some(Builders::new(|| watched(arguments.build_limit))),
+            },
+            watched: watched(arguments.limit),
         };
         let plan = Plan {
             generations: arguments.generations,
@@ -132,7 +141,7 @@ impl Hunt<'_> {
             top_k: arguments.top_k as usize,
             seed,
         };
-        let mut search = Search::new(points, plan, hints(points, &machine::cpu_caches()));
+        let mut search = Search::new(points, plan, hints(points, subject));
         let most = (plan.population * plan.generations as usize).min(points.all.len());
         let bar = progress(most as u64);
         let begun = Instant::now();
@@ -150,13 +159,18 @@ impl Hunt<'_> {
                 break;
             }
             generations += 1;
+            for candidate in &generation {
+                if self.known_attempt(&named, candidate).is_none() {
+                    bench.begin(candidate);
+                }
+            }
             for candidate in generation {
                 // Without the defaults nothing could be compared.
                 stopped = is_over().filter(|_| candidate.how != How::Default);
                 if stopped.is_some() {
                     break 'search;
                 }
-                let record = self.attempted(&named, &watched, &candidate, usual, &bar)?;
+                let record = self.attempted(&named, &mut bench, &candidate, usual, &bar)?;
                 attempts += 1;
                 let time = record.median_ms();
                 if candidate.how == How::Default {
@@ -181,7 +195,7 @@ impl Hunt<'_> {
                 let left = budget.saturating_sub(begun.elapsed()).min(FINALS);
                 let finalists = finalists(&search, points, plan.top_k);
                 let choices: Vec<_> = finalists.iter().map(|it| it.choice.clone()).collect();
-                let finals = watched.finals(&choices, left)?;
+                let finals = bench.watched.finals(&choices, left)?;
                 let finals = finals.map_err(|found| Error::Finals {
                     subject: subject.name(),
                     found,
@@ -206,27 +220,32 @@ impl Hunt<'_> {
         Ok(tuned)
     }
 
-    /// The record of an attempt: one of an interrupted search, or a new one.
-    fn attempted(
-        &mut self,
-        subject: &TuneSubject,
-        watched: &Watched<'_>,
-        candidate: &Candidate,
-        usual: Option<f64>,
-        bar: &ProgressBar,
-    ) -> Result<AttemptRecord> {
-        let parameters = map(&candidate.choice);
-        let here = Origin::here();
+    /// The record of an interrupted search.
+    fn known_attempt(&self, subject: &TuneSubject, candidate: &Candidate) -> Option<AttemptRecord> {
+        let (parameters, here) = (map(&candidate.choice), Origin::here());
         let same = |record: &&AttemptRecord| {
             record.subject == *subject
                 && record.parameters == parameters
                 && record.origin.is_same_code(&here)
         };
-        if let Some(record) = self.known.attempts.iter().find(same) {
-            return Ok(AttemptRecord {
-                number: candidate.number,
-                ..record.clone()
-            });
+        let record = self.known.attempts.iter().find(same)?;
+        Some(AttemptRecord {
+            number: candidate.number,
+            ..record.clone()
+        })
+    }
+
+    /// The record of an attempt: one of an interrupted search, or a new one.
+    fn attempted(
+        &mut self,
+        subject: &TuneSubject,
+        bench: &mut Workbench,
+        candidate: &Candidate,
+        usual: Option<f64>,
+        bar: &ProgressBar,
+    ) -> Result<AttemptRecord> {
+        if let Some(record) = self.known_attempt(subject, candidate) {
+            return Ok(record);
         }
         bar.set_message(format!(
             "{}: generation {}, {}",
@@ -234,7 +253,7 @@ impl Hunt<'_> {
             candidate.generation,
             candidate.how.name()
         ));
-        let found = watched.attempt(&candidate.choice, ATTEMPT)?;
+        let (built, found) = bench.attempt(candidate)?;
         let time = found.hot.as_ref().map(|hot| hot.median_ms);
         let speed = time.map(|time| usual.unwrap_or(time) / time);
         let verdict = match (speed, candidate.how) {
@@ -248,13 +267,14 @@ impl Hunt<'_> {
             },
         };
         let record = AttemptRecord {
-            origin: here,
+            origin: Origin::here(),
             subject: subject.clone(),
             number: candidate.number,
             generation: candidate.generation,
             how: candidate.how,
             parents: candidate.parents.clone(),
-            parameters,
+            parameters: map(&candidate.choice),
+            built,
             outcome: found.outcome,
             words: found.words,
             verification: found.verification,
@@ -271,6 +291,41 @@ impl Hunt<'_> {
         let mut ends = self.known.tuned.iter();
         let same = |it: &&TunedRecord| it.subject == *subject && it.origin.is_same_code(&here);
         ends.find(same).cloned()
+    }
+}
+
+/// Who compiles and who tries.
+struct Workbench {
+    /// None where there is nothing to compile.
+    builders: Option<Builders>,
+    watched: Watched,
+}
+
+impl Workbench {
+    fn begin(&self, candidate: &Candidate) {
+        if let Some(builders) = &self.builders {
+            builders.begin(candidate.number, &candidate.choice);
+        }
+    }
+
+    /// What became of a candidate that was begun.
+    fn attempt(&mut self, candidate: &Candidate) -> Result<(Option<Built>, Found)> {
+        let built = match &mut self.builders {
+            None => None,
+            Some(builders) => match builders.wait(candidate.number)? {
+                Ok(built) => Some(built),
+                Err((outcome, words)) => {
+                    let trouble: Trouble = (outcome, format!("while it was compiled: {words}"));
+                    return Ok((None, Found::ended(trouble)));
+                }
+            },
+        };
+        let failed = built.as_ref().and_then(|built| built.failed.clone());
+        let found = match failed {
+            Some(words) => Found::ended((Outcome::Failed, words)),
+            None => self.watched.attempt(&candidate.choice, ATTEMPT)?,
+        };
+        Ok((built, found))
     }
 }
 

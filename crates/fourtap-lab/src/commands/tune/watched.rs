@@ -1,53 +1,71 @@
-//! Choices tried in processes of their own.
+//! Choices tried in a process of its own, which is replaced if it ends badly.
 
 use std::time::Duration;
 
 use fourtap::tuning::Choice;
 use serde::de::DeserializeOwned;
 
-use super::errand::Found;
+use super::work::{Question, Settings};
 use crate::cli::{Rehearsal, TuneProblem};
 use crate::error::{Error, Result};
-use crate::isolation::run;
+use crate::isolation::Worker;
 use crate::program;
 use crate::record::Outcome;
-use crate::tune::{Finals, Subject};
+use crate::tune::{Built, Engine, Finals, Found, Subject};
 
-/// Tries choices about a kernel.
+/// How an errand ended that has no answer.
+pub type Trouble = (Outcome, String);
+
+/// Tries choices about a subject.
 #[derive(Debug)]
-pub struct Watched<'a> {
-    /// The kernel and the problem.
-    pub subject: &'a Subject,
-    /// What was asked for.
-    pub problem: &'a TuneProblem,
+pub struct Watched {
+    worker: Worker,
     /// How long an attempt may take.
-    pub limit: Duration,
-    /// Attempts that end badly on purpose.
-    pub rehearse: &'a [Rehearsal],
+    limit: Duration,
 }
 
-impl Watched<'_> {
-    /// Verifies a choice and times it for about so long; whatever becomes of its process is told.
-    pub fn attempt(&self, choice: &Choice, budget: Duration) -> Result<Found> {
-        match self.said("attempt", std::slice::from_ref(choice), budget, self.limit)? {
-            Ok(found) => Ok(found),
-            Err((outcome, words)) => Ok(Found {
-                outcome,
-                words,
-                verification: None,
-                hot: None,
+impl Watched {
+    /// A process is started for the first errand.
+    pub fn new(
+        subject: &Subject,
+        problem: &TuneProblem,
+        rehearse: &[Rehearsal],
+        limit: Duration,
+    ) -> Self {
+        let words = words(subject, problem, rehearse);
+        Watched {
+            worker: Worker::new(move || {
+                let mut command = program::again().map_err(Error::Start)?;
+                command.args(&words);
+                Ok(command)
             }),
+            limit,
         }
+    }
+
+    /// Verifies a choice and times it for about so long; whatever becomes of its process is told.
+    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
+        let question = Question::Attempt(settings(choice), budget.as_secs_f64());
+        Ok(self
+            .asked(&question, self.limit)?
+            .unwrap_or_else(Found::ended))
+    }
+
+    /// Compiles what a choice needs.
+    pub fn build(&mut self, choice: &Choice) -> Result<std::result::Result<Built, Trouble>> {
+        self.asked(&Question::Build(settings(choice)), self.limit)
     }
 
     /// Times choices in turns, for about so long; in words what became of them otherwise.
     pub fn finals(
-        &self,
+        &mut self,
         choices: &[Choice],
         budget: Duration,
     ) -> Result<std::result::Result<Finals, String>> {
         let limit = budget + self.limit;
-        let said = self.said::<Finals>("finals", choices, budget, limit)?;
+        let all = choices.iter().map(settings).collect();
+        let question = Question::Finals(all, budget.as_secs_f64());
+        let said = self.asked::<Finals>(&question, limit)?;
         let complete = |finals: &Finals| {
             finals.samples_ms.len() == choices.len()
                 && finals.samples_ms.iter().all(|row| row.len() > 1)
@@ -59,46 +77,51 @@ impl Watched<'_> {
         })
     }
 
-    fn said<T: DeserializeOwned>(
-        &self,
-        errand: &str,
-        choices: &[Choice],
-        budget: Duration,
+    fn asked<T: DeserializeOwned>(
+        &mut self,
+        question: &Question,
         limit: Duration,
-    ) -> Result<std::result::Result<T, (Outcome, String)>> {
-        let mut command = program::again().map_err(Error::Start)?;
-        let problem = self.problem;
-        command.args(["tune", errand, self.subject.space.kernel]);
-        for choice in choices {
-            let settings = choice.values().iter();
-            let words: Vec<_> = settings
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
-            command.arg("--choice").arg(words.join(","));
-        }
-        for (option, value) in [
-            ("--seconds", budget.as_secs_f64().to_string()),
-            ("--workload", self.subject.named.display().to_string()),
-            ("--dtype", self.subject.dtype.to_string()),
-            ("--distribution", problem.distribution.name().to_string()),
-            ("--seed", problem.seed.to_string()),
-            ("--threads", rayon::current_num_threads().to_string()),
-        ] {
-            command.args([option, &value]);
-        }
-        if let Some(images) = problem.images {
-            command.args(["--images", &images.to_string()]);
-        }
-        for rehearsal in self.rehearse {
-            command.args(["--rehearse", &rehearsal.to_string()]);
-        }
-        let ended = run(&mut command, limit)?;
-        if let Some(trouble) = ended.trouble(limit) {
-            return Ok(Err(trouble));
-        }
-        Ok(serde_json::from_str(&ended.stdout).map_err(|error| {
-            let words = format!("it gave no result that can be read: {error}");
-            (Outcome::Failed, words)
+    ) -> Result<std::result::Result<T, Trouble>> {
+        let line = serde_json::to_string(question).map_err(|error| Error::Start(error.into()))?;
+        Ok(self.worker.ask(&line, limit)?.and_then(|answer| {
+            serde_json::from_str(&answer).map_err(|error| {
+                let words = format!("it gave no result that can be read: {error}");
+                (Outcome::Failed, words)
+            })
         }))
     }
+}
+
+fn settings(choice: &Choice) -> Settings {
+    let values = choice.values().iter();
+    values
+        .map(|(name, value)| (name.to_string(), *value))
+        .collect()
+}
+
+/// The words that make another process of this program work on the subject.
+fn words(subject: &Subject, problem: &TuneProblem, rehearse: &[Rehearsal]) -> Vec<String> {
+    let device = match &subject.engine {
+        Engine::Cpu => "cpu".to_string(),
+        Engine::Cuda(gpu) | Engine::Rung(_, gpu) => format!("cuda:{}", gpu.ordinal),
+    };
+    let mut words = vec!["tune".to_string(), "work".to_string()];
+    words.push(subject.space.kernel.to_string());
+    for (option, value) in [
+        ("--workload", subject.named.display().to_string()),
+        ("--dtype", subject.dtype.to_string()),
+        ("--distribution", problem.distribution.name().to_string()),
+        ("--seed", problem.seed.to_string()),
+        ("--threads", rayon::current_num_threads().to_string()),
+        ("--device", device),
+    ] {
+        words.extend([option.to_string(), value]);
+    }
+    if let Some(images) = problem.images {
+        words.extend(["--images".to_string(), images.to_string()]);
+    }
+    for rehearsal in rehearse {
+        words.extend(["--rehearse".to_string(), rehearsal.to_string()]);
+    }
+    words
 }

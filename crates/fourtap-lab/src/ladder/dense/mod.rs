@@ -178,26 +178,30 @@ impl Numbers {
 
     /// The sizes, if rungs can take them; else in words, why not.
     pub fn shape(&self) -> std::result::Result<Shape, String> {
-        let small = |what: &str, count: Option<usize>| {
-            let count = count.and_then(|count| u32::try_from(count).ok());
-            // A few more are counted past the end.
-            count
-                .filter(|&count| count < 1 << 30)
-                .ok_or_else(|| format!("{what}: rungs count in 30 bits"))
-        };
-        let sizes = &self.sizes;
-        let planes = sizes.batch.checked_mul(sizes.query_heads);
-        let rows = planes.and_then(|planes| planes.checked_mul(sizes.queries));
-        small("rows", rows)?;
-        Ok(Shape {
-            planes: small("heads", planes)?,
-            queries: small("queries", Some(sizes.queries))?,
-            keys: small("keys", Some(sizes.keys))?,
-            channels: small("channels", Some(sizes.channels))?,
-            dtype: self.query.dtype(),
-            causal: self.causal,
-        })
+        shape_of(&self.sizes, self.query.dtype(), self.causal)
     }
+}
+
+/// The sizes, if rungs can take them; else in words, why not.
+pub fn shape_of(sizes: &Sizes, dtype: DType, causal: bool) -> std::result::Result<Shape, String> {
+    let small = |what: &str, count: Option<usize>| {
+        let count = count.and_then(|count| u32::try_from(count).ok());
+        // A few more are counted past the end.
+        count
+            .filter(|&count| count < 1 << 30)
+            .ok_or_else(|| format!("{what}: rungs count in 30 bits"))
+    };
+    let planes = sizes.batch.checked_mul(sizes.query_heads);
+    let rows = planes.and_then(|planes| planes.checked_mul(sizes.queries));
+    small("rows", rows)?;
+    Ok(Shape {
+        planes: small("heads", planes)?,
+        queries: small("queries", Some(sizes.queries))?,
+        keys: small("keys", Some(sizes.keys))?,
+        channels: small("channels", Some(sizes.channels))?,
+        dtype,
+        causal,
+    })
 }
 
 fn fill<T: Element>(array: &mut Array, rng: &mut Xoshiro256PlusPlus, factor: f64) {

@@ -88,12 +88,13 @@ impl Numbers {
 
     /// The sizes, if rungs can take them; else in words, why not.
     pub fn shape(&self) -> Result<std::result::Result<Shape, String>> {
-        Ok(shape_of(&self.trial()?))
+        let trial = self.trial()?;
+        Ok(shape_of(trial.problem().sizes(), trial.problem().levels()))
     }
 }
 
-fn shape_of(trial: &Trial<'_>) -> std::result::Result<Shape, String> {
-    let (sizes, levels) = (trial.problem().sizes(), trial.problem().levels());
+/// The sizes, if rungs can take them; else in words, why not.
+pub fn shape_of(sizes: &Sizes, levels: &Levels) -> std::result::Result<Shape, String> {
     let small = |what: &str, count: usize| {
         let count = u32::try_from(count).ok().filter(|&count| count < 1 << 31);
         count.ok_or_else(|| format!("{what}: rungs count in 31 bits"))

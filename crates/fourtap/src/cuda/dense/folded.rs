@@ -32,6 +32,9 @@ pub(super) struct Folded {
 const FAR: i128 = 1 << 30;
 
 impl Folded {
+    /// Bounds that no key lies outside of.
+    pub const ALL: (i32, i32) = (-FAR as i32, FAR as i32);
+
     /// Of sizes whose queries and keys are fewer than 2^30.
     pub fn new(sizes: &Sizes, mask: &Mask) -> Self {
         let &Sizes {

@@ -5,17 +5,20 @@ mod folded;
 mod plan;
 mod specialised;
 mod tile;
+pub(super) mod tuning;
 
 use std::ffi::c_void;
 
 use super::{Cuda, kernels};
 use crate::dense::{Forward, Inputs, Options, Outputs};
 use crate::error::Result;
+use crate::tuning::Class;
 use arguments::Arguments;
 
 pub use plan::{Described, Plan, Step};
 pub use specialised::{Combine, Mma, Specialised, shipped};
 pub use tile::Tile;
+pub use tuning::Tuning;
 
 impl Cuda {
     /// What [`crate::dense::forward`] would do with these tensors.
@@ -29,7 +32,15 @@ impl Cuda {
     }
 
     fn plan_dense(&self, call: &Forward<'_>) -> Result<Plan> {
-        Described::of(call).plan(self.size())
+        let described = Described::of(call);
+        let by_table = || {
+            let class = Class::of_dense(&described.sizes, &described.mask);
+            let entry = self.chosen(&tuning::FORWARD, class, described.dtype)?;
+            Ok(entry.map(|entry| Tuning::of(&entry.choice)))
+        };
+        self.planned(self.asked.dense_forward(), by_table, |tuning| {
+            described.tuned(self.size(), tuning)
+        })
     }
 
     /// Queues the kernels. Nobody waits, once they are loaded, and scratch memory is the caller's or the stream's.

@@ -5,7 +5,9 @@ use std::fmt;
 use super::folded::Folded;
 use super::specialised::{Combine, Mma, Specialised};
 use super::tile::{self, Tile};
+use super::tuning::Tuning;
 use crate::cuda::DeviceSize;
+use crate::cuda::tuning::refused;
 use crate::dense::{Forward, Mask, Sizes};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -108,8 +110,13 @@ impl Described {
         }
     }
 
-    /// What a forward call would do on such a device.
+    /// What a forward call would do on such a device, untuned.
     pub fn plan(&self, device: DeviceSize) -> Result<Plan> {
+        self.tuned(device, &Tuning::default())
+    }
+
+    /// What a forward call would do with this chosen.
+    pub fn tuned(&self, device: DeviceSize, tuning: &Tuning) -> Result<Plan> {
         self.expect_served()?;
         let Sizes {
             channels,
@@ -131,11 +138,33 @@ impl Described {
                 format!("{} bytes", device.shared_bytes),
             ));
         };
+        let tile = tuning.tile(tile, head, head_v).map_err(refused)?;
+        let shared_bytes = tile.shared_bytes(head, head_v);
+        if shared_bytes > device.shared_bytes {
+            let found = format!(
+                "too much shared memory a block: {shared_bytes} bytes of {}",
+                device.shared_bytes
+            );
+            return Err(refused(found));
+        }
         let blocks = planes * rows.div_ceil(tile.rows.into());
         let Some(blocks) = u32::try_from(blocks).ok().filter(|&n| n < 1 << 31) else {
             return Err(unsupported("fewer than 2^31 blocks", blocks.to_string()));
         };
-        let splits = splits(blocks, folded.keys.div_ceil(tile.keys as usize), device);
+        let key_tiles = folded.keys.div_ceil(tile.keys as usize);
+        let splits = match tuning.splits {
+            0 => splits(blocks, key_tiles, device),
+            // More would leave blocks without keys.
+            chosen if chosen as usize > key_tiles.max(1) => {
+                let found = format!("parts without a tile of keys: {chosen} parts of {key_tiles}");
+                return Err(refused(found));
+            }
+            chosen => chosen,
+        };
+        let mut folded = folded;
+        if tuning.bounds == 1 {
+            folded.bounds = folded.bounds.or(Some(Folded::ALL));
+        }
         let padded = head as usize != channels || head_v as usize != value_channels;
         let (dtype, align) = (self.dtype, self.align);
         let forward = Step {
@@ -151,7 +180,7 @@ impl Described {
             }),
             blocks: [blocks, splits],
             threads: tile::THREADS,
-            shared_bytes: tile.shared_bytes(head, head_v),
+            shared_bytes,
         };
         let threads = folded.planes() * folded.rows * (head_v as usize / COMBINE_CHANNELS);
         let combine = (splits > 1).then_some(Step {
@@ -322,7 +351,7 @@ mod tests {
         assert_eq!(decode.workspace_bytes(), 8 * 32 * (8 + 4 * 128));
         assert!(decode.combine.is_some());
         let shared = described([32, 8], 1, 8192, 128).plan(H200).unwrap();
-        assert_eq!((shared.folded.rows, shared.splits), (4, 32));
+        assert_eq!((shared.folded.rows, shared.splits), (4, 16));
         let short = described([32, 8], 1, 100, 128).plan(H200).unwrap();
         assert_eq!((short.splits, short.workspace_bytes()), (1, 0));
     }

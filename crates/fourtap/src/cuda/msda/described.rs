@@ -1,6 +1,6 @@
 //! Plans for a device that need not be there, of tensors that need not exist: row-major and aligned, as most are.
 
-use super::{BackwardPlan, DeviceSize, Plan, Types, Wanted};
+use super::{BackwardPlan, BackwardTuning, DeviceSize, ForwardTuning, Plan, Types, Wanted};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -54,20 +54,54 @@ impl Described<'_> {
         Problem::new(&Places::new().inputs(self)?)
     }
 
-    /// What forward would do on such a device.
+    /// What forward would do on such a device, untuned.
     pub fn forward(&self, device: DeviceSize, wanted: Wanted) -> Result<Plan> {
+        self.planned_forward(device, wanted, &ForwardTuning::default())
+    }
+
+    /// What forward would do with this chosen.
+    pub fn tuned_forward(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
+        self.planned_forward(device, Wanted::Best, tuning)
+    }
+
+    fn planned_forward(
+        &self,
+        device: DeviceSize,
+        wanted: Wanted,
+        tuning: &ForwardTuning,
+    ) -> Result<Plan> {
         let mut places = Places::new();
         let inputs = places.inputs(self)?;
         let out = places.writable("out", self.types.value, &self.sizes().out())?;
-        Plan::new(&Forward::new(inputs, out)?, device, wanted)
+        Plan::new(&Forward::new(inputs, out)?, device, wanted, tuning)
     }
 
-    /// What backward to all three gradients would do on such a device.
+    /// What backward to all three gradients would do on such a device, untuned.
     pub fn backward(
         &self,
         device: DeviceSize,
         wanted: Wanted,
         deterministic: bool,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, wanted, deterministic, &BackwardTuning::default())
+    }
+
+    /// What backward to all three gradients would do with this chosen.
+    pub fn tuned_backward(
+        &self,
+        device: DeviceSize,
+        deterministic: bool,
+        tuning: &BackwardTuning,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, Wanted::Best, deterministic, tuning)
+    }
+
+    fn planned_backward(
+        &self,
+        device: DeviceSize,
+        wanted: Wanted,
+        deterministic: bool,
+        tuning: &BackwardTuning,
     ) -> Result<BackwardPlan> {
         let (sizes, types) = (self.sizes(), self.types);
         let mut places = Places::new();
@@ -87,7 +121,7 @@ impl Described<'_> {
             )?),
         };
         let call = Backward::new(inputs, grad_out, gradients)?;
-        BackwardPlan::new(&call, device, wanted, deterministic)
+        BackwardPlan::new(&call, device, wanted, deterministic, tuning)
     }
 
     fn sizes(&self) -> Sizes {

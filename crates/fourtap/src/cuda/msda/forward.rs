@@ -6,13 +6,16 @@ use super::arguments::{Held, Schedule, pointer};
 use super::fit::{self, Fit, aligned};
 use super::kept::Kept;
 use super::launch;
-use super::schedule::schedule;
+use super::schedule::{Dealing, schedule};
 use super::specialised::{Channel, Gather, Specialised};
+use super::tuning::{self, ALWAYS, ForwardTuning, NEVER, or_usual};
 use super::{DeviceSize, Wanted};
 use crate::cuda::Cuda;
+use crate::cuda::tuning::refused;
 use crate::error::{Error, Result};
 use crate::msda::{Forward, Inputs};
 use crate::tensor::ViewMut;
+use crate::tuning::Class;
 
 /// What a call will do: shown to whoever asks, and followed by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,16 +54,21 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Threads a multiprocessor needs to hide latency.
-const SMALL_THREADS: usize = 256;
-
 /// Threads a block of the kernel of one thread a channel.
 const CHANNEL_THREADS: u32 = 256;
 
 impl Plan {
     /// For `call` on a device.
-    pub(super) fn new(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Result<Plan> {
-        match (wanted, gather(call, device, wanted)) {
+    pub(super) fn new(
+        call: &Forward<'_>,
+        device: DeviceSize,
+        wanted: Wanted,
+        tuning: &ForwardTuning,
+    ) -> Result<Plan> {
+        match (wanted, gather(call, device, wanted, tuning)) {
+            (Wanted::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
+                Err(refused(reason))
+            }
             (Wanted::Best | Wanted::Gather | Wanted::GatherMany, Ok(plan)) => Ok(plan),
             (Wanted::Gather | Wanted::GatherMany, Err(reason)) => Err(Error::Unsupported {
                 backend: "cuda",
@@ -113,7 +121,12 @@ fn rows_are_dense(call: &Forward<'_>) -> bool {
 }
 
 /// The plan for the gather kernel, or in words why it cannot serve the call.
-fn gather(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Fit<Plan> {
+fn gather(
+    call: &Forward<'_>,
+    device: DeviceSize,
+    wanted: Wanted,
+    tuning: &ForwardTuning,
+) -> Fit<Plan> {
     let (problem, inputs) = (&call.problem, &call.inputs);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
@@ -129,8 +142,11 @@ fn gather(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Fit<Plan> {
     // Too few rows to fill the device with warps: share each row's samples among more of them.
     let kind = fit::kind(problem);
     let rows = sizes.images * sizes.queries * sizes.heads;
-    let few = rows * kind.lanes() < device.multiprocessors as usize * SMALL_THREADS;
-    let mut gather = kind.gather(pixel_units as u32, few && wanted != Wanted::GatherMany);
+    let split = match wanted {
+        Wanted::GatherMany => 1,
+        _ => kind.split(rows, device.multiprocessors),
+    };
+    let mut gather = kind.gather(pixel_units as u32, split);
     gather.dense = rows_are_dense(call);
     let samples = |per_lane: u32| {
         fit::expect_samples(
@@ -149,24 +165,46 @@ fn gather(call: &Forward<'_>, device: DeviceSize, wanted: Wanted) -> Fit<Plan> {
         gather.per_lane = 1;
         gather.phases = 1;
     }
+    gather = Gather {
+        threads: or_usual(tuning.threads, gather.threads),
+        per_lane: or_usual(tuning.per_lane, gather.per_lane),
+        split: or_usual(tuning.split, gather.split),
+        heads_together: or_usual(tuning.heads_together, gather.heads_together),
+        phases: or_usual(tuning.phases, gather.phases),
+        alternate: tuning.alternate == ALWAYS || gather.alternate && tuning.alternate != NEVER,
+        ..gather
+    };
+    gather.expect_possible(sizes.heads)?;
     samples(gather.per_lane)?;
-    let dealt = |gather: &Gather| schedule(sizes, gather, device.multiprocessors, device.l2_bytes);
+    let dealing = Dealing::tuned(device, tuning);
+    let dealt = |gather: &Gather| schedule(sizes, gather, dealing);
     let (mut schedule, mut blocks) = dealt(&gather);
     let mut shared_bytes = 0;
-    if let Some(keeping) = gather.keeping() {
+    let keeping = gather.keeping().filter(|_| tuning.keep != NEVER);
+    if let Some(keeping) = keeping {
+        let keeping = Gather {
+            threads: or_usual(tuning.threads, keeping.threads),
+            ..keeping
+        };
         let (with_kept, as_many) = dealt(&keeping);
         let levels = problem.levels();
-        let kept = match wanted {
-            Wanted::GatherMany => Kept::of(levels, &keeping, device),
+        let kept = match (wanted, tuning.keep) {
+            (Wanted::GatherMany, _) | (_, ALWAYS) => Kept::of(levels, &keeping, device),
             _ => Kept::where_it_pays(levels, &keeping, &with_kept, device),
         };
         if let Some(kept) = kept {
+            if tuning.blocks > 1 {
+                return Err("levels kept by several blocks of a multiprocessor".to_string());
+            }
             (gather, blocks, shared_bytes) = (keeping, as_many, kept.bytes);
             schedule = Schedule {
                 kept: kept.levels,
                 ..with_kept
             };
         }
+    }
+    if tuning.keep == ALWAYS && !gather.keeps {
+        return Err("no level that can be kept".to_string());
     }
     Ok(Plan {
         kernel: Specialised::Gather(gather),
@@ -185,7 +223,15 @@ impl Cuda {
     }
 
     fn plan_forward(&self, call: &Forward<'_>) -> Result<Plan> {
-        Plan::new(call, self.size(), self.kernel)
+        let by_table = || {
+            let problem = &call.problem;
+            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
+            let entry = self.chosen(&tuning::FORWARD, class, dtype)?;
+            Ok(entry.map(|entry| ForwardTuning::of(&entry.choice)))
+        };
+        self.planned(self.asked.msda_forward(), by_table, |tuning| {
+            Plan::new(call, self.size(), self.kernel, tuning)
+        })
     }
 
     /// Queues the kernel. Nothing is allocated and nobody waits, once the kernel is loaded.

@@ -73,7 +73,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::msda::schedule::schedule;
+    use crate::cuda::msda::schedule::{Dealing, schedule};
     use crate::cuda::msda::{Kind, Types};
     use crate::dtype::DType;
     use crate::msda::Sizes;
@@ -106,8 +106,8 @@ mod tests {
             levels: levels.len(),
             points: 8,
         };
-        let gather = kind.gather(4, false).keeping()?;
-        let (schedule, _) = schedule(&sizes, &gather, device.multiprocessors, device.l2_bytes);
+        let gather = kind.gather(4, 1).keeping()?;
+        let (schedule, _) = schedule(&sizes, &gather, Dealing::new(device));
         Kept::where_it_pays(&levels, &gather, &schedule, device)
     }
 

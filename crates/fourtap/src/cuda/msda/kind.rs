@@ -24,6 +24,12 @@ pub struct Kind {
 /// Bytes a lane loads at a time.
 const VECTOR: usize = 16;
 
+/// Threads a multiprocessor needs to hide latency.
+const SMALL_THREADS: usize = 256;
+
+/// Threads of a multiprocessor up to which four groups of lanes share a row.
+const FEW_THREADS: usize = 640;
+
 /// Most samples a row may have: records of more would not fit the kernel's counters.
 const MOST_SAMPLES: usize = 1024;
 
@@ -60,15 +66,35 @@ impl Kind {
         (self.channels * self.types.value.size() / VECTOR).next_power_of_two()
     }
 
-    /// The gather kernel for tensors without gaps, `pixel_units` vectors from a pixel to the next, for few rows or
-    /// many.
-    pub(super) fn gather(&self, pixel_units: u32, few_rows: bool) -> Gather {
-        let (lanes, samples) = (self.lanes(), self.levels * self.points);
-        let split = if few_rows && lanes <= 16 && samples > 1 {
+    /// How many groups of lanes share the samples of a row where there are so many (image, query, head) rows: more than
+    /// one where the device would have too few warps to hide latency.
+    pub(super) fn split(&self, rows: usize, multiprocessors: u32) -> usize {
+        let (lanes, multiprocessors) = (self.lanes(), multiprocessors as usize);
+        if self.can_split(4) && rows * lanes * 4 <= multiprocessors * FEW_THREADS {
+            4
+        } else if self.can_split(2) && rows * lanes < multiprocessors * SMALL_THREADS {
             2
         } else {
             1
-        };
+        }
+    }
+
+    /// Whether so many groups of lanes ever share a row.
+    fn can_split(&self, split: usize) -> bool {
+        let (lanes, samples) = (self.lanes(), self.levels * self.points);
+        match split {
+            1 => true,
+            2 => lanes <= 16 && samples > 1,
+            // Measured on an H200 with 12 samples of 64 bytes a pixel: 20 to 600 queries of 8 heads gain, 900 lose; with
+            // 128 bytes a pixel all lose (docs/tuning.md).
+            _ => lanes == 4 && samples >= 4,
+        }
+    }
+
+    /// The gather kernel for tensors without gaps, `pixel_units` vectors from a pixel to the next, with so many groups of
+    /// lanes a row.
+    pub(super) fn gather(&self, pixel_units: u32, split: usize) -> Gather {
+        let (lanes, samples) = (self.lanes(), self.levels * self.points);
         let group = lanes * split;
         // Two samples a lane halve the cost of handing them round, where they are of one level and fill chunks.
         let in_pairs =
@@ -110,7 +136,7 @@ impl Kind {
             } else {
                 512
             },
-            ..self.gather(pixel_units, false)
+            ..self.gather(pixel_units, 1)
         }
     }
 
@@ -130,9 +156,11 @@ impl Kind {
         if self.expect_gather().is_ok() {
             let units = self.heads * self.channels * self.types.value.size() / VECTOR;
             if let Ok(units) = u32::try_from(units) {
-                let gathers = [false, true].map(|few_rows| self.gather(units, few_rows));
+                let splits = [1, 2, 4].into_iter().filter(|&it| self.can_split(it));
+                let gathers = splits.map(|split| self.gather(units, split));
                 kernels.extend(gathers.map(Specialised::Gather));
-                kernels.extend(gathers[0].keeping().map(Specialised::Gather));
+                let keeping = self.gather(units, 1).keeping();
+                kernels.extend(keeping.map(Specialised::Gather));
                 let scatters: &[bool] = match self.types.value {
                     DType::F32 => &[false, true],
                     _ => &[false],

@@ -9,6 +9,7 @@ pub(super) mod kept;
 mod kind;
 mod schedule;
 mod specialised;
+pub(super) mod tuning;
 
 use std::ffi::c_void;
 
@@ -23,6 +24,7 @@ pub use kind::Kind;
 pub use specialised::{
     Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Specialised, Sum, Types, shipped,
 };
+pub use tuning::{BackwardTuning, ForwardTuning};
 
 /// Which kernels a call shall use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,35 +1,72 @@
 //! How rows are dealt to blocks.
 
+use super::DeviceSize;
 use super::arguments::{Divisor, Schedule};
 use super::specialised::Gather;
+use super::tuning::{ForwardTuning, dealing};
 use crate::msda::Sizes;
+
+/// What rows are dealt by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dealing {
+    /// Blocks that the device works on at a time.
+    blocks: u32,
+    /// Bytes of value that the images in work may take.
+    bytes: u64,
+    /// One of [`dealing`], or 0.
+    how: u32,
+}
+
+impl Dealing {
+    /// As usual.
+    pub fn new(device: DeviceSize) -> Self {
+        Dealing::tuned(device, &ForwardTuning::default())
+    }
+
+    /// As chosen.
+    pub fn tuned(device: DeviceSize, tuning: &ForwardTuning) -> Self {
+        Dealing {
+            blocks: device.multiprocessors.max(1) * tuning.blocks.max(1),
+            bytes: u64::from(device.l2_bytes) * u64::from(tuning.l2_percent) / 100,
+            how: tuning.dealing,
+        }
+    }
+
+    /// The same for so many blocks of a multiprocessor.
+    pub fn of_blocks(self, blocks: u32) -> Self {
+        Dealing {
+            blocks: self.blocks * blocks.max(1),
+            ..self
+        }
+    }
+}
 
 /// The rows each block takes, and how many blocks there are. Rows are what neighbours share pixels by: those a block
 /// takes together should be near each other, and all blocks together should not need more pixels than L2 holds.
-pub(super) fn schedule(
-    sizes: &Sizes,
-    gather: &Gather,
-    multiprocessors: u32,
-    l2_bytes: u32,
-) -> (Schedule, u32) {
+pub(super) fn schedule(sizes: &Sizes, gather: &Gather, by: Dealing) -> (Schedule, u32) {
     let rows = (sizes.images * sizes.queries * sizes.heads) as u32;
     let at_once = gather.rows_a_block();
     let plane = sizes.queries as u32 * gather.heads_together;
     let planes_an_image = sizes.heads as u32 / gather.heads_together;
     let queries_are_pixels = sizes.queries == sizes.pixels;
-    let multiprocessors = multiprocessors.max(1);
+    let at_a_time = by.blocks;
     let granule = gather.rows_a_warp();
+    let side_by_side = match by.how {
+        dealing::SIDE_BY_SIDE => true,
+        dealing::NEIGHBOURS => false,
+        // Whole lines a pixel: all multiprocessors side by side in one image, so that L2 serves them.
+        _ => gather.group() >= 8 && !queries_are_pixels,
+    };
 
     let (turn, share, blocks) = if gather.split > 1 {
         // Small: a block for each piece, as many as there are.
         (rows, at_once, rows.div_ceil(at_once))
-    } else if rows <= multiprocessors * at_once {
-        // One block a multiprocessor, and no more than it can do at a time.
-        let share = rows.div_ceil(multiprocessors).next_multiple_of(granule);
+    } else if rows <= at_a_time * at_once {
+        // No more than a block can do at a time.
+        let share = rows.div_ceil(at_a_time).next_multiple_of(granule);
         (rows, share, rows.div_ceil(share))
-    } else if gather.group() >= 8 && !queries_are_pixels {
-        // Whole lines a pixel: all multiprocessors side by side in one image, so that L2 serves them.
-        (multiprocessors * at_once, at_once, multiprocessors)
+    } else if side_by_side {
+        (at_a_time * at_once, at_once, at_a_time)
     } else {
         // Neighbouring rows on one multiprocessor, whose L1 serves them, but no more images at a time than L2 holds.
         let planes = rows / plane;
@@ -37,7 +74,7 @@ pub(super) fn schedule(
             * gather.heads_together as u64
             * gather.channels as u64
             * gather.types.value.size() as u64;
-        let held = (l2_bytes as u64 / 2 / plane_bytes).clamp(1, planes as u64) as u32;
+        let held = (by.bytes / plane_bytes).clamp(1, planes as u64) as u32;
         // Turns of the same size keep everybody busy to the end.
         let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
         let planes_a_turn = match even {
@@ -45,7 +82,7 @@ pub(super) fn schedule(
             _ => planes.div_ceil(planes.div_ceil(held)),
         };
         let turn = planes_a_turn * plane;
-        let share = turn.div_ceil(multiprocessors).next_multiple_of(granule);
+        let share = turn.div_ceil(at_a_time).next_multiple_of(granule);
         // No block without a row of the turn: it would take those of the next.
         (turn, share, turn.div_ceil(share))
     };
@@ -101,8 +138,26 @@ mod tests {
             locations: DType::F32,
             weights: DType::F32,
         };
+        let tunings = [
+            ForwardTuning::default(),
+            ForwardTuning {
+                blocks: 3,
+                dealing: dealing::SIDE_BY_SIDE,
+                ..ForwardTuning::default()
+            },
+            ForwardTuning {
+                dealing: dealing::NEIGHBOURS,
+                l2_percent: 200,
+                ..ForwardTuning::default()
+            },
+        ];
         for multiprocessors in [1, 7, 46, 132] {
             for l2_bytes in [0, 100_000, 50 << 20] {
+                let device = DeviceSize {
+                    multiprocessors,
+                    l2_bytes,
+                    shared_bytes: 0,
+                };
                 for (images, queries, heads) in [
                     (1, 1, 1),
                     (1, 300, 8),
@@ -130,10 +185,16 @@ mod tests {
                                 levels: 4,
                                 points: 4,
                             };
-                            for few_rows in [false, true] {
-                                let gather = kind.gather(64, few_rows);
-                                let (schedule, blocks) =
-                                    schedule(&sizes, &gather, multiprocessors, l2_bytes);
+                            for (split, tuning) in [1, 2, 4]
+                                .into_iter()
+                                .flat_map(|split| tunings.map(|it| (split, it)))
+                            {
+                                if kind.lanes() * split > 32 {
+                                    continue;
+                                }
+                                let gather = kind.gather(64, split);
+                                let by = Dealing::tuned(device, &tuning);
+                                let (schedule, blocks) = schedule(&sizes, &gather, by);
                                 let taken = taken(&schedule, blocks, gather.rows_a_block());
                                 assert!(
                                     taken.iter().all(|&times| times == 1),

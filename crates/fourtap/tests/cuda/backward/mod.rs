@@ -12,5 +12,5 @@ mod optional;
 mod oracle;
 mod reproducible;
 mod sanitizer;
-mod tensors;
+pub mod tensors;
 mod workspace;

@@ -8,11 +8,13 @@ use std::ffi::c_void;
 use super::arguments::{GradientArguments, Held, Work, pointer};
 use super::launch;
 use super::specialised::Specialised;
+use super::tuning::{self, BackwardTuning};
 use crate::cuda::driver::zero;
 use crate::cuda::{Cuda, CudaError, kernels};
 use crate::error::Result;
 use crate::msda::{Backward, Gradients, Inputs};
 use crate::tensor::View;
+use crate::tuning::Class;
 use sorting::Sorting;
 
 pub use plan::{BackwardPlan, Step};
@@ -43,7 +45,15 @@ impl Cuda {
     }
 
     fn plan_backward(&self, call: &Backward<'_>) -> Result<BackwardPlan> {
-        BackwardPlan::new(call, self.size(), self.kernel, self.deterministic)
+        let by_table = || {
+            let problem = &call.problem;
+            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
+            let entry = self.chosen(&tuning::BACKWARD, class, dtype)?;
+            Ok(entry.map(|entry| BackwardTuning::of(&entry.choice)))
+        };
+        self.planned(self.asked.msda_backward(), by_table, |tuning| {
+            BackwardPlan::new(call, self.size(), self.kernel, self.deterministic, tuning)
+        })
     }
 
     /// Queues the kernels. Nobody waits, once they are loaded, and scratch memory is the caller's or the stream's.

@@ -5,9 +5,11 @@ use std::fmt;
 use super::sorting::Sorting;
 use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit::{self, Fit, aligned};
-use crate::cuda::msda::schedule::schedule;
+use crate::cuda::msda::schedule::{Dealing, schedule};
 use crate::cuda::msda::specialised::{SamplesChannel, SamplesGather, Search, Specialised};
-use crate::cuda::msda::{DeviceSize, Wanted};
+use crate::cuda::msda::tuning::{ALWAYS, BackwardTuning, NEVER, or_usual};
+use crate::cuda::msda::{DeviceSize, Gather, Wanted};
+use crate::cuda::tuning::refused;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::msda::Backward;
@@ -17,6 +19,11 @@ const CHANNEL_THREADS: u32 = 256;
 const SEARCH_THREADS: u32 = 128;
 /// Blocks of them for each multiprocessor: enough to fill it; they loop over the rest.
 const BLOCKS_EACH: u32 = 8;
+
+/// Shared memory that kernels/msda/backward_samples_gather.cu declares for each sample of a block, at most; and what a block
+/// may declare, less a little for levels.
+const SAMPLE_BYTES: u32 = 36;
+const MOST_DECLARED: u32 = 47 << 10;
 
 /// Samples times channels up to which atomic additions are quicker than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
@@ -57,6 +64,7 @@ impl BackwardPlan {
         device: DeviceSize,
         wanted: Wanted,
         deterministic: bool,
+        tuning: &BackwardTuning,
     ) -> Result<Self> {
         let problem = &call.problem;
         let sizes = problem.sizes();
@@ -70,7 +78,7 @@ impl BackwardPlan {
             gradients.sampling_locations.is_some() || gradients.attention_weights.is_some();
         let any_samples = rows * sizes.levels * sizes.points > 0;
         let gather = match any_samples {
-            true => gather(call, device),
+            true => gather(call, device, tuning),
             false => Err("no samples".to_string()),
         };
         if any_samples && let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather)
@@ -81,14 +89,22 @@ impl BackwardPlan {
                 found: reason.clone(),
             });
         }
-        let scatter = !deterministic
-            && match wanted {
-                Wanted::Best => sizes.samples() * sizes.channels <= SCATTER_MOST,
-                Wanted::Gather => true,
-                Wanted::GatherMany | Wanted::Channel => false,
-            }
-            && can_scatter(call)
-            && gather.is_ok();
+        if let (true, Err(reason)) = (*tuning != BackwardTuning::default(), &gather) {
+            return Err(refused(reason.clone()));
+        }
+        let may_scatter = !deterministic && can_scatter(call) && gather.is_ok();
+        if tuning.scatter == ALWAYS && !may_scatter {
+            let found = "sums that atomic instructions may not, or cannot, add up";
+            return Err(refused(found.to_string()));
+        }
+        let scatter = may_scatter
+            && match (wanted, tuning.scatter) {
+                (Wanted::Best, NEVER) => false,
+                (Wanted::Best, ALWAYS) => true,
+                (Wanted::Best, _) => sizes.samples() * sizes.channels <= SCATTER_MOST,
+                (Wanted::Gather, _) => true,
+                (Wanted::GatherMany | Wanted::Channel, _) => false,
+            };
         match gather {
             Ok(step) if wanted != Wanted::Channel => {
                 plan.scatter = scatter;
@@ -126,11 +142,12 @@ impl BackwardPlan {
             always: true,
             level_capacity,
         };
-        match Sorting::new(call, grad_value, device, wanted) {
+        match Sorting::new(call, grad_value, device, wanted, tuning) {
             Ok(sorting) => {
                 plan.sorting = Some(sorting);
                 search.always = false;
             }
+            Err(reason) if *tuning != BackwardTuning::default() => return Err(refused(reason)),
             Err(reason) => plan.reasons.push(format!("not sorted: {reason}")),
         }
         // Levels in device memory may turn out not to tile the pixels: then this kernel does the work.
@@ -210,7 +227,7 @@ fn can_scatter(call: &Backward<'_>) -> bool {
 }
 
 /// The gather kernel for the gradients of samples, or in words why it cannot serve the call.
-fn gather(call: &Backward<'_>, device: DeviceSize) -> Fit<Step> {
+fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> Fit<Step> {
     let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
@@ -254,8 +271,20 @@ fn gather(call: &Backward<'_>, device: DeviceSize) -> Fit<Step> {
     if gather.per_lane == 2 && fits(2).is_err() {
         gather.per_lane = 1;
     }
+    gather = Gather {
+        threads: or_usual(tuning.threads, gather.threads),
+        per_lane: or_usual(tuning.per_lane, gather.per_lane),
+        heads_together: or_usual(tuning.heads_together, gather.heads_together),
+        ..gather
+    };
+    gather.expect_possible(sizes.heads)?;
+    let declared = gather.threads * gather.per_lane * SAMPLE_BYTES;
+    if declared > MOST_DECLARED {
+        return Err(format!("too much shared memory declared: {declared} bytes"));
+    }
     fits(gather.per_lane)?;
-    let (schedule, blocks) = schedule(sizes, &gather, device.multiprocessors, device.l2_bytes);
+    let dealing = Dealing::new(device).of_blocks(tuning.blocks);
+    let (schedule, blocks) = schedule(sizes, &gather, dealing);
     Ok(Step {
         kernel: Specialised::SamplesGather(SamplesGather {
             gather,

@@ -4,6 +4,7 @@ use super::plan::Step;
 use crate::cuda::msda::arguments::{LEVEL_CAPACITIES, Work};
 use crate::cuda::msda::fit::{self, Fit, aligned};
 use crate::cuda::msda::specialised::{Place, Specialised, Sum};
+use crate::cuda::msda::tuning::BackwardTuning;
 use crate::cuda::msda::{DeviceSize, Wanted};
 use crate::msda::{Backward, Level, Problem};
 use crate::tensor::ViewMut;
@@ -27,12 +28,6 @@ const RUN: usize = 8;
 fn least_chunk(samples: usize) -> usize {
     samples.div_ceil(8).clamp(256, 512)
 }
-/// Chunks a multiprocessor should have to sort, if there are enough samples: a chunk costs its tables, so no more than that.
-const CHUNKS_EACH: usize = 4;
-/// Blocks of the kernel that counts a multiprocessor holds, by their registers.
-const COUNT_BLOCKS_EACH: u32 = 4;
-/// Blocks of the summing kernels a multiprocessor holds.
-const SUM_BLOCKS_EACH: u32 = 8;
 
 /// How a call's samples are sorted and summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +54,7 @@ impl Sorting {
         grad_value: &ViewMut<'_>,
         device: DeviceSize,
         wanted: Wanted,
+        tuning: &BackwardTuning,
     ) -> Fit<Self> {
         let problem = &call.problem;
         let sizes = problem.sizes();
@@ -77,6 +73,7 @@ impl Sorting {
         let place = Place::WARPS
             .map(|warps| Place::new(types, paired(call), wide, warps))
             .into_iter()
+            .filter(|place| tuning.place_warps == 0 || place.warps == tuning.place_warps)
             .find(|place| place.shared_bytes() + PLACE_DECLARED <= device.shared_bytes)
             .ok_or_else(|| format!("{} bytes of shared memory a block", device.shared_bytes))?;
         let sum = Sum {
@@ -92,7 +89,7 @@ impl Sorting {
             sum,
             count_blocks: 0,
             place_blocks: 0,
-            sum_blocks: device.multiprocessors.max(1) * SUM_BLOCKS_EACH,
+            sum_blocks: device.multiprocessors.max(1) * tuning.sum_blocks,
             levels: sizes.levels,
             planes,
             planes_a_pass: planes,
@@ -108,7 +105,7 @@ impl Sorting {
         // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
         let most = 2 * input_bytes(call) + LITTLE;
         loop {
-            sorting.cut(device);
+            sorting.cut(device, tuning);
             if sorting.bytes() <= most {
                 return Ok(sorting);
             }
@@ -129,18 +126,22 @@ impl Sorting {
     }
 
     /// Cuts the samples of each level of a plane into chunks: enough to keep the device busy.
-    fn cut(&mut self, device: DeviceSize) {
+    fn cut(&mut self, device: DeviceSize, tuning: &BackwardTuning) {
         let multiprocessors = device.multiprocessors.max(1);
-        let wanted = multiprocessors as usize * CHUNKS_EACH;
+        let wanted = multiprocessors as usize * tuning.chunks_each as usize;
+        let least = match tuning.least_chunk {
+            0 => least_chunk(self.samples),
+            chosen => chosen as usize,
+        };
         let chunks = wanted
             .div_ceil(self.planes_a_pass * self.levels_a_pass)
-            .min(self.samples.div_ceil(least_chunk(self.samples)))
+            .min(self.samples.div_ceil(least))
             .max(1);
         let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
         self.chunk = chunk.min(self.place.most_chunk());
         let jobs = self.planes_a_pass * self.levels_a_pass * self.chunks();
         let blocks = |each: u32| jobs.clamp(1, (multiprocessors * each) as usize) as u32;
-        self.count_blocks = blocks(COUNT_BLOCKS_EACH);
+        self.count_blocks = blocks(tuning.count_blocks);
         self.place_blocks = blocks((device.shared_bytes / self.place.shared_bytes()).max(1));
     }
 

@@ -109,6 +109,9 @@ const WARP: u32 = 32;
 /// size of shared memory a multiprocessor can be set to.
 const KEEPING_THREADS: u32 = 768;
 
+/// What a block may declare of shared memory.
+const MOST_STATIC_SHARED: u32 = 48 << 10;
+
 impl Gather {
     /// Lanes that work on a row.
     pub fn group(&self) -> u32 {
@@ -123,6 +126,44 @@ impl Gather {
     /// Rows a block works on at a time.
     pub fn rows_a_block(&self) -> u32 {
         self.threads / self.group()
+    }
+
+    /// In words why it cannot be compiled or launched so, if it cannot, for so many heads.
+    pub(in super::super) fn expect_possible(&self, heads: usize) -> Result<(), String> {
+        let Gather {
+            points,
+            per_lane,
+            split,
+            heads_together,
+            phases,
+            threads,
+            ..
+        } = *self;
+        if self.group() > WARP {
+            return Err(format!("a row wider than a warp: {split} groups of lanes"));
+        }
+        if !points.is_multiple_of(per_lane) {
+            return Err(format!(
+                "points that lanes cannot share: {points}, {per_lane} a lane"
+            ));
+        }
+        if !heads.is_multiple_of(heads_together as usize) {
+            return Err(format!(
+                "heads that cannot be walked together: {heads}, {heads_together} at a time"
+            ));
+        }
+        let chunks = (self.levels * points).div_ceil(self.group() * per_lane);
+        if !chunks.is_multiple_of(phases) {
+            return Err(format!(
+                "chunks of samples that have no phases: {chunks}, {phases} phases"
+            ));
+        }
+        match self.static_shared_bytes() > MOST_STATIC_SHARED {
+            true => Err(format!(
+                "too much shared memory declared: {threads} threads"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The same that keeps small levels in shared memory; none where that was not seen to pay, or levels share chunks.

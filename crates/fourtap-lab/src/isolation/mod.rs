@@ -1,5 +1,7 @@
 //! Work in a process of its own: whatever becomes of it is told, and no process is left.
 
+mod worker;
+
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -7,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::record::Outcome;
+
+pub use worker::{Worker, questions};
 
 /// How often a process is asked whether it ended.
 const POLL: Duration = Duration::from_millis(5);

@@ -1,0 +1,106 @@
+//! On the processor, by its clock.
+
+use std::time::{Duration, Instant};
+
+use fourtap::Backend;
+use fourtap::cpu::Cpu;
+use fourtap::tuning::Choice;
+
+use super::{Bench, Rehearsed, refused};
+use crate::array::Array;
+use crate::computation::Computation;
+use crate::error::Result;
+use crate::measure::repeat;
+use crate::record::Timing;
+use crate::tune::Numbers;
+use crate::verification::Verification;
+
+/// A sample of the finals takes at least this long, so that the clock does not matter.
+const LEAST_SAMPLE: Duration = Duration::from_millis(2);
+
+pub struct OnCpu<'a> {
+    numbers: &'a Numbers,
+}
+
+type Runner<'a> = (Box<dyn Computation + 'a>, Vec<Array>, Rehearsed);
+
+impl<'a> OnCpu<'a> {
+    pub fn new(numbers: &'a Numbers) -> Self {
+        OnCpu { numbers }
+    }
+
+    fn trial(&self, choice: &Choice) -> Result<Box<dyn Computation + 'a>> {
+        let cpu = Cpu::new().with_choice(choice);
+        let cpu = cpu.map_err(|why| refused(&choice.to_string(), why))?;
+        self.numbers.trial(Backend::Cpu(cpu))
+    }
+}
+
+impl Bench for OnCpu<'_> {
+    fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>> {
+        let trial = self.trial(choice)?;
+        let mut outputs = trial.outputs()?;
+        trial.compute(&mut outputs)?;
+        Ok(outputs)
+    }
+
+    fn repeats_bits(&mut self, _: &Choice) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification> {
+        let trial = self.numbers.trial(Backend::Cpu(Cpu::new()))?;
+        trial.verified(outputs, seed)
+    }
+
+    fn timed(
+        &mut self,
+        choice: &Choice,
+        budget: Duration,
+        rehearsed: &Rehearsed,
+    ) -> Result<(Timing, Vec<Array>)> {
+        let trial = self.trial(choice)?;
+        let mut outputs = trial.outputs()?;
+        trial.compute(&mut outputs)?;
+        let samples = repeat(budget, || {
+            let begun = Instant::now();
+            rehearsed.dawdle();
+            trial.compute(&mut outputs)?;
+            Ok(begun.elapsed().as_secs_f64() * 1e3)
+        })?;
+        Ok((Timing::of(samples), outputs))
+    }
+
+    fn in_turns(
+        &mut self,
+        choices: &[(Choice, Rehearsed)],
+        next: &mut dyn FnMut(Option<f64>) -> Option<usize>,
+    ) -> Result<()> {
+        let mut runners: Vec<Runner<'_>> = Vec::new();
+        for (choice, rehearsed) in choices {
+            let trial = self.trial(choice)?;
+            let mut outputs = trial.outputs()?;
+            trial.compute(&mut outputs)?;
+            runners.push((trial, outputs, rehearsed.clone()));
+        }
+        let once = |(trial, outputs, rehearsed): &mut Runner<'_>, times: u32| -> Result<f64> {
+            let begun = Instant::now();
+            for _ in 0..times {
+                rehearsed.dawdle();
+                trial.compute(outputs)?;
+            }
+            Ok(begun.elapsed().as_secs_f64() * 1e3 / f64::from(times))
+        };
+        let mut fastest = f64::INFINITY;
+        for runner in &mut runners {
+            fastest = fastest.min(once(runner, 1)?);
+        }
+        let times = (LEAST_SAMPLE.as_secs_f64() * 1e3 / fastest).ceil();
+        let times = times.clamp(1.0, 1e4) as u32;
+        let mut last = None;
+        while let Some(index) = next(last) {
+            last = Some(once(&mut runners[index], times)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! Choices tried: each verified before it is timed, and the fastest timed in turns.
+
+mod cpu;
+mod cuda;
+mod rehearsal;
+mod rung;
+
+use std::time::{Duration, Instant};
+
+use fourtap::tuning::{Choice, Space};
+
+use super::{Engine, Finals, Found, Numbers, Subject};
+use crate::array::Array;
+use crate::cli::Rehearsal;
+use crate::error::{Error, Result};
+use crate::record::Timing;
+use crate::statistics::FEWEST_SAMPLES;
+use crate::verification::Verification;
+
+use rehearsal::Rehearsed;
+
+/// More rounds than this tell no more.
+const MOST_ROUNDS: usize = 400;
+
+/// How a subject is computed with one choice or another.
+trait Bench {
+    /// Computes once, into tensors of NaN.
+    fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>>;
+
+    /// Whether it gives the same bits every time.
+    fn repeats_bits(&mut self, choice: &Choice) -> Result<bool>;
+
+    /// What a rehearsal does to a device, if this has one.
+    fn harm(&mut self, _: &Rehearsed) -> Result<()> {
+        Ok(())
+    }
+
+    /// How near the oracle a result is.
+    fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
+
+    /// Computes again and again for about so long; with what the last gave.
+    fn timed(
+        &mut self,
+        choice: &Choice,
+        budget: Duration,
+        rehearsed: &Rehearsed,
+    ) -> Result<(Timing, Vec<Array>)>;
+
+    /// Times choices in turns: `next` is told the milliseconds of the one it named last, at first none, and names the
+    /// next, or none to end.
+    fn in_turns(
+        &mut self,
+        choices: &[(Choice, Rehearsed)],
+        next: &mut dyn FnMut(Option<f64>) -> Option<usize>,
+    ) -> Result<()>;
+}
+
+/// Tries choices about a subject.
+pub struct Trying<'a> {
+    bench: Box<dyn Bench + 'a>,
+    space: &'static Space,
+    /// Whether it declares which choices change bits; rungs do not.
+    declares_bits: bool,
+    seed: u64,
+    rehearsals: &'a [Rehearsal],
+    /// What the defaults give: whether that is always the same, the numbers, and how right they are.
+    usual: Option<(bool, Vec<Array>, Verification)>,
+}
+
+/// A subject with its numbers, for [`Trying`] to borrow.
+#[derive(Debug)]
+pub enum Prepared {
+    /// For the library.
+    Library(Numbers),
+    /// For a rung.
+    Rung(crate::ladder::numbers::Numbers),
+}
+
+impl Prepared {
+    /// Random numbers, the same on every machine.
+    pub fn new(subject: &Subject, seed: u64) -> Result<Self> {
+        match &subject.engine {
+            Engine::Rung(..) => {
+                let case = subject
+                    .case()
+                    .map_err(|why| refused(&subject.name(), why))?;
+                Ok(Prepared::Rung(case.numbers(seed)?))
+            }
+            _ => Ok(Prepared::Library(Numbers::new(subject, seed)?)),
+        }
+    }
+}
+
+impl<'a> Trying<'a> {
+    /// Ready to try. Some choices may be rehearsed to end badly.
+    pub fn new(
+        subject: &Subject,
+        prepared: &'a Prepared,
+        seed: u64,
+        rehearsals: &'a [Rehearsal],
+    ) -> Result<Self> {
+        let bench: Box<dyn Bench + 'a> = match (&subject.engine, prepared) {
+            (Engine::Rung(rung, gpu), Prepared::Rung(numbers)) => {
+                Box::new(rung::OfRung::new(*rung, gpu.ordinal, numbers)?)
+            }
+            (Engine::Cuda(gpu), Prepared::Library(numbers)) => {
+                Box::new(cuda::OnCuda::new(subject.space, gpu.ordinal, numbers)?)
+            }
+            (Engine::Cpu, Prepared::Library(numbers)) => Box::new(cpu::OnCpu::new(numbers)),
+            _ => {
+                return Err(refused(
+                    &subject.name(),
+                    "numbers for what computes".to_string(),
+                ));
+            }
+        };
+        Ok(Trying {
+            bench,
+            space: subject.space,
+            declares_bits: !matches!(subject.engine, Engine::Rung(..)),
+            seed,
+            rehearsals,
+            usual: None,
+        })
+    }
+
+    /// Verifies a choice; if it is right, times it.
+    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
+        let rehearsed = Rehearsed::of(choice, self.rehearsals);
+        rehearsed.end_early()?;
+        self.bench.harm(&rehearsed)?;
+        if self.usual.is_none() {
+            let defaults = self.space.defaults();
+            let repeats = self.bench.repeats_bits(&defaults)?;
+            let outputs = self.bench.computed(&defaults)?;
+            let verification = self.bench.verified(&outputs, self.seed)?;
+            self.usual = Some((repeats, outputs, verification));
+        }
+        let repeats = self.bench.repeats_bits(choice)?;
+        let mut outputs = self.bench.computed(choice)?;
+        if rehearsed.is("wrong") {
+            let (dtype, shape) = (outputs[0].dtype(), outputs[0].view().shape());
+            outputs[0] = Array::poisoned("rehearsed", dtype, shape.sizes())?;
+        }
+        let Some((usual_repeats, usual, usual_verified)) = &self.usual else {
+            return Err(Error::NoCache);
+        };
+        let same = are_same(usual, &outputs);
+        let verification = match same {
+            // The very numbers that were compared before.
+            true => usual_verified.clone(),
+            false => self.bench.verified(&outputs, self.seed)?,
+        };
+        if !verification.passed {
+            return Ok(Found::wrong(verification));
+        }
+        let keeps_bits = self.declares_bits && self.space.keeps_bits(choice);
+        if !same && *usual_repeats && repeats && keeps_bits {
+            let words = "it gave other bits than the defaults".to_string();
+            return Ok(Found::wrong(Verification::failed(words)));
+        }
+        let (timing, after) = self.bench.timed(choice, budget, &rehearsed)?;
+        let still_right = match repeats {
+            true if are_same(&outputs, &after) => None,
+            true => Some("the timed computations gave other bits".to_string()),
+            false => self.bench.verified(&after, self.seed)?.found,
+        };
+        Ok(match still_right {
+            None => Found::measured(verification, timing),
+            Some(words) => Found::wrong(Verification::failed(words)),
+        })
+    }
+
+    /// Times choices in turns until they are told apart, or for about so long.
+    pub fn finals(&mut self, choices: &[Choice], budget: Duration) -> Result<Finals> {
+        let rehearsed = |choice: &Choice| Rehearsed::of(choice, self.rehearsals);
+        let runners: Vec<_> = choices
+            .iter()
+            .map(|choice| (choice.clone(), rehearsed(choice)))
+            .collect();
+        let mut rounds = Rounds::new(runners.len(), budget);
+        self.bench
+            .in_turns(&runners, &mut |sample| rounds.next(sample))?;
+        Ok(rounds.finals)
+    }
+}
+
+fn are_same(a: &[Array], b: &[Array]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes())
+}
+
+fn refused(setting: &str, expected: String) -> Error {
+    Error::Setting {
+        setting: setting.to_string(),
+        expected,
+    }
+}
+
+/// Whose turn it is.
+struct Rounds {
+    finals: Finals,
+    round: usize,
+    place: usize,
+    budget: Duration,
+    begun: Option<Instant>,
+}
+
+impl Rounds {
+    fn new(count: usize, budget: Duration) -> Self {
+        Rounds {
+            finals: Finals {
+                samples_ms: vec![Vec::new(); count],
+            },
+            round: 0,
+            place: 0,
+            budget,
+            begun: None,
+        }
+    }
+
+    /// Each follows every other one equally often: what one leaves in the caches is not always the same one's.
+    fn index(&self) -> usize {
+        let count = self.finals.samples_ms.len();
+        let step = match self.round % 2 {
+            0 => self.place,
+            _ => count - 1 - self.place,
+        };
+        (step + self.round / 2) % count
+    }
+
+    /// Takes the time of the one named last; names the next.
+    fn next(&mut self, sample: Option<f64>) -> Option<usize> {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        if let Some(sample) = sample {
+            let index = self.index();
+            self.finals.samples_ms[index].push(sample);
+            self.place += 1;
+            if self.place == self.finals.samples_ms.len() {
+                (self.place, self.round) = (0, self.round + 1);
+                let is_over = self.round >= FEWEST_SAMPLES && begun.elapsed() >= self.budget;
+                if is_over || self.round >= MOST_ROUNDS || self.finals.is_settled() {
+                    return None;
+                }
+            }
+        }
+        Some(self.index())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_turn_in_every_round() {
+        let mut rounds = Rounds::new(3, Duration::ZERO);
+        let mut sample = None;
+        let mut order = Vec::new();
+        while let Some(index) = rounds.next(sample) {
+            order.push(index);
+            sample = Some(1.0 + index as f64);
+        }
+        assert_eq!(order.len(), 3 * FEWEST_SAMPLES);
+        for round in order.chunks(3) {
+            let mut sorted = round.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2]);
+        }
+        assert_ne!(order[..3], order[3..6]);
+        for (index, row) in rounds.finals.samples_ms.iter().enumerate() {
+            assert!(row.iter().all(|time| *time == 1.0 + index as f64));
+        }
+    }
+}

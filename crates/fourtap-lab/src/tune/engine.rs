@@ -1,0 +1,343 @@
+//! What computes a subject, and how a choice would be carried out there.
+
+use fourtap::DType;
+use fourtap::cpu::Cpu;
+use fourtap::cuda::driver::DeviceFacts;
+use fourtap::cuda::jit::{self, Architecture, Program};
+use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
+use fourtap::cuda::{DeviceSize, dense};
+use fourtap::dense::{Alignment, Mask};
+use fourtap::tuning::Choice;
+
+use super::Subject;
+use crate::error::Result;
+use crate::ladder::plan::Hardware;
+use crate::ladder::{Case, Rung, dense as ladder_dense, source};
+use crate::workload::AnyWorkload;
+
+/// What computes.
+#[derive(Clone, Debug)]
+pub enum Engine {
+    /// The library, on the processor.
+    Cpu,
+    /// The library, on a CUDA device.
+    Cuda(Gpu),
+    /// A rung of the ladder, on a CUDA device.
+    Rung(Rung, Gpu),
+}
+
+/// A CUDA device by what can be known of it without using it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// Its number.
+    pub ordinal: usize,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// What the library's plans go by.
+    pub size: DeviceSize,
+    /// What the rungs' plans go by.
+    pub hardware: Hardware,
+}
+
+impl Gpu {
+    /// As the driver says.
+    pub fn of(facts: &DeviceFacts) -> Self {
+        Gpu {
+            ordinal: facts.ordinal,
+            capability: facts.compute_capability,
+            size: DeviceSize::from(facts),
+            hardware: Hardware::of(facts),
+        }
+    }
+
+    fn architecture(&self) -> Result<Architecture> {
+        let (major, minor) = self.capability;
+        Ok(jit::architecture_for(major, minor)?)
+    }
+}
+
+impl Subject {
+    /// What a choice comes to, equal for choices that say the same in different ways; in words if it cannot be carried out.
+    pub fn carried(&self, choice: &Choice) -> std::result::Result<String, String> {
+        match &self.engine {
+            Engine::Cpu => {
+                Cpu::new().with_choice(choice)?;
+                Ok(choice.to_string())
+            }
+            Engine::Cuda(gpu) => {
+                let planned = self.planned(gpu, choice).map_err(|error| why(&error))?;
+                Ok(planned.key)
+            }
+            Engine::Rung(rung, gpu) => {
+                let shape = self.case()?.shape().map_err(|error| error.to_string())??;
+                rung.planned(&shape, &gpu.hardware, choice)?;
+                Ok(choice.to_string())
+            }
+        }
+    }
+
+    /// What must be compiled for a choice.
+    pub fn programs(&self, choice: &Choice) -> Result<std::result::Result<Vec<Program>, String>> {
+        match &self.engine {
+            Engine::Cpu => Ok(Ok(Vec::new())),
+            Engine::Cuda(gpu) => {
+                let architecture = gpu.architecture()?;
+                let planned = self.planned(gpu, choice);
+                Ok(planned
+                    .map(|planned| (planned.programs)(architecture))
+                    .map_err(|error| why(&error)))
+            }
+            Engine::Rung(rung, gpu) => {
+                let architecture = gpu.architecture()?;
+                let case = match self.case() {
+                    Ok(case) => case,
+                    Err(words) => return Ok(Err(words)),
+                };
+                let shape = case.shape()?;
+                let programs = shape.and_then(|shape| {
+                    let plan = rung.planned(&shape, &gpu.hardware, choice)?;
+                    let steps = plan.steps.iter();
+                    let entries = steps.map(|step| {
+                        let source = source(rung, &shape, choice, &plan, step.entry);
+                        source.program(architecture)
+                    });
+                    Ok(entries.collect())
+                });
+                Ok(programs)
+            }
+        }
+    }
+
+    /// The problem, as rungs are given it; in words if they cannot be.
+    pub fn case(&self) -> std::result::Result<Case, String> {
+        match &self.workload {
+            AnyWorkload::Msda(_) if self.dtype != DType::F16 => {
+                Err(format!("rungs take value in f16, not in {}", self.dtype))
+            }
+            AnyWorkload::Msda(workload) => Ok(Case::Msda(workload.clone(), self.distribution)),
+            AnyWorkload::Dense(workload) => {
+                let sizes = workload.sizes();
+                let mask = workload.options().mask;
+                let is_causal = mask == Mask::causal(Alignment::TopLeft);
+                let alike = sizes.query_heads == sizes.key_heads
+                    && sizes.channels == sizes.value_channels
+                    && (is_causal || mask == Mask::default());
+                if !alike {
+                    return Err(
+                        "rungs take heads of the same number and channels, under a causal \
+                                mask or none"
+                            .to_string(),
+                    );
+                }
+                let workload = ladder_dense::Workload {
+                    name: "",
+                    batch: sizes.batch,
+                    heads: sizes.query_heads,
+                    queries: sizes.queries,
+                    keys: sizes.keys,
+                    channels: sizes.channels,
+                    dtype: self.dtype,
+                };
+                Ok(Case::Dense(workload, is_causal))
+            }
+        }
+    }
+
+    /// The library's plan for a choice.
+    fn planned(&self, gpu: &Gpu, choice: &Choice) -> Result<Planned> {
+        match (&self.workload, self.is_backward()) {
+            (AnyWorkload::Dense(workload), _) => {
+                let described = dense::Described {
+                    sizes: workload.sizes(),
+                    dtype: self.dtype,
+                    mask: workload.options().mask,
+                    align: 16,
+                };
+                let plan = described.tuned(gpu.size, &dense::Tuning::of(choice))?;
+                let kernels: Vec<_> = plan.steps().map(|step| step.kernel).collect();
+                Ok(Planned::new(format!("{plan:?}"), kernels, |it, to| {
+                    it.program(to)
+                }))
+            }
+            (AnyWorkload::Msda(workload), is_backward) => {
+                let levels = workload.levels()?;
+                let sizes = workload.sizes(&levels);
+                let described = Described {
+                    images: sizes.images,
+                    queries: sizes.queries,
+                    heads: sizes.heads,
+                    channels: sizes.channels,
+                    points: sizes.points,
+                    levels: &levels,
+                    types: Types {
+                        value: self.dtype,
+                        locations: DType::F32,
+                        weights: DType::F32,
+                    },
+                };
+                let (key, kernels) = match is_backward {
+                    false => {
+                        let tuning = ForwardTuning::of(choice);
+                        let plan = described.tuned_forward(gpu.size, &tuning)?;
+                        (format!("{plan:?}"), vec![plan.kernel])
+                    }
+                    true => {
+                        let tuning = BackwardTuning::of(choice);
+                        let plan = described.tuned_backward(gpu.size, false, &tuning)?;
+                        let kernels = plan.steps().iter().map(|step| step.kernel).collect();
+                        (format!("{plan:?}"), kernels)
+                    }
+                };
+                Ok(Planned::new(key, kernels, |it, to| it.program(to)))
+            }
+        }
+    }
+}
+
+/// A plan of the library.
+struct Planned {
+    key: String,
+    programs: Box<dyn Fn(Architecture) -> Vec<Program>>,
+}
+
+impl Planned {
+    fn new<Kernel: 'static>(
+        key: String,
+        kernels: Vec<Kernel>,
+        program: fn(&Kernel, Architecture) -> Program,
+    ) -> Self {
+        Planned {
+            key,
+            programs: Box::new(move |to| kernels.iter().map(|it| program(it, to)).collect()),
+        }
+    }
+}
+
+/// Why the library does not do it, in few words: many choices are refused for the same reason.
+fn why(error: &crate::error::Error) -> String {
+    match error {
+        crate::error::Error::Library(library) => match &**library {
+            fourtap::Error::Unsupported { found, .. } => found.clone(),
+            other => other.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Direction, Distribution};
+    use crate::selection;
+    use crate::tune::{Built, Points, Tunable, hints, tunables};
+    use crate::workload::Operator;
+    use std::path::PathBuf;
+
+    /// An H200.
+    fn gpu() -> Gpu {
+        Gpu {
+            ordinal: 0,
+            capability: (9, 0),
+            size: DeviceSize {
+                multiprocessors: 132,
+                l2_bytes: 62_914_560,
+                shared_bytes: 232_448,
+            },
+            hardware: Hardware {
+                multiprocessors: 132,
+                shared_bytes: 232_448,
+                threads: 2048,
+                l2_bytes: 62_914_560,
+                has_clusters: true,
+                has_tensor_maps: true,
+            },
+        }
+    }
+
+    fn subject(kernel: &str, workload: &str) -> Subject {
+        let tunable = Tunable::named(kernel).unwrap();
+        let named = PathBuf::from(workload);
+        Subject {
+            space: tunable.space,
+            engine: match tunable.rung {
+                Some(rung) => Engine::Rung(*rung, gpu()),
+                None => Engine::Cuda(gpu()),
+            },
+            direction: tunable.computes().1,
+            workload: selection::any_workload(&named, None).unwrap(),
+            named,
+            distribution: Distribution::Local,
+            dtype: DType::F16,
+        }
+    }
+
+    fn points(subject: &Subject, other_bits: bool) -> Points {
+        let carried = |choice: &Choice| subject.carried(choice);
+        Points::new(subject.space, &[], other_bits, carried).unwrap()
+    }
+
+    const MSDA: [&str; 5] = [
+        "seed-full",
+        "detr-encoder",
+        "dino-decoder",
+        "rtdetr-decoder",
+        "bev-d64",
+    ];
+
+    #[test]
+    fn every_workload_has_choices() {
+        for workload in MSDA {
+            for kernel in ["cuda-msda-forward", "cuda-msda-backward"] {
+                let subject = subject(kernel, workload);
+                assert_eq!(subject.is_backward(), kernel.ends_with("backward"));
+                let [few, many] = [false, true].map(|other_bits| points(&subject, other_bits));
+                assert!(many.all.len() > 50, "{kernel} on {workload}");
+                assert!((2..=many.all.len()).contains(&few.all.len()));
+                assert_eq!(few.all[0], subject.space.defaults());
+                assert!(!hints(&many, &subject).is_empty(), "{kernel} on {workload}");
+            }
+        }
+        for workload in Operator::Dense.workloads() {
+            let subject = subject("cuda-dense-forward", workload);
+            let many = points(&subject, true);
+            assert!(many.all.len() > 50, "{workload}: {}", many.all.len());
+            assert!(!hints(&many, &subject).is_empty(), "{workload}");
+        }
+    }
+
+    #[test]
+    fn rungs_have_choices() {
+        let mut with_choices = 0;
+        for tunable in tunables().iter().filter(|it| it.rung.is_some()) {
+            let workload = match tunable.computes() {
+                (Operator::Msda, Direction::Forward) => "seed-full",
+                _ => "dense-s512-d64",
+            };
+            let subject = subject(tunable.space.kernel, workload);
+            // Some rungs refuse the problem as a whole.
+            if subject.carried(&subject.space.defaults()).is_ok() {
+                let points = points(&subject, true);
+                with_choices += usize::from(points.all.len() > 1);
+            }
+        }
+        assert!(with_choices > 10, "{with_choices}");
+    }
+
+    /// Where there is a compiler, which on machines that need one there is.
+    #[test]
+    fn what_a_choice_needs_is_compiled() {
+        if jit::Nvrtc::get().is_err() {
+            assert!(std::env::var_os("FOURTAP_REQUIRE_NVRTC").is_none());
+            return;
+        }
+        let subject = subject("cuda-msda-forward", "rtdetr-decoder");
+        let choice = subject.space.choice(&[("threads", 128)]).unwrap();
+        let built = Built::new(&subject, &choice).unwrap();
+        assert_eq!((built.failed.as_deref(), built.kernels.len()), (None, 1));
+        assert!(built.registers().unwrap() > 16, "{built:?}");
+        let choice = subject.space.choice(&[("heads_together", 1)]).unwrap();
+        let choice = choice.with("phases", 4).with("split", 4);
+        let built = Built::new(&subject, &choice).unwrap();
+        assert!(built.failed.is_some(), "{built:?}");
+    }
+}

@@ -1,0 +1,51 @@
+//! What became of a choice that was tried.
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::{Outcome, Timing};
+use crate::verification::Verification;
+
+/// What an attempt found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why there is no time.
+    pub words: String,
+    /// How near the oracle it is.
+    pub verification: Option<Verification>,
+    /// How long it takes.
+    pub hot: Option<Timing>,
+}
+
+impl Found {
+    /// Right, and so fast.
+    pub fn measured(verification: Verification, hot: Timing) -> Self {
+        Found {
+            outcome: Outcome::Measured,
+            words: String::new(),
+            verification: Some(verification),
+            hot: Some(hot),
+        }
+    }
+
+    /// Wrong.
+    pub fn wrong(verification: Verification) -> Self {
+        Found {
+            outcome: Outcome::Wrong,
+            words: verification.found.clone().unwrap_or_default(),
+            verification: Some(verification),
+            hot: None,
+        }
+    }
+
+    /// Ended otherwise.
+    pub fn ended((outcome, words): (Outcome, String)) -> Self {
+        Found {
+            outcome,
+            words,
+            verification: None,
+            hot: None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What can be chosen about the kernel of dense attention.
+
+use super::tile::{self, Tile};
+use crate::tuning::{Choice, Parameter, Space};
+
+/// What is chosen. Where a number is 0, the plan chooses as it does untuned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Queries of a block.
+    pub rows: u32,
+    /// Keys it looks at at a time.
+    pub keys: u32,
+    /// Warps, of four, among which these keys are divided.
+    pub columns: u32,
+    /// Blocks of a multiprocessor that the registers shall suffice for.
+    pub blocks: u32,
+    /// Parts that keys are divided into, each a block's.
+    pub splits: u32,
+    /// Whether the kernel looks at bounds even where every query sees all keys.
+    pub bounds: u32,
+}
+
+pub(in crate::cuda) static FORWARD: Space = Space {
+    kernel: "cuda-dense-forward",
+    what: "dense attention on CUDA",
+    parameters: &[
+        Parameter::new(
+            "rows",
+            "queries of a block; 0 as usual",
+            &[0, 16, 32, 64, 128],
+            0,
+        )
+        .changing_bits(),
+        Parameter::new(
+            "keys",
+            "keys a block looks at at a time; 0 as usual",
+            &[0, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256],
+            0,
+        )
+        .changing_bits(),
+        Parameter::new(
+            "columns",
+            "warps, of four, among which these keys are divided; 0 as usual",
+            &[0, 1, 2, 4],
+            0,
+        )
+        .changing_bits(),
+        Parameter::new(
+            "blocks",
+            "blocks of a multiprocessor that the registers shall suffice for; 0 as usual",
+            &[0, 1, 2, 3, 4],
+            0,
+        ),
+        Parameter::new(
+            "splits",
+            "parts that keys are divided into, each a block's; 0 as usual",
+            &[0, 1, 2, 3, 4, 6, 8, 12, 16, 32],
+            0,
+        )
+        .changing_bits(),
+        Parameter::new(
+            "bounds",
+            "1: look at bounds even where every query sees all keys",
+            &[0, 1],
+            0,
+        ),
+    ],
+};
+
+/// Registers of a multiprocessor, and the most a thread can have: of every architecture so far.
+const REGISTERS: u32 = 1 << 16;
+const MOST_REGISTERS: u32 = 255;
+
+/// What a thread needs besides logits and sums, at least.
+const OTHER_REGISTERS: u32 = 24;
+
+impl Tuning {
+    /// As a choice about this kernel says, whose values come in the order in which its space declares them.
+    pub fn of(choice: &Choice) -> Self {
+        let mut values = choice.values().iter();
+        let mut next = || values.next().map_or(0, |(_, value)| *value);
+        Tuning {
+            rows: next(),
+            keys: next(),
+            columns: next(),
+            blocks: next(),
+            splits: next(),
+            bounds: next(),
+        }
+    }
+
+    /// The tile that results, for heads of so many channels; in words if there can be none such.
+    pub(super) fn tile(&self, usual: Tile, head: u32, head_v: u32) -> Result<Tile, String> {
+        let or_usual = |chosen: u32, usual: u32| if chosen == 0 { usual } else { chosen };
+        let mut tile = usual;
+        tile.rows = or_usual(self.rows, usual.rows);
+        tile.keys = or_usual(self.keys, usual.keys);
+        tile.columns = or_usual(self.columns, usual.columns);
+        tile.blocks = or_usual(self.blocks, usual.blocks);
+        if tile == usual {
+            return Ok(usual);
+        }
+        let Tile {
+            rows,
+            keys,
+            columns,
+            blocks,
+            ..
+        } = tile;
+        let of_warp = [rows * columns / tile::WARPS, keys / columns];
+        if of_warp.iter().any(|count| *count == 0 || count % 16 != 0) {
+            return Err(format!(
+                "warps without multiples of 16 rows and keys: {rows} rows, {keys} keys, {columns} columns"
+            ));
+        }
+        // Where keys were, warps of different columns leave each other what they found; see kernels/dense/columns.cuh.
+        if columns > 1 && columns * rows * 8 > keys * 2 * head {
+            return Err(format!(
+                "too little room where keys were: {keys} keys, {columns} columns of {rows} rows"
+            ));
+        }
+        // In f32, four to a thread of each eight by sixteen; see kernels/dense/rows.cuh.
+        let needed = of_warp[0] / 16 * (head_v + of_warp[1]) / 2 + OTHER_REGISTERS;
+        let most = (REGISTERS / tile::THREADS / blocks).min(MOST_REGISTERS);
+        match needed > most {
+            true => Err(format!("too many registers a thread: {needed} of {most}")),
+            false => Ok(tile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_finds_its_place() {
+        assert_eq!(Tuning::of(&FORWARD.defaults()), Tuning::default());
+        for parameter in FORWARD.parameters {
+            let other = parameter.values[1];
+            let tuning = Tuning::of(&FORWARD.defaults().with(parameter.name, other));
+            let words = format!("{tuning:?}");
+            let expected = format!(" {}: {other}", parameter.name);
+            assert!(words.contains(&expected), "{words}");
+        }
+    }
+
+    #[test]
+    fn every_tile_in_use_may_be_chosen() {
+        for channels in [32, 64, 96, 128, 256] {
+            let tiles = Tile::for_channels(channels);
+            for tile in tiles {
+                let tuning = Tuning {
+                    rows: tile.rows,
+                    keys: tile.keys,
+                    columns: tile.columns,
+                    blocks: tile.blocks,
+                    ..Tuning::default()
+                };
+                for usual in tiles {
+                    let found = tuning.tile(*usual, channels, channels);
+                    let found = found.map(|found| (found.rows, found.keys, found.columns));
+                    assert_eq!(
+                        found,
+                        Ok((tile.rows, tile.keys, tile.columns)),
+                        "{channels}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_warp_can_hold_is_refused() {
+        let usual = Tile::for_channels(128)[0];
+        let refused = |tuning: Tuning| tuning.tile(usual, 128, 128).unwrap_err();
+        let tuning = Tuning {
+            rows: 32,
+            ..Tuning::default()
+        };
+        assert!(refused(tuning).contains("multiples of 16"));
+        let tuning = Tuning {
+            keys: 128,
+            ..Tuning::default()
+        };
+        assert!(refused(tuning).contains("registers"), "{}", refused(tuning));
+    }
+}
