@@ -427,8 +427,12 @@ fn wrong_requests_are_refused_in_words() {
             "tasks_each to be one of",
         ),
         (
-            &["tune", "tiny.toml", "--device", "cuda"],
-            "expected to compute on the CPU",
+            &["tune", "tiny.toml", "--device", "cuda:99"],
+            "--device cuda:99: expected a CUDA device",
+        ),
+        (
+            &["tune", "cuda-dense-forward", "--device", "cpu"],
+            "cuda-dense-forward: expected to compute on a CUDA device, found the CPU",
         ),
         (
             &["tune", "tiny.toml", "--resume"],

@@ -7,6 +7,7 @@ mod one;
 mod search;
 mod watched;
 mod work;
+mod workbench;
 
 use std::path::{Path, PathBuf};
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use fourtap::tuning::Choice;
 use indicatif::ProgressBar;
 
-use super::builders::Builders;
 use super::csv::csv;
 use super::keep;
-use super::watched::{Trouble, Watched};
+use super::workbench::Workbench;
 use super::{recorded, subjects};
 use crate::cli::SearchArgs;
 use crate::commands::{note, print, progress};
@@ -22,12 +21,9 @@ use crate::record::{
 use crate::report;
 use crate::sink::{Sink, Torn};
 use crate::table;
-use crate::tune::{
-    Built, Candidate, Engine, Finals, Found, How, Plan, Points, Search, Subject, entry, hints,
-};
+use crate::tune::{Candidate, Engine, Finals, How, Plan, Points, Search, Subject, entry, hints};
 
-/// Most time of one attempt's timing, and of the finals.
-const ATTEMPT: Duration = Duration::from_millis(400);
+/// Most time of the finals.
 const FINALS: Duration = Duration::from_secs(20);
 
 /// The share of a budget that attempts may take; the rest is for the finals.
@@ -126,15 +122,7 @@ impl Hunt<'_> {
         let arguments = self.arguments;
         let seed = arguments.problem.seed;
         let named = recorded(subject, seed)?;
-        let watched =
-            |limit: Duration| Watched::new(subject, &arguments.problem, &arguments.rehearse, limit);
-        let mut bench = Workbench {
-            builders: match subject.engine {
-                Engine::Cpu => None,
-                _ => Some(Builders::new(|| watched(arguments.build_limit))),
-            },
-            watched: watched(arguments.limit),
-        };
+        let mut bench = Workbench::new(subject, arguments);
         let plan = Plan {
             generations: arguments.generations,
             population: arguments.population as usize,
@@ -291,41 +279,6 @@ impl Hunt<'_> {
         let mut ends = self.known.tuned.iter();
         let same = |it: &&TunedRecord| it.subject == *subject && it.origin.is_same_code(&here);
         ends.find(same).cloned()
-    }
-}
-
-/// Who compiles and who tries.
-struct Workbench {
-    /// None where there is nothing to compile.
-    builders: Option<Builders>,
-    watched: Watched,
-}
-
-impl Workbench {
-    fn begin(&self, candidate: &Candidate) {
-        if let Some(builders) = &self.builders {
-            builders.begin(candidate.number, &candidate.choice);
-        }
-    }
-
-    /// What became of a candidate that was begun.
-    fn attempt(&mut self, candidate: &Candidate) -> Result<(Option<Built>, Found)> {
-        let built = match &mut self.builders {
-            None => None,
-            Some(builders) => match builders.wait(candidate.number)? {
-                Ok(built) => Some(built),
-                Err((outcome, words)) => {
-                    let trouble: Trouble = (outcome, format!("while it was compiled: {words}"));
-                    return Ok((None, Found::ended(trouble)));
-                }
-            },
-        };
-        let failed = built.as_ref().and_then(|built| built.failed.clone());
-        let found = match failed {
-            Some(words) => Found::ended((Outcome::Failed, words)),
-            None => self.watched.attempt(&candidate.choice, ATTEMPT)?,
-        };
-        Ok((built, found))
     }
 }
 

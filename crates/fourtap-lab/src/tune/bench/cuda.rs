@@ -114,10 +114,7 @@ impl Bench for OnCuda<'_> {
         let cudas = cudas.collect::<Result<Vec<Cuda>>>()?;
         self.give_workspace(&cudas)?;
         let device = &mut self.tensors.device;
-        self.stopwatch.in_turns(
-            cudas.len(),
-            |_, index| device.queue(&cudas[index]),
-            |sample| next(sample),
-        )
+        self.stopwatch
+            .in_turns(cudas.len(), |_, index| device.queue(&cudas[index]), next)
     }
 }

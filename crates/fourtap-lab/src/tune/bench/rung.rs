@@ -81,7 +81,7 @@ impl Bench for OfRung<'_> {
         self.stopwatch.in_turns(
             runners.len(),
             |cuda, index| runners[index].queue(cuda, true),
-            |sample| next(sample),
+            next,
         )
     }
 }

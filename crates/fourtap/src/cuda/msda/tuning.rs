@@ -68,7 +68,7 @@ pub(super) const ALWAYS: u32 = 2;
 const BLOCKS: Parameter = Parameter::new(
     "blocks",
     "blocks that a multiprocessor is dealt rows for",
-    &[1, 2, 4],
+    &[1, 2],
     1,
 );
 const PER_LANE: Parameter = Parameter::new(
@@ -92,7 +92,7 @@ pub(in crate::cuda) static FORWARD: Space = Space {
         Parameter::new(
             "threads",
             "threads of a block; 0 as usual",
-            &[0, 64, 128, 256, 512, 640, 768, 1024],
+            &[0, 128, 256, 512, 640, 768, 1024],
             0,
         )
         .changing_bits(),
@@ -109,7 +109,7 @@ pub(in crate::cuda) static FORWARD: Space = Space {
         Parameter::new(
             "l2_percent",
             "how much of L2 the images in work may fill, where neighbours are together",
-            &[25, 50, 100, 200],
+            &[25, 50, 100],
             50,
         )
         .changing_bits(),
@@ -150,7 +150,7 @@ pub(in crate::cuda) static BACKWARD: Space = Space {
         Parameter::new(
             "threads",
             "threads of a block that computes the gradients of samples; 0 as usual",
-            &[0, 128, 256, 384, 512, 640, 768],
+            &[0, 256, 384, 512, 640],
             0,
         ),
         BLOCKS,
@@ -159,19 +159,19 @@ pub(in crate::cuda) static BACKWARD: Space = Space {
         Parameter::new(
             "place_warps",
             "warps of a block that writes samples to their places; 0 as many as fit",
-            &[0, 8, 16],
+            &[0, 8],
             0,
         ),
         Parameter::new(
             "chunks_each",
             "chunks of samples a multiprocessor has to sort, if there are enough samples",
-            &[1, 2, 4, 8, 16],
+            &[1, 2, 4, 8],
             1,
         ),
         Parameter::new(
             "least_chunk",
             "samples of a chunk, at least; 0 as usual",
-            &[0, 128, 256, 512, 1024],
+            &[0, 256, 1024],
             0,
         ),
         Parameter::new(
@@ -183,7 +183,7 @@ pub(in crate::cuda) static BACKWARD: Space = Space {
         Parameter::new(
             "sum_blocks",
             "blocks that sum, of a multiprocessor",
-            &[4, 6, 8, 12, 16],
+            &[6, 8, 12],
             8,
         ),
         Parameter::new(

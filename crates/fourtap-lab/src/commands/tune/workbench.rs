@@ -1,0 +1,64 @@
+//! Where candidates are compiled and tried.
+
+use std::time::Duration;
+
+use super::builders::Builders;
+use super::watched::{Trouble, Watched};
+use crate::cli::SearchArgs;
+use crate::error::Result;
+use crate::record::Outcome;
+use crate::tune::{Built, Candidate, Engine, Found, Subject};
+
+/// Most time of one attempt's timing.
+const ATTEMPT: Duration = Duration::from_millis(400);
+
+/// Who compiles and who tries.
+#[derive(Debug)]
+pub struct Workbench {
+    /// None where there is nothing to compile.
+    builders: Option<Builders>,
+    /// Who tries.
+    pub watched: Watched,
+}
+
+impl Workbench {
+    /// For a subject, as the search was asked for.
+    pub fn new(subject: &Subject, arguments: &SearchArgs) -> Self {
+        let watched =
+            |limit: Duration| Watched::new(subject, &arguments.problem, &arguments.rehearse, limit);
+        Workbench {
+            builders: match subject.engine {
+                Engine::Cpu => None,
+                _ => Some(Builders::new(|| watched(arguments.build_limit))),
+            },
+            watched: watched(arguments.limit),
+        }
+    }
+
+    /// Has what a candidate needs compiled some time.
+    pub fn begin(&self, candidate: &Candidate) {
+        if let Some(builders) = &self.builders {
+            builders.begin(candidate.number, &candidate.choice);
+        }
+    }
+
+    /// What became of a candidate that was begun.
+    pub fn attempt(&mut self, candidate: &Candidate) -> Result<(Option<Built>, Found)> {
+        let built = match &mut self.builders {
+            None => None,
+            Some(builders) => match builders.wait(candidate.number)? {
+                Ok(built) => Some(built),
+                Err((outcome, words)) => {
+                    let trouble: Trouble = (outcome, format!("while it was compiled: {words}"));
+                    return Ok((None, Found::ended(trouble)));
+                }
+            },
+        };
+        let failed = built.as_ref().and_then(|built| built.failed.clone());
+        let found = match failed {
+            Some(words) => Found::ended((Outcome::Failed, words)),
+            None => self.watched.attempt(&candidate.choice, ATTEMPT)?,
+        };
+        Ok((built, found))
+    }
+}
