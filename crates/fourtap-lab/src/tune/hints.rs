@@ -50,11 +50,11 @@ fn distance(value: u32, target: u64) -> u64 {
     (ratio.log2().abs() * 1e3) as u64
 }
 
-/// Blocks that share the threads a multiprocessor holds, or half of them, among one, two and four.
+/// Blocks that share the threads a multiprocessor holds, or half or a quarter of them, among one, two and four.
 fn threads(points: &Points, gpu: &Gpu) -> Vec<Choice> {
     let all = gpu.hardware.threads;
     let shares = [1, 2, 4].into_iter().flat_map(|blocks| {
-        let parts = [all, all / 2];
+        let parts = [all, all / 2, all / 4];
         parts.map(|threads| (blocks, threads / blocks))
     });
     let with = |(blocks, threads): (u32, u32)| {
