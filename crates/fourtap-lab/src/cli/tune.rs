@@ -144,7 +144,7 @@ pub struct TuneProblem {
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// What to tune for: auto, cpu or cuda[:N]
+    /// What to tune for: auto, cpu or cuda:N
     #[arg(
         long,
         default_value = "auto",
