@@ -67,46 +67,45 @@ impl Ended {
 
 /// Runs a program for at most so long.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
-    // The input stays open and empty as long as this process lives; its end tells the other to end too.
-    let child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(Error::Start)?;
-    let mut watched = Watched(child);
+    let mut watched = Watched::start(command)?;
     let stdout = watched.0.stdout.take().map(reader);
     let stderr = watched.0.stderr.take().map(reader);
-    let by = match watched.wait(limit)? {
-        Some(status) => End::Itself(status),
-        None => {
-            // It may have ended just now: then there is nobody to kill.
-            let _ = watched.0.kill();
-            match watched.wait(GOING)? {
-                Some(_) => End::Killed,
-                None => End::Never,
-            }
-        }
+    let by = watched.end(limit)?;
+    // Whoever reads from one that never ends would wait as long.
+    let [stdout, stderr] = match by {
+        End::Never => Default::default(),
+        _ => [text(stdout), text(stderr)],
     };
-    if matches!(by, End::Never) {
-        // Whoever reads from it would wait as long.
-        return Ok(Ended {
-            by,
-            stdout: String::new(),
-            stderr: String::new(),
-        });
-    }
-    Ok(Ended {
-        by,
-        stdout: text(stdout),
-        stderr: text(stderr),
-    })
+    Ok(Ended { by, stdout, stderr })
 }
 
 /// A process that does not outlive this.
 struct Watched(Child);
 
 impl Watched {
+    /// Its input stays open as long as this process lives; its end tells the other to end too.
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        child.map(Watched).map_err(Error::Start)
+    }
+
+    /// How it ended, or ends by being killed after so long.
+    fn end(&mut self, limit: Duration) -> Result<End> {
+        if let Some(status) = self.wait(limit)? {
+            return Ok(End::Itself(status));
+        }
+        // It may have ended just now: then there is nobody to kill.
+        let _ = self.0.kill();
+        Ok(match self.wait(GOING)? {
+            Some(_) => End::Killed,
+            None => End::Never,
+        })
+    }
+
     /// How it ended; none if it has not after so long.
     fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let started = Instant::now();

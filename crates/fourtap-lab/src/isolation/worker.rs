@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -61,13 +61,7 @@ impl Worker {
 
 impl Running {
     fn start(command: &mut Command) -> Result<Self> {
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(Error::Start)?;
-        let mut child = Watched(child);
+        let mut child = Watched::start(command)?;
         let missing = || Error::Start(std::io::Error::other("it has no pipes"));
         let stdout = child.0.stdout.take().ok_or_else(missing)?;
         Ok(Running {
@@ -78,23 +72,10 @@ impl Running {
         })
     }
 
-    /// How it ended, or ends now by being killed.
+    /// How it ended, or ends by being killed: at once if it is known to hang.
     fn end(mut self, is_hung: bool) -> Result<Ended> {
-        let by = match is_hung {
-            false => self.child.wait(GOING)?.map(End::Itself),
-            true => None,
-        };
-        let by = match by {
-            Some(by) => by,
-            None => {
-                // It may have ended just now: then there is nobody to kill.
-                let _ = self.child.0.kill();
-                match self.child.wait(GOING)? {
-                    Some(_) => End::Killed,
-                    None => End::Never,
-                }
-            }
-        };
+        let limit = if is_hung { Duration::ZERO } else { GOING };
+        let by = self.child.end(limit)?;
         let stderr = match by {
             // Whoever reads from it would wait as long.
             End::Never => String::new(),
