@@ -314,6 +314,46 @@ fn a_killed_search_is_gone_on_with() {
 }
 
 #[test]
+fn what_calls_go_by_already_comes_to_the_finals() {
+    let folder = folder();
+    let folder = folder.path();
+    // The defaults and one more, the same each time.
+    let short = |more: &[&str]| {
+        let usual = [
+            "tune",
+            "tiny.toml",
+            "--direction",
+            "forward",
+            "--set",
+            FIXED,
+        ];
+        let few = ["--generations", "1", "--population", "2", "--top-k", "1"];
+        let json = ["--json", "tune.jsonl"];
+        let outcome = run(folder, &[&usual[..], &few, &json, more].concat());
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let found = (records(folder, "attempt"), records(folder, "tuned"));
+        fs::remove_file(folder.join("tune.jsonl")).unwrap();
+        found
+    };
+    let (attempts, _) = short(&["--dry-run"]);
+    assert_eq!(attempts.len(), 2);
+    let drawn = format!(
+        "tasks_each={}:slow",
+        attempts[1]["parameters"]["tasks_each"]
+    );
+
+    // A search in which these two are slow keeps another, which the short one does not draw.
+    let slow = ["--rehearse", "tasks_each=4:slow", "--rehearse", &drawn];
+    assert_eq!(search(folder, &slow).code, Some(0));
+    let (attempts, tuned) = short(&slow);
+    let how: Vec<_> = attempts.iter().map(|it| it["how"].as_str()).collect();
+    assert_eq!([how[0], how[2]], [Some("default"), Some("table")]);
+    let winner = tuned[0]["winner"].as_u64().unwrap() as usize;
+    let kept = &tuned[0]["finals"][winner]["parameters"];
+    assert_eq!(*kept, attempts[2]["parameters"], "{tuned:?}");
+}
+
+#[test]
 fn nothing_is_kept_unless_it_may_be() {
     let folder = folder();
     let slow = ["--rehearse", "tasks_each=4:slow", "--dry-run"];

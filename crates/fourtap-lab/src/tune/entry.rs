@@ -1,9 +1,11 @@
 //! From a search to what calls go by.
 
 use fourtap::DType;
-use fourtap::tuning::{Entry, Space};
+use fourtap::tuning::{self, Choice, Entry, Space};
 
-use crate::record::{Origin, TunedRecord};
+use super::Subject;
+use crate::error::Result as Outcome;
+use crate::record::{Origin, TuneSubject, TunedRecord};
 use crate::report;
 use crate::target::Device;
 
@@ -39,6 +41,19 @@ pub fn entry(tuned: &TunedRecord) -> Result<Entry, String> {
             commit.unwrap_or_default(),
         ),
     })
+}
+
+/// What tables say already of a subject, yours and the library's own.
+pub fn known(subject: &Subject, recorded: &TuneSubject) -> Outcome<Vec<Choice>> {
+    let (class, here) = (subject.class()?, device(&recorded.device));
+    let tables = tuning::active()?.tables();
+    let entries = tables.flat_map(|(_, table)| table.entries());
+    let same = |entry: &&Entry| {
+        entry.space.kernel == subject.space.kernel
+            && (entry.class, entry.dtype) == (class, subject.dtype)
+            && entry.device == here
+    };
+    Ok(entries.filter(same).map(|it| it.choice.clone()).collect())
 }
 
 /// What tables know a device by.

@@ -22,7 +22,7 @@ mod subject;
 pub use bench::{Prepared, Trying};
 pub use build::Built;
 pub use engine::{Engine, Gpu};
-pub use entry::entry;
+pub use entry::{entry, known};
 pub use finals::Finals;
 pub use found::Found;
 pub use hints::hints;

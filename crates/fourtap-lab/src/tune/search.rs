@@ -51,6 +51,8 @@ pub enum How {
     Crossing,
     /// In its turn, where every point is tried.
     Every,
+    /// What calls go by already, by a table.
+    Table,
 }
 
 impl How {
@@ -63,6 +65,7 @@ impl How {
             How::Mutation => "mutation",
             How::Crossing => "crossing",
             How::Every => "every",
+            How::Table => "table",
         }
     }
 }
@@ -152,6 +155,23 @@ impl<'a> Search<'a> {
         }
         self.generation += 1;
         candidates
+    }
+
+    /// A choice from elsewhere, to be answered like the others; none if it was tried or does not fit.
+    pub fn besides(&mut self, choice: &Choice, how: How) -> Option<Candidate> {
+        if !self.is_new(choice) {
+            return None;
+        }
+        self.seen.insert(choice.clone());
+        let number = self.tried;
+        self.tried += 1;
+        Some(Candidate {
+            number,
+            generation: self.generation,
+            choice: choice.clone(),
+            how,
+            parents: Vec::new(),
+        })
     }
 
     /// Says how long a candidate takes; none if it is not right.
