@@ -3,11 +3,12 @@
 use fourtap::DType;
 
 use super::numbers::{AnyShape, Numbers};
-use super::{Operator, dense, msda};
+use super::{dense, msda};
 use crate::cli::Distribution;
 use crate::error::Result;
 use crate::generate;
 use crate::record::{ProblemSizes, RungProblem, RungSizes, TrafficCounts};
+use crate::workload::Operator;
 use crate::workload::Workload;
 
 /// A problem by name.

@@ -20,6 +20,7 @@ use numbers::AnyShape;
 use plan::{Choice, Hardware, Parameter, Planned, Shape};
 
 use crate::verification::Rule;
+use crate::workload::Operator;
 
 pub use case::Case;
 pub use climb::{Climb, Climbed, Runner};
@@ -30,24 +31,8 @@ pub use trial::source;
 pub const SHIPPED: &str = "shipped";
 pub const SHIPPED_DENSE: &str = "shipped-dense";
 
-/// What a rung computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
-    /// Multi-scale deformable attention.
-    Msda,
-    /// Dense attention.
-    Dense,
-}
-
+/// What the ladder calls its ends.
 impl Operator {
-    /// In words.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Operator::Msda => "deformable attention",
-            Operator::Dense => "dense attention",
-        }
-    }
-
     /// The name of the library's own forward.
     pub fn shipped(self) -> &'static str {
         match self {

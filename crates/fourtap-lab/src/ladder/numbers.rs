@@ -2,13 +2,13 @@
 
 use fourtap::cuda::Cuda;
 
-use super::Operator;
 use super::plan::Shape;
 use super::{dense, msda};
 use crate::array::Array;
 use crate::cuda::DeviceArray;
 use crate::error::Result;
 use crate::verification::{Rule, Verification};
+use crate::workload::Operator;
 
 /// The sizes of a problem that rungs can take.
 #[derive(Clone, Debug, PartialEq, Eq)]

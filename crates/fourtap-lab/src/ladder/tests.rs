@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use super::numbers::AnyShape;
 use super::plan::{Choice, Hardware, Level, Shape};
 use super::trial::source;
-use super::{Contender, Operator, contenders, dense, library, rungs};
+use super::{Contender, contenders, dense, library, rungs};
+use crate::workload::Operator;
 
 /// An H200, as its driver describes it.
 const H200: Hardware = Hardware {

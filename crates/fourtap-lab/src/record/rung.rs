@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::bench::TrafficCounts;
 use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing};
-use crate::ladder::Operator;
 use crate::target::Device;
 use crate::verification::Verification;
+use crate::workload::Operator;
 
 /// One rung on one workload. Only what passed every check has a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

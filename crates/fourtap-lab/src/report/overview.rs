@@ -448,18 +448,15 @@ pub fn title(runs: &[Run]) -> (String, String) {
             models.push(model);
         }
     }
-    let has_dense = |run: &Run| {
+    let has = |run: &Run, operator: Operator| {
+        let is_dense = operator == Operator::Dense;
         let mut tuned = run.tuned.iter();
-        let mut benches = run.benches.iter();
-        benches.any(|it| it.operator() == Operator::Dense)
-            || tuned.any(|it| it.subject.problem.dense().is_some())
+        run.benches.iter().any(|it| it.operator() == operator)
+            || run.rungs.iter().any(|it| it.operator() == operator)
+            || tuned.any(|it| it.subject.problem.dense().is_some() == is_dense)
     };
-    let has_msda = |run: &Run| {
-        let benches = run.benches.iter().any(|it| it.operator() == Operator::Msda);
-        let mut tuned = run.tuned.iter();
-        let tuned = tuned.any(|it| it.subject.problem.dense().is_none());
-        benches || tuned || !run.rungs.is_empty() || !run.counters.is_empty()
-    };
+    let has_dense = |run: &Run| has(run, Operator::Dense);
+    let has_msda = |run: &Run| has(run, Operator::Msda) || !run.counters.is_empty();
     let what = match (runs.iter().any(has_msda), runs.iter().any(has_dense)) {
         (true, true) => "Deformable and dense attention",
         (false, true) => "Dense attention",

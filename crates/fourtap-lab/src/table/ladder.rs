@@ -3,9 +3,10 @@
 use comfy_table::{ContentArrangement, Table};
 
 use super::{align_right, milliseconds, or_dash, with_header};
-use crate::ladder::{Contender, Operator};
+use crate::ladder::Contender;
 use crate::record::{Outcome, RungRecord, billions_a_second};
 use crate::target::Device;
+use crate::workload::Operator;
 
 const WIDTH: u16 = 100;
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use fourtap::tuning::Space;
 
 use crate::cli::Direction;
-use crate::ladder::{self, Rung, rungs};
+use crate::ladder::{Rung, rungs};
 use crate::workload::Operator;
 
 /// A kernel that can be tuned.
@@ -57,11 +57,7 @@ impl Tunable {
     /// Which operator it computes, and which pass.
     pub fn computes(&self) -> (Operator, Direction) {
         if let Some(rung) = self.rung {
-            let operator = match rung.operator() {
-                ladder::Operator::Msda => Operator::Msda,
-                ladder::Operator::Dense => Operator::Dense,
-            };
-            return (operator, Direction::Forward);
+            return (rung.operator(), Direction::Forward);
         }
         let kernel = self.space.kernel;
         let operator = match kernel.contains("-dense-") {

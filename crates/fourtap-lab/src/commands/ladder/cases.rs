@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use crate::cli::{Distribution, LadderArgs};
 use crate::error::{Error, Result};
-use crate::ladder::{Case, Contender, Operator, dense};
+use crate::ladder::{Case, Contender, dense};
 use crate::selection;
+use crate::workload::Operator;
 use crate::workload::Workload;
 
 /// The shapes that were published with the ideas stand behind the two that matter.

@@ -20,7 +20,7 @@ use crate::cli::{DeviceChoice, Errand, LadderArgs};
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::run;
-use crate::ladder::{Case, Contender, Operator, contenders};
+use crate::ladder::{Case, Contender, contenders};
 use crate::nearest::nearest;
 use crate::program;
 use crate::record::{
@@ -29,6 +29,7 @@ use crate::record::{
 use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Device;
+use crate::workload::Operator;
 
 /// What a rung may take, all workloads together.
 const LIMIT: Duration = Duration::from_secs(60);

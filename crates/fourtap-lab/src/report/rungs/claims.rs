@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
 use super::tables::{hot, name};
-use crate::ladder::Operator;
 use crate::record::{RungRecord, billions_a_second};
 use crate::report::number::{self, or_dash, times};
 use crate::report::page::{Block, Cell, Table};
 use crate::report::probes::outcome;
+use crate::workload::Operator;
 
 /// Whether a rung is of a suite. One that has no time was never set against anything, but belongs there by its name.
 fn is_single_change(record: &RungRecord) -> bool {

@@ -8,9 +8,9 @@ mod tests;
 
 use super::page::{Block, Section};
 use super::part::Part;
-use crate::ladder::Operator;
 use crate::record::{RungProblem, RungRecord};
 use crate::table;
+use crate::workload::Operator;
 
 /// The case that published figures stand beside.
 fn published_beside(operator: Operator) -> &'static str {
@@ -23,22 +23,22 @@ fn published_beside(operator: Operator) -> &'static str {
 /// Problems with fewer results than this give a large GPU a wave of threads or two: their times are those of launches.
 const LARGE: usize = 1_000_000;
 
-const LEAD: &str = "Every idea for a fast forward kernel is a rung, and all rungs compute the same: value in f16, \
-    locations and weights in f32. A rung has a time only if it was right: small problems in every element, then rows \
-    of the very result that was timed. An approximation is held to the error it states. What hung, crashed or came \
-    out wrong stands last in its table, with the reason.";
+const LEAD: &str = "Every idea for a fast forward kernel is a rung, and all rungs of an operator compute the same. A \
+    rung has a time only if it was right: small problems in every element, then rows of the very result that was \
+    timed. An approximation is held to the error it states. What hung, crashed or came out wrong stands last in its \
+    table, with the reason. Scratch is the memory a rung works in; DRAM is what must move at least once, as a share of \
+    what DRAM delivers, measured in the same run. What binds is said by hardware counters.";
 
-const COLUMNS: &str = "× a01 is speed against the plainest rung, a thread a channel; shipped is the library's own \
-    forward as a user calls it. Kept is the time without the steps that depend on value alone, for whoever calls \
-    again with the same value, and scratch the memory it works in. Gather is what the samples ask for, as a share of what L1 delivers at most; DRAM what \
-    must move at least once, as a share of what DRAM delivers; both ceilings were measured in the same run. What \
-    binds is said by hardware counters.";
+const MSDA_LEAD: &str = "Value is in f16, locations and weights in f32. × a01 is speed against the plainest rung, a \
+    thread a channel; shipped is the library's own forward as a user calls it. Kept is the time without the steps that \
+    depend on value alone, for whoever calls again with the same value. Gather is what the samples ask for, as a share \
+    of what L1 delivers at most, measured in the same run.";
 
 const DENSE_LEAD: &str = "Dense attention, softmax(Q K^T / sqrt(D)) V, all tensors in one 16-bit type: from one query a \
     block to tiles that never leave registers. × d01 is speed against one query a block; shipped-dense is the library's \
     own forward as a user calls it, and what is called not ours is PyTorch, in a process of its own, verified alike. \
     Tensor is the share that the operations, 4 a channel and pair of query and key, are of what tensor cores do by \
-    mma.sync in the same run; DRAM, registers and the rest are as said for deformable attention.";
+    mma.sync in the same run.";
 
 /// A problem and what every rung did with it, the fastest first, those without a time last.
 #[derive(Debug)]
@@ -73,18 +73,21 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
         for operator in [Operator::Msda, Operator::Dense] {
             let records = part.rungs.iter().copied();
             let records: Vec<_> = records.filter(|it| it.operator() == operator).collect();
-            if operator == Operator::Dense && !records.is_empty() {
-                blocks.push(Block::heading("Dense attention"));
-                blocks.push(Block::words(DENSE_LEAD));
+            if records.is_empty() {
+                continue;
             }
+            let (heading, lead) = match operator {
+                Operator::Msda => ("Deformable attention", MSDA_LEAD),
+                Operator::Dense => ("Dense attention", DENSE_LEAD),
+            };
+            blocks.extend([Block::heading(heading), Block::words(lead)]);
             add_rungs(&mut blocks, &part.prefix, &records, operator);
         }
     }
     if blocks.is_empty() {
         return None;
     }
-    let leads = [LEAD, COLUMNS].map(Block::words);
-    blocks.splice(0..0, leads);
+    blocks.insert(0, Block::words(LEAD));
     Some(Section {
         id: "rungs",
         title: "Kernel ideas",

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{Case, chosen, error};
-use crate::ladder::Operator;
 use crate::record::{RungRecord, billions_a_second};
 use crate::report::counters::limit;
 use crate::report::number::{self, counted, milliseconds, or_dash, percent, times};
 use crate::report::page::{Block, Cell, Table};
 use crate::report::probes::outcome;
+use crate::workload::Operator;
 use crate::{table, units};
 
 /// All that is known of every rung.

@@ -293,4 +293,7 @@ fn dense_rungs_stand_by_themselves_beside_what_is_not_ours() {
     );
     let deformable = page_of(&[rung("a01", 3.2)]);
     assert!(!deformable.contains("d01"));
+    let dense = page_of(&[dense("d01", 14.0)]);
+    assert!(dense.contains("Dense attention on "));
+    assert!(!dense.contains("a01") && !dense.contains("eformable"));
 }
