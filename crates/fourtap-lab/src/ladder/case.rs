@@ -8,8 +8,7 @@ use crate::cli::Distribution;
 use crate::error::Result;
 use crate::generate;
 use crate::record::{ProblemSizes, RungProblem, RungSizes, TrafficCounts};
-use crate::workload::Operator;
-use crate::workload::Workload;
+use crate::workload::{Operator, Workload};
 
 /// A problem by name.
 #[derive(Clone, Debug)]

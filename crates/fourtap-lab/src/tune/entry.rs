@@ -4,7 +4,6 @@ use fourtap::DType;
 use fourtap::tuning::{self, Choice, Entry, Space};
 
 use super::Subject;
-use crate::error::Result as Outcome;
 use crate::record::{Origin, TuneSubject, TunedRecord};
 use crate::report;
 use crate::target::Device;
@@ -44,7 +43,7 @@ pub fn entry(tuned: &TunedRecord) -> Result<Entry, String> {
 }
 
 /// What tables say already of a subject, yours and the library's own.
-pub fn known(subject: &Subject, recorded: &TuneSubject) -> Outcome<Vec<Choice>> {
+pub fn known(subject: &Subject, recorded: &TuneSubject) -> crate::error::Result<Vec<Choice>> {
     let (class, here) = (subject.class()?, device(&recorded.device));
     let tables = tuning::active()?.tables();
     let entries = tables.flat_map(|(_, table)| table.entries());

@@ -6,8 +6,7 @@ use crate::cli::{Distribution, LadderArgs};
 use crate::error::{Error, Result};
 use crate::ladder::{Case, Contender, dense};
 use crate::selection;
-use crate::workload::Operator;
-use crate::workload::Workload;
+use crate::workload::{Operator, Workload};
 
 /// The shapes that were published with the ideas stand behind the two that matter.
 const WORKLOADS: [&str; 5] = [

@@ -1,6 +1,4 @@
-//! `fourtap tune`: whatever becomes of an attempt is recorded, what is right and faster is kept, and calls go by it.
-
-mod common;
+//! Searches: how they end, what they record, keep and go on with.
 
 use std::fs;
 use std::path::Path;
@@ -8,70 +6,10 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Outcome, command, fails};
 use serde_json::Value;
-use tempfile::TempDir;
 
-const WORKLOAD: &str = r#"
-name = "tiny"
-description = "small enough to try much"
-images = 1
-queries = 40
-heads = 2
-channels = 8
-levels = [[8, 8], [4, 4]]
-points = 4
-reference = "random"
-"#;
-
-/// Everything but tasks_each, which has six values.
-const FIXED: &str = "task_bytes=524288,serial_work=65536";
-
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("tiny.toml"), WORKLOAD).unwrap();
-    folder
-}
-
-fn own_table(folder: &Path) -> std::path::PathBuf {
-    folder.join("own.tsv")
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Outcome {
-    let mut command = command(folder);
-    command.env("FOURTAP_TUNE", own_table(folder));
-    let output = command.args(arguments).output().unwrap();
-    Outcome {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// A search of the six values, one after another.
-fn search(folder: &Path, more: &[&str]) -> Outcome {
-    let usual = [
-        "tune",
-        "tiny.toml",
-        "--direction",
-        "forward",
-        "--set",
-        FIXED,
-        "--generations",
-        "2",
-        "--population",
-        "3",
-    ];
-    run(folder, &[&usual[..], more].concat())
-}
-
-fn records(folder: &Path, kind: &str) -> Vec<Value> {
-    let text = fs::read_to_string(folder.join("tune.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    lines
-        .filter(|record: &Value| record["kind"] == kind)
-        .collect()
-}
+use crate::common::{command, fails};
+use crate::{ALL_SIX, SEARCH, folder, own_table, records, run, search};
 
 /// The attempt with this value of tasks_each.
 fn of(attempts: &[Value], tasks_each: u32) -> &Value {
@@ -259,22 +197,9 @@ fn a_killed_search_is_gone_on_with() {
     let folder = folder.path();
     let mut killed: Child = command(folder)
         .env("FOURTAP_TUNE", own_table(folder))
-        .args([
-            "tune",
-            "tiny.toml",
-            "--direction",
-            "forward",
-            "--set",
-            FIXED,
-        ])
-        .args([
-            "--generations",
-            "2",
-            "--population",
-            "3",
-            "--json",
-            "tune.jsonl",
-        ])
+        .args(SEARCH)
+        .args(ALL_SIX)
+        .args(["--json", "tune.jsonl"])
         .args(["--rehearse", "tasks_each=16:hang", "--limit", "600s"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -319,17 +244,9 @@ fn what_calls_go_by_already_comes_to_the_finals() {
     let folder = folder.path();
     // The defaults and one more, the same each time.
     let short = |more: &[&str]| {
-        let usual = [
-            "tune",
-            "tiny.toml",
-            "--direction",
-            "forward",
-            "--set",
-            FIXED,
-        ];
         let few = ["--generations", "1", "--population", "2", "--top-k", "1"];
         let json = ["--json", "tune.jsonl"];
-        let outcome = run(folder, &[&usual[..], &few, &json, more].concat());
+        let outcome = run(folder, &[&SEARCH[..], &few, &json, more].concat());
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
         let found = (records(folder, "attempt"), records(folder, "tuned"));
         fs::remove_file(folder.join("tune.jsonl")).unwrap();
@@ -378,24 +295,6 @@ fn nothing_is_kept_unless_it_may_be() {
 }
 
 #[test]
-fn a_table_that_cannot_be_written_is_refused_before_the_search() {
-    let folder = folder();
-    fs::write(folder.path().join("file"), "").unwrap();
-    let output = command(folder.path())
-        .env("FOURTAP_TUNE", folder.path().join("file/own.tsv"))
-        .args(["tune", "tiny.toml", "--json", "tune.jsonl"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert!(words.contains("own.tsv"), "{words}");
-    assert!(
-        !folder.path().join("tune.jsonl").exists(),
-        "nothing was tried"
-    );
-}
-
-#[test]
 fn defaults_that_fail_end_the_search_with_the_reason() {
     let folder = folder();
     let outcome = search(folder.path(), &["--rehearse", "tasks_each=4:wrong"]);
@@ -404,32 +303,6 @@ fn defaults_that_fail_end_the_search_with_the_reason() {
         &outcome,
         "expected the defaults to compute it right",
     );
-}
-
-#[test]
-fn one_choice_is_verified_and_held_against_the_defaults() {
-    let folder = folder();
-    let one = [
-        "tune",
-        "one",
-        "cpu-msda-forward",
-        "--workload",
-        "tiny.toml",
-        "--set",
-        "tasks_each=8",
-    ];
-    let outcome = run(folder.path(), &one);
-    assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.stdout.contains("right, "), "{outcome:?}");
-    assert!(
-        outcome.stdout.contains("times as fast as the defaults ("),
-        "{outcome:?}"
-    );
-    let outcome = run(folder.path(), &[&one[..], &["--json"]].concat());
-    let record: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!(record["outcome"], "measured");
-    assert_eq!(record["speed"].as_array().unwrap().len(), 3);
-    assert!(!own_table(folder.path()).exists(), "it is only tried");
 }
 
 #[test]
@@ -443,123 +316,4 @@ fn other_bits_are_searched_only_when_allowed() {
     let outcome = search(folder.path(), &[&bits[..], &["--other-bits"]].concat());
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(records(folder.path(), "attempt").len() > 1);
-}
-
-#[test]
-fn wrong_requests_are_refused_in_words() {
-    let folder = folder();
-    for (arguments, expected) in [
-        (
-            &["tune"][..],
-            "expected a workload or a kernel to tune, found none",
-        ),
-        (
-            &["tune", "poem"],
-            "expected a workload or a kernel that can be tuned",
-        ),
-        (
-            &["tune", "cpu-msda-fordward"],
-            "did you mean cpu-msda-forward?",
-        ),
-        (&["tune", "tiny.toml", "--set", "rhyme=1"], "found rhyme"),
-        (
-            &["tune", "tiny.toml", "--set", "tasks_each=3"],
-            "tasks_each to be one of",
-        ),
-        (
-            &["tune", "tiny.toml", "--device", "cuda:99"],
-            "--device cuda:99: expected a CUDA device",
-        ),
-        (
-            &["tune", "cuda-dense-forward", "--device", "cpu"],
-            "cuda-dense-forward: expected to compute on a CUDA device, found the CPU",
-        ),
-        (
-            &["tune", "tiny.toml", "--resume"],
-            "--json FILE to go on with",
-        ),
-        (&["tune", "one", "poem"], "expected a workload or a kernel"),
-        (
-            &[
-                "tune",
-                "one",
-                "cpu-dense-forward",
-                "--workload",
-                "tiny.toml",
-            ],
-            "dense attention",
-        ),
-        (
-            &["tune", "one", "cpu-msda-forward", "--set", "vector_bits=7"],
-            "vector_bits to be one of",
-        ),
-    ] {
-        let mut outcome = run(folder.path(), arguments);
-        // What is incomplete is wrong usage, which has a code of its own.
-        if outcome.code == Some(2) {
-            outcome.code = Some(1);
-        }
-        fails(&format!("{arguments:?}"), &outcome, expected);
-    }
-    assert!(!own_table(folder.path()).exists());
-}
-
-#[test]
-fn a_table_that_is_none_is_an_error_of_every_command_that_would_go_by_it() {
-    let folder = folder();
-    fs::write(own_table(folder.path()), "poem\n").unwrap();
-    for arguments in [
-        &["bench", "tiny.toml", "--filter", "local/f32/forward"][..],
-        &["explain", "tiny.toml", "--device", "cpu"],
-        &["tune", "tiny.toml"],
-    ] {
-        let outcome = run(folder.path(), arguments);
-        assert_eq!(outcome.code, Some(1), "{outcome:?}");
-        assert!(
-            outcome.stderr.contains("own.tsv, line 1: expected"),
-            "{outcome:?}"
-        );
-    }
-    assert_eq!(
-        fs::read_to_string(own_table(folder.path())).unwrap(),
-        "poem\n"
-    );
-}
-
-#[test]
-fn the_space_is_listed() {
-    let outcome = run(folder().path(), &["tune", "--space"]);
-    assert_eq!(outcome.code, Some(0));
-    for expected in [
-        "cpu-msda-forward",
-        "cpu-dense-forward",
-        "most_bands",
-        "changes last bits",
-    ] {
-        assert!(outcome.stdout.contains(expected), "{expected}");
-    }
-    assert!(
-        outcome
-            .stdout
-            .lines()
-            .all(|line| line.chars().count() <= 100)
-    );
-}
-
-#[test]
-fn the_librarys_table_is_what_committed_searches_found() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let searches = [
-        "2026-11-16-cpu-tune/tune.jsonl",
-        "2026-11-16-h200-tune/dense.jsonl",
-        "2026-11-16-h200-tune/backward.jsonl",
-    ];
-    let searches = searches.map(|file| crates.join("../runs").join(file));
-    let mut words = vec!["tune", "table"];
-    words.extend(searches.iter().map(|file| file.to_str().unwrap()));
-    let folder = folder();
-    let outcome = run(folder.path(), &words);
-    assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    let table = fs::read_to_string(crates.join("fourtap/tuning.tsv")).unwrap();
-    assert_eq!(outcome.stdout, table);
 }
