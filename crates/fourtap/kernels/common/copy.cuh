@@ -11,3 +11,10 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(u32 targe
 
 // Until all of this thread's are there. Other threads' need a barrier after.
 static __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// What this thread has begun to copy since the last such call is a batch.
+static __device__ __forceinline__ void end_of_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all of its batches but the last `PENDING` are there.
+template <int PENDING> static __device__ __forceinline__ void wait_for_batch() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}

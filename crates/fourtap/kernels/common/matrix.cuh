@@ -19,13 +19,6 @@ static __device__ __forceinline__ void multiply_add(float (&d)[4], u32 a0, u32 a
     }
 }
 
-// An 8x8 matrix of 16-bit numbers, rows for columns.
-static __device__ __forceinline__ u32 transposed(u32 word) {
-    u32 result;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
-    return result;
-}
-
 // Four 8x8 matrices of 16-bit numbers from shared memory, rows for columns; lane l has the address of row l % 8 of matrix l / 8.
 static __device__ __forceinline__ void load_transposed(u32 (&matrices)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

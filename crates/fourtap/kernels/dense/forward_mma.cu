@@ -4,13 +4,18 @@
 // memory in tiles of BLOCK_N keys, one of each: while the keys are multiplied the values arrive, and the other way round.
 // With two blocks or more on a multiprocessor, that hides more than further tiles in flight would, which would leave room
 // for fewer. The warps lie WARPS / KEY_WARPS rows by KEY_WARPS columns on a tile.
-// Large problems are limited by the tensor cores (D 128 and up) and the exponentials (D 64), small ones by latency.
+// Large problems are limited by the tensor cores (D 128), the exponentials (D 64) and reading shared memory (D 256), small
+// ones by latency.
 //
 // VALUE: F16, BF16. HEAD, HEAD_V: channels of K and V rounded up to a multiple of 32; PADDED: some are not there.
 // BLOCK_M, BLOCK_N, KEY_WARPS; BLOCKS: of one multiprocessor. MASK: there are bounds but `keys`.
 // ALIGN: bytes to which all rows are aligned, 16 or 4; 2: rows of any kind, their channels at any stride.
 
-static __device__ __forceinline__ void multiply_keys(Logits &logits, u32 queries_at, u32 keys_at) {
+static __device__ __forceinline__ void load_queries(u32 (&fragment)[4], u32 queries_at, u32 row_tile, int step) {
+    load_matrices(fragment, KeyTile::further(queries_at, 2 * step) + row_tile * 16 * KeyTile::ROW);
+}
+
+static __device__ __forceinline__ void multiply_keys(Logits &logits, const Queries &kept, u32 queries_at, u32 keys_at) {
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++)
 #pragma unroll
@@ -18,10 +23,14 @@ static __device__ __forceinline__ void multiply_keys(Logits &logits, u32 queries
 #pragma unroll
             for (u32 i = 0; i < 4; i++) logits[r][k][i] = 0.0f;
 #pragma unroll
-    for (u32 step = 0; step < HEAD / 16; step++) {
+    for (int step = 0; step < STEPS; step++) {
         u32 a[ROW_TILES][4];
 #pragma unroll
-        for (u32 r = 0; r < ROW_TILES; r++) load_matrices(a[r], KeyTile::further(queries_at, 2 * step) + r * 16 * KeyTile::ROW);
+        for (u32 r = 0; r < ROW_TILES; r++) {
+            if (step >= KEPT) load_queries(a[r], queries_at, r, step);
+#pragma unroll
+            for (u32 i = 0; i < 4 && step < KEPT; i++) a[r][i] = kept[r][step][i];
+        }
 #pragma unroll
         for (u32 k = 0; k < KEY_TILES; k += 2) {
             u32 b[4];
@@ -115,13 +124,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
             wait_for_copies();
             queries.change_bits(shared, a.kept, a.sign);
         }
+        Queries kept;
+        if (KEPT > 0) {
+            wait_for_copies();
+            __syncthreads(); // queries are there
+#pragma unroll
+            for (u32 r = 0; r < ROW_TILES; r++)
+#pragma unroll
+                for (int step = 0; step < KEPT; step++) load_queries(kept[r][step], queries_at, r, step);
+        }
 #pragma unroll 1
         for (int j = 0; j < count; j++) {
             wait_for_copies();
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
             values.copy(shared + VALUES_AT, (first_tile + j) * BLOCK_N, a.keys);
             const bool seen = is_seen(j);
-            if (seen) multiply_keys(logits, queries_at, keys_at);
+            if (seen) multiply_keys(logits, kept, queries_at, keys_at);
             wait_for_copies();
             __syncthreads(); // values are there, and the keys no longer needed
             if (j + 1 < count) keys.copy(shared + KEYS_AT, (first_tile + j + 1) * BLOCK_N, a.keys);

@@ -9,6 +9,16 @@ constexpr u32 ROW_TILES = ROWS / 16, KEY_TILES = KEYS / 8, OUT_TILES = HEAD_V / 
 static_assert(ROWS % 16 == 0 && KEYS % 16 == 0 && HEAD % 32 == 0 && HEAD_V % 32 == 0, "whole fragments");
 static_assert(ROW_WARPS * KEY_WARPS == WARPS, "a rectangle of warps");
 
+// Wide heads leave a warp 16 queries only, so that a fragment of keys feeds two products and shared memory is what is
+// waited for: the warp keeps the first of its queries' fragments (of 16 channels) that it has registers for. ELSEWHERE: what
+// it needs besides them, sums and logits: above all fragments on their way, without which it waits again. SIMPLE: other
+// forms need more, and would spill.
+constexpr u32 MOST_REGISTERS = 255, ELSEWHERE = KEY_WARPS == 1 ? 48 : 56;
+constexpr u32 USED = ROW_TILES * 4 * (OUT_TILES + KEY_TILES) + ELSEWHERE;
+constexpr u32 SPARE = USED < MOST_REGISTERS ? (MOST_REGISTERS - USED) / (4 * ROW_TILES) : 0;
+constexpr bool SIMPLE = ALIGN == 16 && !PADDED && !SPLIT;
+constexpr int STEPS = HEAD / 16, KEPT = HEAD <= 128 || !SIMPLE ? 0 : SPARE < STEPS ? SPARE : STEPS;
+
 // How far the maximum used may lag behind the true one, as a power of two: see `weigh`.
 constexpr float LAG = 8.0f;
 // Where the rounding of a scaled logit is no longer far below 1.
@@ -33,6 +43,7 @@ struct Rows {
 };
 typedef float Logits[ROW_TILES][KEY_TILES][4];
 typedef u32 Weights[ROW_TILES][KEY_TILES / 2][4];
+typedef u32 Queries[ROW_TILES][KEPT > 0 ? KEPT : 1][4];
 
 // Logits of keys that a query does not see become minus infinity. `key`: the lane's first.
 static __device__ __forceinline__ void hide(const Arguments &a, Logits &logits, int row, int key) {

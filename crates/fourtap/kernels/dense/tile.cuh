@@ -8,9 +8,6 @@ static __device__ __forceinline__ void load_matrices(u32 (&matrices)[4], u32 add
                  : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                  : "r"(address));
 }
-static __device__ __forceinline__ void store_shared_word(u32 address, u32 word) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
 
 constexpr u32 WARPS = 4, THREADS = 32 * WARPS;
 

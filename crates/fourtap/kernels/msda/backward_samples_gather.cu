@@ -197,15 +197,6 @@ static __device__ __forceinline__ void sum_products(u32 to, const Vector (&taps)
     }
 }
 
-static __device__ __forceinline__ u32 load_shared_word(u32 address) {
-    u32 word;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
-    return word;
-}
-static __device__ __forceinline__ void store_shared_word(u32 address, u32 word) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-
 // N neighbouring numbers of a type.
 template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(char *to, const float (&numbers)[N]) {
     if (TYPE == F32) {

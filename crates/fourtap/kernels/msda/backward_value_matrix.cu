@@ -18,16 +18,6 @@ struct Staged {
 constexpr u32 SLOTS = 2;
 constexpr u32 SLOT_BYTES = 32 * 2 * BLOCK;
 
-// Without a register between, and past L1, where rows would not stay; zeros instead if it is not `there`.
-static __device__ __forceinline__ void copy_async(u32 target, const char *source, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0) : "memory");
-}
-static __device__ __forceinline__ void end_of_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all batches but the last `PENDING` are there.
-template <int PENDING> static __device__ __forceinline__ void wait_for_batch() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // A power of two that brings the largest weight up to the upper end of the type, and so the digits of all into its range.
 static __device__ __forceinline__ float scale_of(u32 largest) {
     if (VALUE != F16 || largest == 0) return 1.0f;
@@ -92,8 +82,8 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 8)
 #pragma unroll
                         for (u32 i = 0; i < 4; i++) {
                             const u32 row = 8 * i + group, query = __shfl_sync(ALL, next.query, row);
-                            copy_async(written + filled * SLOT_BYTES + i * 512, to_rows + steps<Value::Storage>(query, by_query),
-                                       coming + row < size);
+                            copy_async<16>(written + filled * SLOT_BYTES + i * 512, to_rows + steps<Value::Storage>(query, by_query),
+                                           coming + row < size ? 16 : 0);
                         }
                         coming += step;
                         next = list[coming + lane];

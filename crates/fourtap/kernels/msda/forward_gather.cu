@@ -18,10 +18,6 @@ constexpr u32 KEPT_PIXEL = VECTORS * 16; // bytes
 #if KEEP
 extern __shared__ __align__(128) char kept_pixels[];
 
-// Without a register between.
-static __device__ __forceinline__ void copy_async(u32 target, const char *source) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
 static __device__ __forceinline__ void make_barrier(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -373,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const char *const pixels = place.value + static_cast<u64>(level.z) * (PIXEL_UNITS * 16);
                 const u32 count = level.x * level.y * VECTORS;
                 for (u32 i = threadIdx.x; i < count; i += THREADS) {
-                    copy_async(target + i * 16, pixels + (static_cast<u64>(i / VECTORS) * PIXEL_UNITS + i % VECTORS) * 16);
+                    copy_async<16>(target + i * 16, pixels + (static_cast<u64>(i / VECTORS) * PIXEL_UNITS + i % VECTORS) * 16, 16);
                 }
                 target += count * 16;
             }

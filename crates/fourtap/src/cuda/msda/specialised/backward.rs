@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::sources::{BINS, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, TYPES};
+use super::sources::{
+    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, TYPES,
+};
 use super::{Defines, Gather, Recipe, Types, flag, name, number, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::dtype::DType;
@@ -45,7 +47,7 @@ kernel!(
     MATRIX_ENTRY,
     MATRIX_PARTS,
     "value_matrix",
-    [TYPES, MEMORY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS]
+    [TYPES, MEMORY, COPY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS]
 );
 kernel!(
     SEARCH_ENTRY,

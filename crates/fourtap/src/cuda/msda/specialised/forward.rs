@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::sources::{DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
+use super::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
 use super::{Defines, Recipe, Types, flag, number, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 
@@ -18,6 +18,7 @@ const GATHER_PARTS: &[&str] = &[
     TYPES,
     DIVISOR,
     MEMORY,
+    COPY,
     PROBLEM,
     GATHER,
     include_str!("../../../../kernels/msda/forward_gather.cu"),

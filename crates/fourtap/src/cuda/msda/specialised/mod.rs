@@ -16,7 +16,7 @@ pub use forward::{Channel, Gather};
 
 /// Sources that several kernels share.
 mod sources {
-    pub use crate::cuda::recipe::sources::{DIVISOR, MATRIX, MEMORY, TYPES};
+    pub use crate::cuda::recipe::sources::{COPY, DIVISOR, MATRIX, MEMORY, TYPES};
     pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
     pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");
