@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 /// A command run at the root of the repository, whose failure fails the chore.
 pub struct Chore(Command);
@@ -24,6 +25,15 @@ pub fn chore(program: impl AsRef<OsStr>, arguments: &[&str]) -> Chore {
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Runs a step of a longer chore, and says how long it took.
+pub fn step(name: &str, command: &mut Chore) -> Result<(), String> {
+    eprintln!("\n== {name}");
+    let begin = Instant::now();
+    command.run()?;
+    eprintln!("== {name}: {} s", begin.elapsed().as_secs());
+    Ok(())
 }
 
 impl Chore {

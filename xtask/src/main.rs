@@ -7,7 +7,7 @@ mod python;
 
 use std::process::ExitCode;
 
-use chore::{Chore, cargo};
+use chore::{cargo, step};
 
 const HELP: &str = "\
 cargo xtask CHORE
@@ -53,11 +53,7 @@ fn test(options: &[String]) -> Result<(), String> {
         .iter()
         .filter(|&option| option != "--rust")
         .collect();
-    let run = |step: &str, command: &mut Chore| {
-        eprintln!("\n== {step}");
-        command.run()
-    };
-    run("formatting", &mut cargo(["fmt", "--all", "--check"]))?;
+    step("formatting", &mut cargo(["fmt", "--all", "--check"]))?;
     let lint = [
         "clippy",
         "--workspace",
@@ -67,15 +63,15 @@ fn test(options: &[String]) -> Result<(), String> {
         "-D",
         "warnings",
     ];
-    run("lints", &mut cargo(lint))?;
-    run(
+    step("lints", &mut cargo(lint))?;
+    step(
         "lints without features",
         &mut cargo([
             "clippy", "-p", "fourtap", "--lib", "--locked", "--", "-D", "warnings",
         ]),
     )?;
     let nvrtc = nvrtc::installed()?;
-    run(
+    step(
         "tests",
         cargo(["test", "--workspace", "--locked", "--no-fail-fast"])
             .arguments(&options)
@@ -90,7 +86,7 @@ fn test(options: &[String]) -> Result<(), String> {
         "--document-private-items",
         "--locked",
     ]);
-    run(
+    step(
         "documentation",
         documentation.variable("RUSTDOCFLAGS", "-D warnings"),
     )?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::chore::{Chore, cargo, chore, root};
+use crate::chore::{Chore, cargo, chore, root, step};
 
 /// What the tests, the examples and the comparison need besides the package itself, as last seen to work together. The
 /// package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
@@ -85,18 +85,14 @@ impl Environment {
 /// are run on what was installed.
 pub fn test() -> Result<(), String> {
     let environment = environment()?;
-    let run = |step: &str, command: &mut Chore| {
-        eprintln!("\n== {step}");
-        command.run()
-    };
     let ruff = |arguments: &[&str]| chore(environment.program("ruff"), arguments);
-    run(
+    step(
         "formatting of Python",
         ruff(&["format", "--check", "--quiet"]).arguments(&SOURCES),
     )?;
-    run("lints of Python", ruff(&["check"]).arguments(&SOURCES))?;
-    run("types of Python", &mut environment.python(&["-m", "mypy"]))?;
-    run(
+    step("lints of Python", ruff(&["check"]).arguments(&SOURCES))?;
+    step("types of Python", &mut environment.python(&["-m", "mypy"]))?;
+    step(
         "pip install .",
         &mut environment.python(&[
             "-m",
@@ -108,11 +104,11 @@ pub fn test() -> Result<(), String> {
             ".",
         ]),
     )?;
-    run(
+    step(
         "tests of Python",
         &mut environment.python(&["-m", "pytest", "--durations=5"]),
     )?;
-    run(
+    step(
         "examples in docstrings",
         &mut environment.python(&[
             "-m",

@@ -1,29 +1,46 @@
 //! Locations and weights as kernels see them: of either element type, read a block of samples at a time.
 
+use std::marker::PhantomData;
+
 use super::geometry::{BLOCK, Block};
 use crate::cpu::raw::Raw;
-use crate::cpu::simd::{prefetch, widen_f16};
-use crate::dtype::{DType, Element, Real, bf16, f16};
+use crate::cpu::simd::prefetch;
+use crate::dtype::{DType, Element, Real};
 use crate::layout::Layout;
 
-/// Locations or weights: f32, or whatever `value` is.
+/// Locations or weights: f32, or `E`, which is what `value` holds.
 #[derive(Clone, Copy)]
-pub(super) struct Coordinates<const RANK: usize> {
-    dtype: DType,
+pub(super) struct Coordinates<E, const RANK: usize> {
+    is_f32: bool,
     raw: Raw<u8, RANK>,
+    other: PhantomData<E>,
 }
 
-impl<const RANK: usize> Coordinates<RANK> {
+impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
+    /// # Panics
+    /// If the tensor was not checked to have one of the two types.
     pub fn new(first: *mut u8, layout: &Layout) -> Self {
+        let dtype = layout.dtype();
+        assert!(
+            dtype == DType::F32 || dtype == E::DTYPE,
+            "checked with the call"
+        );
         let strides = layout.strides().try_into().expect("checked with the call");
         Coordinates {
-            dtype: layout.dtype(),
+            is_f32: dtype == DType::F32,
             raw: Raw { first, strides },
+            other: PhantomData,
         }
     }
 
     pub fn strides(&self) -> [isize; RANK] {
         self.raw.strides
+    }
+
+    /// Whether to read f32. Known when compiled where `E` is f32, so that no code is made for it twice.
+    #[inline(always)]
+    fn is_f32(&self) -> bool {
+        matches!(E::DTYPE, DType::F32) || self.is_f32
     }
 
     /// Offset, in elements, of the entries of one (image, query, head).
@@ -39,75 +56,45 @@ impl<const RANK: usize> Coordinates<RANK> {
 
     #[inline(always)]
     pub fn prefetch(&self, row: [usize; 3], place: isize, count: usize) {
+        let bytes = match self.is_f32() {
+            true => size_of::<f32>(),
+            false => size_of::<E>(),
+        };
         let offset = self
             .row(row)
             .wrapping_add(place)
-            .wrapping_mul(self.dtype.size() as isize);
-        prefetch(
-            self.raw.first.wrapping_offset(offset),
-            count * self.dtype.size(),
-        );
+            .wrapping_mul(bytes as isize);
+        prefetch(self.raw.first.wrapping_offset(offset), count * bytes);
     }
 
-    /// The `width` numbers of each of `count` samples that follow each other from `row` on, one block a number.
+    /// The `WIDTH` numbers of each of `count` samples, one block a number. They lie in runs of `run` samples, each
+    /// without gaps from the place of its first on.
     ///
     /// # Safety
-    /// They lie in the tensor, without gaps.
+    /// The samples lie in the tensor; `run` is 2, 4 or 8 and divides `count`, or is at least `count`.
     #[inline(always)]
-    pub unsafe fn read_packed<R: Real, const WIDTH: usize>(
-        &self,
-        row: isize,
-        count: usize,
-    ) -> [Block<R>; WIDTH] {
-        // SAFETY: as the caller promises.
-        unsafe {
-            match self.dtype {
-                DType::F32 => packed(self.raw.first.cast::<f32>().offset(row), count, |x| {
-                    x as f64
-                }),
-                DType::F16 => packed(self.raw.first.cast::<f16>().offset(row), count, |x| {
-                    widen_f16(x) as f64
-                }),
-                DType::BF16 => packed(self.raw.first.cast::<bf16>().offset(row), count, |x| {
-                    x.to_f32() as f64
-                }),
-                DType::F64 => packed(self.raw.first.cast::<f64>().offset(row), count, |x| x),
-            }
-        }
-    }
-
-    /// The same for samples that lie in runs of `RUN`, each beginning at the place of its first.
-    ///
-    /// # Safety
-    /// The samples lie in the tensor, and `count` is a multiple of `RUN`.
-    #[inline(always)]
-    pub unsafe fn read_runs<R: Real, const WIDTH: usize, const RUN: usize>(
+    pub unsafe fn read_runs<R: Real, const WIDTH: usize>(
         &self,
         row: isize,
         places: &Block<isize>,
+        run: usize,
         count: usize,
     ) -> [Block<R>; WIDTH] {
         // SAFETY: as the caller promises.
         unsafe {
-            match self.dtype {
-                DType::F32 => runs::<f32, R, WIDTH, RUN>(self.at(row), places, count, |x| x as f64),
-                DType::F16 => {
-                    runs::<f16, R, WIDTH, RUN>(self.at(row), places, count, |x| widen_f16(x) as f64)
-                }
-                DType::BF16 => {
-                    runs::<bf16, R, WIDTH, RUN>(self.at(row), places, count, |x| x.to_f32() as f64)
-                }
-                DType::F64 => runs::<f64, R, WIDTH, RUN>(self.at(row), places, count, |x| x),
+            match self.is_f32() {
+                true => read_runs::<f32, R, WIDTH>(self.at(row), places, run, count),
+                false => read_runs::<E, R, WIDTH>(self.at(row), places, run, count),
             }
         }
     }
 
     /// # Safety
-    /// The offset lies in the tensor.
+    /// The offset lies in the tensor, whose type is `T`.
     #[inline(always)]
-    unsafe fn at<E>(&self, offset: isize) -> *const E {
+    unsafe fn at<T>(&self, offset: isize) -> *mut T {
         // SAFETY: as the caller promises.
-        unsafe { self.raw.first.cast_const().cast::<E>().offset(offset) }
+        unsafe { self.raw.first.cast::<T>().offset(offset) }
     }
 
     /// The numbers at `row + places[..count]`.
@@ -122,31 +109,9 @@ impl<const RANK: usize> Coordinates<RANK> {
     ) -> Block<R> {
         // SAFETY: as the caller promises.
         unsafe {
-            match self.dtype {
-                DType::F32 => gather(
-                    self.raw.first.cast::<f32>().offset(row),
-                    places,
-                    count,
-                    |x| x as f64,
-                ),
-                DType::F16 => gather(
-                    self.raw.first.cast::<f16>().offset(row),
-                    places,
-                    count,
-                    |x| widen_f16(x) as f64,
-                ),
-                DType::BF16 => gather(
-                    self.raw.first.cast::<bf16>().offset(row),
-                    places,
-                    count,
-                    |x| x.to_f32() as f64,
-                ),
-                DType::F64 => gather(
-                    self.raw.first.cast::<f64>().offset(row),
-                    places,
-                    count,
-                    |x| x,
-                ),
+            match self.is_f32() {
+                true => gather::<f32, R>(self.at(row), places, count),
+                false => gather::<E, R>(self.at(row), places, count),
             }
         }
     }
@@ -165,71 +130,54 @@ impl<const RANK: usize> Coordinates<RANK> {
     ) {
         // SAFETY: as the caller promises.
         unsafe {
-            match self.dtype {
-                DType::F32 => scatter(
-                    self.raw.first.cast::<f32>().offset(row),
-                    places,
-                    count,
-                    numbers,
-                ),
-                DType::F16 => scatter(
-                    self.raw.first.cast::<f16>().offset(row),
-                    places,
-                    count,
-                    numbers,
-                ),
-                DType::BF16 => scatter(
-                    self.raw.first.cast::<bf16>().offset(row),
-                    places,
-                    count,
-                    numbers,
-                ),
-                DType::F64 => scatter(
-                    self.raw.first.cast::<f64>().offset(row),
-                    places,
-                    count,
-                    numbers,
-                ),
+            match self.is_f32() {
+                true => scatter::<f32, R>(self.at(row), places, count, numbers),
+                false => scatter::<E, R>(self.at(row), places, count, numbers),
             }
         }
     }
 }
 
-// Every type goes through f64, which is exact; f32 there and back compiles to nothing.
-
+/// # Safety
+/// As for [`Coordinates::read_runs`].
 #[inline(always)]
-unsafe fn packed<E: Element, R: Real, const WIDTH: usize>(
+unsafe fn read_runs<E: Element, R: Real, const WIDTH: usize>(
     row: *const E,
+    places: &Block<isize>,
+    run: usize,
     count: usize,
-    widen: impl Fn(E) -> f64,
 ) -> [Block<R>; WIDTH] {
-    let mut elements = [[E::default(); WIDTH]; BLOCK];
-    // SAFETY: `count` samples are readable, as the caller promises.
+    // SAFETY: as the caller promises. Copies of fixed size become a few loads.
     unsafe {
-        // A copy of fixed size becomes a few loads.
-        match count {
-            BLOCK => elements = row.cast::<[[E; WIDTH]; BLOCK]>().read(),
-            _ => row.copy_to_nonoverlapping(elements.as_mut_ptr().cast(), count * WIDTH),
+        if run == BLOCK && count == BLOCK {
+            // Most blocks are whole: from memory to registers, not by way of the stack.
+            return deal(&row.offset(places[0]).cast::<[[E; WIDTH]; BLOCK]>().read());
         }
+        let mut samples = [[E::default(); WIDTH]; BLOCK];
+        match run {
+            _ if run >= count => {
+                let first = row.offset(places[0]);
+                first.copy_to_nonoverlapping(samples.as_mut_ptr().cast(), count * WIDTH);
+            }
+            8 => copy_each::<E, WIDTH, 8>(row, places, count, &mut samples),
+            4 => copy_each::<E, WIDTH, 4>(row, places, count, &mut samples),
+            _ => copy_each::<E, WIDTH, 2>(row, places, count, &mut samples),
+        }
+        deal(&samples)
     }
-    deal(&elements, widen)
 }
 
+/// # Safety
+/// The samples lie in runs of `RUN`, which divides `count`.
 #[inline(always)]
-unsafe fn runs<E: Element, R: Real, const WIDTH: usize, const RUN: usize>(
+unsafe fn copy_each<E: Element, const WIDTH: usize, const RUN: usize>(
     row: *const E,
     places: &Block<isize>,
     count: usize,
-    widen: impl Fn(E) -> f64,
-) -> [Block<R>; WIDTH] {
-    let mut elements = [[E::default(); WIDTH]; BLOCK];
-    for (run, samples) in elements
-        .as_chunks_mut::<RUN>()
-        .0
-        .iter_mut()
-        .enumerate()
-        .take(count / RUN)
-    {
+    samples: &mut [[E; WIDTH]; BLOCK],
+) {
+    let runs = samples.as_chunks_mut::<RUN>().0;
+    for (run, samples) in runs.iter_mut().enumerate().take(count / RUN) {
         // SAFETY: a run lies in the tensor without gaps, as the caller promises.
         *samples = unsafe {
             row.offset(places[run * RUN])
@@ -237,19 +185,19 @@ unsafe fn runs<E: Element, R: Real, const WIDTH: usize, const RUN: usize>(
                 .read()
         };
     }
-    deal(&elements, widen)
 }
+
+// Every type goes through f64, which is exact; f32 there and back compiles to nothing.
 
 /// The first number of each sample to the first block, and so on.
 #[inline(always)]
 fn deal<E: Element, R: Real, const WIDTH: usize>(
-    elements: &[[E; WIDTH]; BLOCK],
-    widen: impl Fn(E) -> f64,
+    samples: &[[E; WIDTH]; BLOCK],
 ) -> [Block<R>; WIDTH] {
     let mut numbers = [[R::ZERO; BLOCK]; WIDTH];
-    for (i, element) in elements.iter().enumerate() {
-        for (number, &element) in numbers.iter_mut().zip(element) {
-            number[i] = R::from_f64(widen(element));
+    for (i, sample) in samples.iter().enumerate() {
+        for (number, element) in numbers.iter_mut().zip(sample) {
+            number[i] = R::from_f64(element.to_f64());
         }
     }
     numbers
@@ -260,12 +208,11 @@ unsafe fn gather<E: Element, R: Real>(
     row: *const E,
     places: &Block<isize>,
     count: usize,
-    widen: impl Fn(E) -> f64,
 ) -> Block<R> {
     let mut numbers = [R::ZERO; BLOCK];
     for (number, &place) in numbers.iter_mut().zip(places).take(count) {
         // SAFETY: the place lies in the tensor, as the caller promises.
-        *number = R::from_f64(widen(unsafe { *row.offset(place) }));
+        *number = R::from_f64(unsafe { *row.offset(place) }.to_f64());
     }
     numbers
 }

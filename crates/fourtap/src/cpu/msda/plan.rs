@@ -87,8 +87,8 @@ impl Iterator for HeadSamples {
 pub(super) struct Plan<E: Element> {
     pub sizes: Sizes,
     pub value: Raw<E, 4>,
-    pub locations: Coordinates<6>,
-    pub weights: Coordinates<5>,
+    pub locations: Coordinates<E, 6>,
+    pub weights: Coordinates<E, 5>,
     problem: Problem,
     zeros: Vec<E>,
 }
@@ -274,42 +274,20 @@ impl<E: Element> Plan<E> {
         slots: &Slots<E::Accumulator>,
         count: usize,
     ) -> [Block<E::Accumulator>; 3] {
-        // SAFETY: as the caller promises.
-        unsafe {
-            match slots.run {
-                run if run == slots.count => {
-                    let locations = self.locations.row(row) + slots.locations[0];
-                    let [x, y] = self.locations.read_packed(locations, count);
-                    let weights = self.weights.row(row) + slots.weights[0];
-                    let [weight] = self.weights.read_packed(weights, count);
-                    [x, y, weight]
-                }
-                8 => self.read_runs::<8>(row, slots, count),
-                4 => self.read_runs::<4>(row, slots, count),
-                2 => self.read_runs::<2>(row, slots, count),
-                _ => self.read_scattered(row, slots, count),
-            }
+        if slots.run == 0 {
+            // SAFETY: as the caller promises.
+            return unsafe { self.read_scattered(row, slots, count) };
         }
-    }
-
-    /// # Safety
-    /// As for `read`.
-    #[inline(always)]
-    unsafe fn read_runs<const RUN: usize>(
-        &self,
-        row: [usize; 3],
-        slots: &Slots<E::Accumulator>,
-        count: usize,
-    ) -> [Block<E::Accumulator>; 3] {
         let (locations, weights) = (self.locations.row(row), self.weights.row(row));
+        // Part of a block that is one run is one run; any other is cut between runs.
         // SAFETY: as the caller promises.
         unsafe {
             let [x, y] = self
                 .locations
-                .read_runs::<_, 2, RUN>(locations, &slots.locations, count);
+                .read_runs(locations, &slots.locations, slots.run, count);
             let [weight] = self
                 .weights
-                .read_runs::<_, 1, RUN>(weights, &slots.weights, count);
+                .read_runs(weights, &slots.weights, slots.run, count);
             [x, y, weight]
         }
     }

@@ -5,20 +5,20 @@ use std::ops::Range;
 
 use super::coordinates::Coordinates;
 use super::geometry::{BLOCK, Block, Cells, locate};
-use super::plan::{Pass, Plan};
+use super::plan::{Pass, Plan, Slots};
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::{Isa, Kernel, Lanes, Vectorized, load_dealt, load_some};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;
 
 /// A gradient of locations or weights, and where each block of samples lies in it.
-pub(super) struct Destination<const RANK: usize> {
-    tensor: Coordinates<RANK>,
+pub(super) struct Destination<E, const RANK: usize> {
+    tensor: Coordinates<E, RANK>,
     /// By pass and block.
     places: Vec<Vec<Block<isize>>>,
 }
 
-impl<const RANK: usize> Destination<RANK> {
+impl<E: Element, const RANK: usize> Destination<E, RANK> {
     pub fn new<R: Real>(tensor: &ViewMut<'_>, passes: &[Pass<R>]) -> Self {
         let of_pass = |pass: &Pass<R>| {
             pass.slots
@@ -58,8 +58,8 @@ pub(super) struct SampleGradients<'a, E: Element> {
     pub plan: &'a Plan<E>,
     pub passes: &'a [Pass<E::Accumulator>],
     pub grad_out: Raw<E, 3>,
-    pub grad_locations: &'a Option<Destination<6>>,
-    pub grad_weights: &'a Option<Destination<5>>,
+    pub grad_locations: &'a Option<Destination<E, 6>>,
+    pub grad_weights: &'a Option<Destination<E, 5>>,
     pub rows: Range<usize>,
 }
 
@@ -78,15 +78,8 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
             for row in self.rows.clone() {
                 let row = [row / sizes.queries, row % sizes.queries];
                 for block in 0..pass.slots.len() {
-                    // SAFETY: the row lies in the problem.
-                    unsafe {
-                        match vectors {
-                            1 => self.block::<I, 1>(row, [number, block]),
-                            2 => self.block::<I, 2>(row, [number, block]),
-                            4 => self.block::<I, 4>(row, [number, block]),
-                            _ => self.block::<I, ANY>(row, [number, block]),
-                        }
-                    }
+                    // SAFETY: the row lies in the problem, and its channels fill so many vectors.
+                    unsafe { self.block::<I>(row, [number, block], vectors) }
                 }
             }
         }
@@ -95,37 +88,24 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
 
 impl<E: Vectorized> SampleGradients<'_, E> {
     /// # Safety
-    /// The row lies in the problem.
+    /// The row lies in the problem, and its channels fill `vectors` vectors, if that is not [`ANY`].
     #[inline(always)]
-    unsafe fn block<I: Isa, const VECTORS: usize>(
-        &self,
-        [n, q]: [usize; 2],
-        [pass, block]: [usize; 2],
-    ) {
+    unsafe fn block<I: Isa>(&self, [n, q]: [usize; 2], [pass, block]: [usize; 2], vectors: usize) {
         let slots = &self.passes[pass].slots[block];
         // SAFETY: the row lies in the problem.
         let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
         let cells = locate(&slots.grid, &x, &y);
         let neighbours = self.plan.neighbours(n, slots, &cells);
-        let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];
-        for i in 0..slots.count {
-            let head = slots.samples[i][1];
-            let grad_out = self
-                .grad_out
-                .at([n, q, head * self.plan.sizes.channels])
-                .cast_const();
-            let corners = [0, 1, 2, 3].map(|corner| neighbours[corner][i]);
-            // SAFETY: a neighbour is a pixel of the level, or one of zeros; the row has as many vectors.
-            let four = unsafe {
-                match VECTORS {
-                    ANY => self.products_any::<I>(grad_out, corners),
-                    _ => products::<E, I, VECTORS>(grad_out, corners),
-                }
-            };
-            for corner in 0..4 {
-                dots[corner][i] = four[corner];
+        // Nothing but these loops is compiled for each number of vectors: there are many of them.
+        // SAFETY: a neighbour is a pixel of the level, or one of zeros; the row has as many vectors.
+        let dots = unsafe {
+            match vectors {
+                1 => self.dots::<I, 1>([n, q], slots, &neighbours),
+                2 => self.dots::<I, 2>([n, q], slots, &neighbours),
+                4 => self.dots::<I, 4>([n, q], slots, &neighbours),
+                _ => self.dots::<I, ANY>([n, q], slots, &neighbours),
             }
-        }
+        };
         let [by_x, by_y, by_weight] = combine(&cells, &slots.grid.scale, &weight, &dots);
         // SAFETY: these entries belong to this row alone.
         unsafe {
@@ -143,6 +123,39 @@ impl<E: Vectorized> SampleGradients<'_, E> {
                 to.write([n, q], 0, [pass, block], slots.count, &by_weight);
             }
         }
+    }
+
+    /// The products of `grad_out` with the neighbours of each sample, summed over the channels.
+    ///
+    /// # Safety
+    /// The row lies in the problem and has as many vectors, and the neighbours are readable.
+    #[inline(always)]
+    unsafe fn dots<I: Isa, const VECTORS: usize>(
+        &self,
+        [n, q]: [usize; 2],
+        slots: &Slots<E::Accumulator>,
+        neighbours: &[Block<*const E>; 4],
+    ) -> [Block<E::Accumulator>; 4] {
+        let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];
+        for i in 0..slots.count {
+            let head = slots.samples[i][1];
+            let grad_out = self
+                .grad_out
+                .at([n, q, head * self.plan.sizes.channels])
+                .cast_const();
+            let corners = [0, 1, 2, 3].map(|corner| neighbours[corner][i]);
+            // SAFETY: as the caller promises.
+            let four = unsafe {
+                match VECTORS {
+                    ANY => self.products_any::<I>(grad_out, corners),
+                    _ => products::<E, I, VECTORS>(grad_out, corners),
+                }
+            };
+            for corner in 0..4 {
+                dots[corner][i] = four[corner];
+            }
+        }
+        dots
     }
 
     /// The products of `grad_out` with each corner, summed over the channels, however many there are and wherever

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::geometry::locate;
+use super::geometry::{Block, locate};
 use super::plan::{Plan, Slots};
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::{
@@ -41,14 +41,14 @@ impl<E: Vectorized> Kernel for Scatter<'_, E> {
     unsafe fn run<I: Isa>(mut self) {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
         let contiguous = self.grad_out.strides[2] == 1;
-        // SAFETY: the band lies in the problem.
+        let vectors = if contiguous && channels.is_multiple_of(lanes) {
+            channels / lanes
+        } else {
+            ANY
+        };
+        // SAFETY: the band lies in the problem, and its channels fill so many vectors.
         unsafe {
-            match channels / lanes {
-                1 if contiguous && channels == lanes => self.add_all::<I, 1>(),
-                2 if contiguous && channels == 2 * lanes => self.add_all::<I, 2>(),
-                4 if contiguous && channels == 4 * lanes => self.add_all::<I, 4>(),
-                _ => self.add_all::<I, ANY>(),
-            }
+            self.add_all::<I>(vectors);
             self.write_back::<I>();
         }
     }
@@ -57,55 +57,92 @@ impl<E: Vectorized> Kernel for Scatter<'_, E> {
 /// In place of a number of vectors: as many as there are, and channels need not follow each other.
 const ANY: usize = 0;
 
+/// A block of samples, found.
+struct Samples<R> {
+    /// The first of their queries.
+    query: usize,
+    count: usize,
+    shares: [Block<R>; 4],
+    /// On axis S.
+    upper_left: Block<i64>,
+    /// Which neighbours lie in the level.
+    inside: Block<i32>,
+}
+
 impl<E: Vectorized> Scatter<'_, E> {
     /// # Safety
-    /// The band lies in the problem.
+    /// The band lies in the problem, and its channels fill `vectors` vectors, if that is not [`ANY`].
     #[inline(always)]
-    unsafe fn add_all<I: Isa, const VECTORS: usize>(&mut self) {
+    unsafe fn add_all<I: Isa>(&mut self, vectors: usize) {
         let sizes = self.plan.sizes;
         if sizes.points == 0 {
             return;
         }
-        let pixels = self.band.len() as u64;
         for query in (0..sizes.queries).step_by(self.walk.queries) {
             let queries = (sizes.queries - query).min(self.walk.queries);
             self.prefetch(query + PREFETCH_QUERIES);
-            for slots in &self.walk.slots {
+            let walk = self.walk;
+            for slots in &walk.slots {
                 // Fewer only in the last pass, and only where one block holds all points of several queries.
                 let count = slots.count.min(queries * sizes.points);
                 // SAFETY: the queries lie in the problem.
                 let [x, y, weight] =
                     unsafe { self.plan.read([self.image, query, self.head], slots, count) };
                 let cells = locate(&slots.grid, &x, &y);
-                let shares = cells.shares(&weight);
-                let upper_left = cells.pixels(&slots.grid);
-                for i in 0..count {
-                    let first = upper_left[i] - self.band.start as i64;
-                    let below = first + slots.grid.width[i] as i64;
-                    if cells.inside[i] == 0 || first >= pixels as i64 || below + 1 < 0 {
-                        continue;
+                let samples = Samples {
+                    query,
+                    count,
+                    shares: cells.shares(&weight),
+                    upper_left: cells.pixels(&slots.grid),
+                    inside: cells.inside,
+                };
+                // Nothing but these loops is compiled for each number of vectors: there are many of them.
+                // SAFETY: the queries lie in the problem, and have as many vectors.
+                unsafe {
+                    match vectors {
+                        1 => self.add_block::<I, 1>(slots, &samples),
+                        2 => self.add_block::<I, 2>(slots, &samples),
+                        4 => self.add_block::<I, 4>(slots, &samples),
+                        _ => self.add_block::<I, ANY>(slots, &samples),
                     }
-                    let q = query + slots.samples[i][0];
-                    let grad_out = self
-                        .grad_out
-                        .at([self.image, q, self.head * sizes.channels]);
-                    // SAFETY: the query lies in the problem.
-                    let grad = unsafe { load_in_order::<E, I, VECTORS>(grad_out) };
-                    for (corner, pixel) in
-                        [first, first + 1, below, below + 1].into_iter().enumerate()
-                    {
-                        if cells.inside[i] >> corner & 1 != 0 && (pixel as u64) < pixels {
-                            let share = E::Lanes::<I>::splat(shares[corner][i]);
-                            // SAFETY: the pixel lies in the band and the query in the problem.
-                            unsafe {
-                                let sums =
-                                    self.sums.as_mut_ptr().add(pixel as usize * sizes.channels);
-                                if VECTORS == ANY {
-                                    self.add_any::<I>(sums, grad_out, share);
-                                } else {
-                                    add::<E, I, VECTORS>(sums, &grad, share);
-                                }
-                            }
+                }
+            }
+        }
+    }
+
+    /// Adds what falls in the band of a block of samples.
+    ///
+    /// # Safety
+    /// Their queries lie in the problem, and have as many vectors.
+    #[inline(always)]
+    unsafe fn add_block<I: Isa, const VECTORS: usize>(
+        &mut self,
+        slots: &Slots<E::Accumulator>,
+        samples: &Samples<E::Accumulator>,
+    ) {
+        let channels = self.plan.sizes.channels;
+        let pixels = self.band.len() as u64;
+        for i in 0..samples.count {
+            let first = samples.upper_left[i] - self.band.start as i64;
+            let below = first + slots.grid.width[i] as i64;
+            let inside = samples.inside[i];
+            if inside == 0 || first >= pixels as i64 || below + 1 < 0 {
+                continue;
+            }
+            let q = samples.query + slots.samples[i][0];
+            let grad_out = self.grad_out.at([self.image, q, self.head * channels]);
+            // SAFETY: the query lies in the problem.
+            let grad = unsafe { load_in_order::<E, I, VECTORS>(grad_out) };
+            for (corner, pixel) in [first, first + 1, below, below + 1].into_iter().enumerate() {
+                if inside >> corner & 1 != 0 && (pixel as u64) < pixels {
+                    let share = E::Lanes::<I>::splat(samples.shares[corner][i]);
+                    // SAFETY: the pixel lies in the band and the query in the problem.
+                    unsafe {
+                        let sums = self.sums.as_mut_ptr().add(pixel as usize * channels);
+                        if VECTORS == ANY {
+                            self.add_any::<I>(sums, grad_out, share);
+                        } else {
+                            add::<E, I, VECTORS>(sums, &grad, share);
                         }
                     }
                 }

@@ -324,22 +324,6 @@ pub(crate) fn prefetch<T>(address: *const T, bytes: usize) {
     let _ = (address, bytes);
 }
 
-/// f16 to f32 in a form compilers vectorise, which `half`'s, with its run-time detection, is not.
-#[inline(always)]
-pub(crate) fn widen_f16(half: f16) -> f32 {
-    let bits = half.to_bits() as u32;
-    let (sign, magnitude) = ((bits & 0x8000) << 16, (bits & 0x7fff) << 13);
-    // Shifting by the difference of the exponents' biases, 112, as a product also normalises subnormal numbers.
-    let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
-    let special = magnitude | 0x7f80_0000;
-    let bits = if magnitude >= 0x7c00 << 13 {
-        special
-    } else {
-        finite.to_bits()
-    };
-    f32::from_bits(sign | bits)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,17 +387,5 @@ mod tests {
     fn powers_of_two_are_within_two_units_in_the_last_place() {
         holds_two_to_a_power::<f32>(-126.0, f32::EPSILON as f64);
         holds_two_to_a_power::<f64>(-1022.0, f64::EPSILON);
-    }
-
-    #[test]
-    fn widens_every_f16_exactly() {
-        for bits in 0..=u16::MAX {
-            let half = f16::from_bits(bits);
-            let (ours, theirs) = (widen_f16(half), half.to_f32());
-            assert!(
-                ours == theirs || (ours.is_nan() && theirs.is_nan()),
-                "{bits:#x}: {ours} is not {theirs}"
-            );
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Vectors as arrays: what a compiler turns into whatever instructions it may use.
 
 use super::exp2::Exp2;
-use super::{Access, Isa, Lanes, widen_f16};
-use crate::dtype::{Element, Real, bf16, f16};
+use super::{Access, Isa, Lanes};
+use crate::dtype::{Element, Real};
 
 /// The instructions the program was compiled for, no more.
 pub(super) struct Portable;
@@ -99,42 +99,14 @@ impl<R: Exp2, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED>
     }
 }
 
-/// Element by element, converted by the compiler's best code.
-trait Convert<R>: Element {
-    fn read(self) -> R;
-    fn write(number: R) -> Self;
-}
-
-macro_rules! convert {
-    ($element:ty, $real:ty, $read:expr, $write:expr) => {
-        impl Convert<$real> for $element {
-            #[inline(always)]
-            fn read(self) -> $real {
-                $read(self)
-            }
-            #[inline(always)]
-            fn write(number: $real) -> Self {
-                $write(number)
-            }
-        }
-    };
-}
-
-convert!(f16, f32, widen_f16, f16::from_f32);
-convert!(bf16, f32, bf16::to_f32, bf16::from_f32);
-convert!(f32, f32, |number| number, |number| number);
-convert!(f64, f64, |number| number, |number| number);
-
-#[allow(private_bounds)]
 impl<E, const N: usize, const FUSED: bool> Access<E> for Array<E::Accumulator, N, FUSED>
 where
-    E: Convert<<E as Element>::Accumulator>,
-    E::Accumulator: Exp2,
+    E: Element<Accumulator: Exp2>,
 {
     #[inline(always)]
     unsafe fn load(from: *const E) -> Self {
         // SAFETY: N elements are readable, as the caller promises.
-        Array(unsafe { from.cast::<[E; N]>().read_unaligned() }.map(E::read))
+        Array(unsafe { from.cast::<[E; N]>().read_unaligned() }.map(E::widen))
     }
 
     #[inline(always)]
@@ -142,7 +114,7 @@ where
         let mut vector = [E::Accumulator::ZERO; N];
         for (lane, number) in vector.iter_mut().enumerate().take(count) {
             // SAFETY: `count` elements are readable, as the caller promises.
-            *number = unsafe { *from.add(lane) }.read();
+            *number = unsafe { *from.add(lane) }.widen();
         }
         Array(vector)
     }
@@ -150,14 +122,14 @@ where
     #[inline(always)]
     unsafe fn store(self, to: *mut E) {
         // SAFETY: N elements are writable, as the caller promises.
-        unsafe { to.cast::<[E; N]>().write_unaligned(self.0.map(E::write)) }
+        unsafe { to.cast::<[E; N]>().write_unaligned(self.0.map(E::narrow)) }
     }
 
     #[inline(always)]
     unsafe fn store_first(self, to: *mut E, count: usize) {
         for (lane, number) in self.0.iter().enumerate().take(count) {
             // SAFETY: `count` elements are writable, as the caller promises.
-            unsafe { *to.add(lane) = E::write(*number) };
+            unsafe { *to.add(lane) = E::narrow(*number) };
         }
     }
 }
