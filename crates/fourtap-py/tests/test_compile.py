@@ -156,6 +156,23 @@ def test_modes_see_the_operator_and_its_gradient(device: str) -> None:
     assert "fourtap.msda.default" in seen and "fourtap.msda_backward.default" in seen
 
 
+def test_a_tensor_that_outlived_its_transform_is_used_as_what_it_wraps(device: str) -> None:
+    case = problem(device)
+    kept = []
+
+    def total(value: Tensor) -> Tensor:
+        kept.append(value)
+        return value.sum()
+
+    torch.func.grad(total)(case.value.detach())
+    arguments = (kept[0], case.shapes, case.locations, case.weights)
+    found = fourtap.ms_deform_attn(*arguments)
+    assert found.requires_grad
+    assert torch.equal(found, fourtap.ms_deform_attn(case.value, *arguments[1:]))
+    with torch.no_grad():
+        assert torch.equal(found, fourtap.ms_deform_attn(*arguments))
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_without_gradients_is_right(device: str) -> None:
     case = problem(device)

@@ -148,9 +148,10 @@ def test_things_that_are_no_tensors_are_named(device: str) -> None:
         call("eager", arguments(device) | {"value": 3})
 
 
-def test_sparse_tensors_are_refused(device: str) -> None:
+@pytest.mark.parametrize("gradient", [False, True])
+def test_sparse_tensors_are_refused(device: str, gradient: bool) -> None:
     wrong = arguments(device)
-    wrong["value"] = wrong["value"].detach().to_sparse()
+    wrong["value"] = wrong["value"].detach().to_sparse().requires_grad_(gradient)
     with pytest.raises(fourtap.InputError, match=r"value: expected a dense tensor, found torch.sparse_coo"):
         call("eager", wrong)
 

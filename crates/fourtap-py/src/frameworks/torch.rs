@@ -18,12 +18,15 @@ pub struct Torch {
     parameter: Py<PyType>,
     /// Types are single objects, so they are told apart by identity.
     elements: Vec<(Py<PyAny>, Element)>,
+    strided: Py<PyAny>,
     int64: Py<PyAny>,
     uint8: Py<PyAny>,
     threads: Py<PyAny>,
     /// None in a PyTorch built without CUDA.
     raw_stream: Option<Py<PyAny>>,
-    /// What compiled code allocates with, quicker than `new_empty`. None in other versions, or without CUDA.
+    /// What compiled code allocates with, quicker than `new_empty`: in host memory, and on the CUDA device that is
+    /// current. None in other versions, or without CUDA.
+    empty_on_host: Option<Py<PyAny>>,
     empty_on_current_device: Option<Py<PyAny>>,
     /// None before PyTorch 2.10.
     exchange: Option<Exchange>,
@@ -62,6 +65,10 @@ impl Torch {
                 .unbind())
         };
         let internals = torch.getattr("_C")?;
+        let allocator = |name: &str| {
+            let guards = internals.getattr("_dynamo").ok()?.getattr("guards").ok()?;
+            guards.getattr(name).ok().map(Bound::unbind)
+        };
         let watchers = [
             internals.getattr("_len_torch_dispatch_stack")?.unbind(),
             internals
@@ -70,11 +77,8 @@ impl Torch {
             internals.getattr("_is_tracing")?.unbind(),
         ];
         Ok(Torch {
-            empty_on_current_device: internals
-                .getattr("_dynamo")
-                .and_then(|dynamo| dynamo.getattr("guards")?.getattr("_empty_strided_cuda"))
-                .ok()
-                .map(Bound::unbind),
+            empty_on_host: allocator("_empty_strided_cpu"),
+            empty_on_current_device: allocator("_empty_strided_cuda"),
             exchange: Exchange::of(&torch.getattr("Tensor")?),
             tensor: class("torch", "Tensor")?,
             parameter: class("torch.nn", "Parameter")?,
@@ -86,6 +90,7 @@ impl Torch {
                 (attribute("float64")?, Element::Real(DType::F64)),
                 (attribute("int32")?, Element::Int32),
             ],
+            strided: attribute("strided")?,
             int64: attribute("int64")?,
             uint8: attribute("uint8")?,
             threads: attribute("get_num_threads")?,
@@ -160,6 +165,12 @@ impl Torch {
             && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
         {
             return Ok(Look::SomethingElse);
+        } else if self.exchange.is_some() {
+            // A wrapper that outlived its transform, for one. Sparse and quantised tensors are refused by their names, later.
+            let layout = tensor.getattr(intern!(py, "layout"))?;
+            if layout.is(&self.strided) && self.element(tensor)? != Element::Other {
+                return Ok(Look::SomethingElse);
+            }
         }
         match tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
             true => Ok(Look::SomethingElse),
@@ -263,9 +274,15 @@ impl Framework for Torch {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = like.py();
         let dtype = self.elements.iter().find(|(_, it)| *it == element);
-        if let Some(allocate) = &self.empty_on_current_device
-            && let Place::Cuda { ordinal } = described.place
-            && Cuda::new(ordinal).is_ok_and(|cuda| cuda.context().is_current())
+        let allocate = match described.place {
+            Place::Host => self.empty_on_host.as_ref(),
+            Place::Cuda { ordinal } => self
+                .empty_on_current_device
+                .as_ref()
+                .filter(|_| Cuda::new(ordinal).is_ok_and(|cuda| cuda.context().is_current())),
+            _ => None,
+        };
+        if let Some(allocate) = allocate
             && let Some((dtype, _)) = dtype
             && sizes.len() <= MAX_RANK
         {
