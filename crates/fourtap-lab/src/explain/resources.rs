@@ -4,7 +4,7 @@ use fourtap::cuda::jit::{Architecture, Nvrtc, Program, Resources};
 use fourtap::cuda::{dense, msda};
 use serde::Serialize;
 
-/// What each shipped kernel takes, by architecture: registers, stack and shared memory.
+/// What each shipped kernel takes, by architecture: what was compiled, registers, stack and shared memory.
 const TABLE: &str = include_str!("../../../fourtap/kernels/table.txt");
 
 /// What one kernel takes.
@@ -76,12 +76,13 @@ fn listed(kernel: &str, architecture: &str) -> Option<Taken> {
     let words = TABLE
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let mut rows = words.filter_map(|words| <[&str; 5]>::try_from(words).ok());
+    let mut rows = words.filter_map(|words| <[&str; 6]>::try_from(words).ok());
     let row = rows.find(|row| row[0] == kernel && row[1] == architecture)?;
+    let [_, _, _fingerprint, registers, stack_bytes, shared_bytes] = row;
     Some(Taken {
-        registers: row[2].parse().ok()?,
-        stack_bytes: row[3].parse().ok()?,
-        shared_bytes: row[4].parse().ok()?,
+        registers: registers.parse().ok()?,
+        stack_bytes: stack_bytes.parse().ok()?,
+        shared_bytes: shared_bytes.parse().ok()?,
         source: "kernels/table.txt".to_string(),
     })
 }
