@@ -113,7 +113,7 @@ class _Attention(torch.autograd.Function):
 
 
 # Where tensors are known to be memory and no more, what `_Attention.apply` comes to. Some versions of PyTorch look for
-# wrappers that outlived their transform first, which takes a tenth of the call.
+# wrappers that outlived their transform first, in Python, which is slow.
 _apply = super(torch.autograd.Function, _Attention).apply if _KNOWS_MEMORY else _Attention.apply
 
 
