@@ -316,8 +316,8 @@ impl Kernel {
             Kernel::Msda(Specialised::ValueChannel(_) | Specialised::ValueMatrix(_)) => 128,
             // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
             Kernel::Msda(Specialised::Gather(gather)) if gather.keeps => 8,
-            // One number of those read ahead.
-            Kernel::Msda(Specialised::Count(place)) if place.types.value == DType::F64 => 8,
+            // A word or two that are needed once a chunk.
+            Kernel::Msda(Specialised::Sort(_)) => 16,
             _ => 0,
         }
     }

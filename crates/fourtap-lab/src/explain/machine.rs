@@ -125,7 +125,7 @@ impl Machine {
                 let steps = plan.steps();
                 let sorts = steps
                     .iter()
-                    .any(|step| matches!(step.kernel, Specialised::Place(_)));
+                    .any(|step| matches!(step.kernel, Specialised::Sort(_)));
                 let launches = steps
                     .iter()
                     .map(|step| (step.kernel, step.blocks, step.threads, 0));

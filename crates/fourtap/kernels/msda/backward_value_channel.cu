@@ -1,97 +1,115 @@
 // Backward, grad_value from sorted samples, a lane a channel: any channels, strides and types. See bins.cuh and runs.cuh.
 //
-// Every pixel of a run meets every sample of its list, most with weight zero. Should grad_out be infinite or NaN there,
+// Every pixel of a run meets every sample of its lists, most with weight zero. Should grad_out be infinite or NaN there,
 // the sum is NaN: such pixels are computed anew, `careful`ly, exactly as defined.
 //
 // VALUE: element type; WIDE: see bins.cuh.
 
-static __device__ __forceinline__ void add(Real (&sums)[RUN], const Real *weights, Real tap) {
-#pragma unroll
-    for (int x = 0; x < RUN; x++) sums[x] = fused(weights[x], tap, sums[x]);
-}
+// A row of a run and one channel.
+struct Sums {
+    Real of[RUN];
 
-extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
+    __device__ __forceinline__ void add(const Real *weights, Real tap) {
+#pragma unroll
+        for (int x = 0; x < RUN; x++) of[x] = fused(weights[x], tap, of[x]);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 6)
     msda_backward_value_channel(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
                                 const __grid_constant__ Work work) {
     __shared__ Grid grids[LEVEL_CAPACITY];
-    __shared__ __align__(16) Real weights[RUN_WARPS][32][RUN];
+    __shared__ Item item;
+    __shared__ __align__(16) Real columns[RUN_WARPS][32][RUN], rows[RUN_WARPS][32][2]; // how much a sample counts there
     __shared__ u32 queries[RUN_WARPS][32];
     __shared__ Real parts[RUN_WARPS][RUN][32];
+    __shared__ u32 places[RUN_WARPS][32], sizes[RUN_WARPS];
     if (!lay_out(a, work, grids)) return;
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 by_query = g.grad_out_strides[1];
     Queue queue(work);
-    Item item;
-    while (item_of(queue.take(), a, work, grids, item)) {
+    while (queue.take(a, work, grids, item)) {
         const Grid &grid = grids[item.level];
         const u32 plane = work.first_plane + item.plane, n = plane / a.heads, m = plane - n * a.heads;
         const int channel = item.channel + lane;
         const bool alive = channel < a.channels;
         const auto *const column = static_cast<const Value::Storage *>(g.grad_out) + n * g.grad_out_strides[0] +
                                    (m * a.channels + (alive ? channel : 0)) * g.grad_out_strides[2];
-        Lists next_lists(work, grid, item, item.y, lane);
-        for (int row = 0; row < item.rows; row++) {
-            const int y = item.y + row;
-            const Lists lists = next_lists;
-            if (row + 1 < item.rows) next_lists = Lists(work, grid, item, y + 1, lane);
-            // Each warp its own run, or all of them together through all.
-            const bool any_shared = lists.any_shared(lane);
-            const u32 last = any_shared ? item.runs : min(warp + 1, item.runs);
-            for (u32 r = any_shared ? 0 : warp; r < last; r++) {
-                const List list = lists[r];
-                const u32 size = list.size();
-                const bool together = size > SHARED;
-                if (!together && r != warp) continue;
-                const int x0 = (item.first_run + r) * RUN;
-                Real sums[RUN] = {};
-                const u32 step = together ? 32 * RUN_WARPS : 32;
-                u32 first = together ? 32 * warp : 0;
-                Record next = list[first + lane];
-                for (; first < size; first += step) {
-                    __syncwarp();
-                    const Real by_y = next.weight * hat(next.y - y);
+        if (grid.longest > 0) measure(work, grid, item, sizes);
+        // Each warp its own walk; those of many samples all warps together.
+        for (u32 number = 0; number < item.walks; number++) {
+            const bool together = grid.longest == 0 || sizes[number] > grid.longest;
+            if (!together && number != warp) continue;
+            const Walk walk(grid, item.first_walk + number);
+            const int x0 = walk.run * RUN;
+            const u32 step = together ? 32 * RUN_WARPS : 32;
+            Sums upper = {}, lower = {};
+            for (int cell_row = walk.y;; cell_row++) {
+                const List list(work, grid, item, walk.run, cell_row);
+                for (u32 chunk = lane; chunk - lane < work.chunks; chunk += 32) {
+                    const Pieces pieces(work, list, chunk, list.piece(work, chunk), shared_address(places[warp]), lane);
+                    u32 first = together ? 32 * warp : 0;
+                    Record next = pieces.take(first, lane);
+                    for (; first < pieces.size; first += step) {
+                        __syncwarp();
 #pragma unroll
-                    for (int x = 0; x < RUN; x++) weights[warp][lane][x] = by_y * hat(next.x - (x0 + x));
-                    queries[warp][lane] = next.query;
-                    __syncwarp();
-                    next = list[first + step + lane];
-                    constexpr int AHEAD = 4;
-                    const u32 count = min(32u, size - first);
-                    for (u32 k = 0; k < count; k += AHEAD) {
-                        Real taps[AHEAD];
-                        // Beyond the last one come samples of weight zero, of the first query.
+                        for (int x = 0; x < RUN; x++) columns[warp][lane][x] = hat(next.x - (x0 + x));
+                        const Real down = next.y - (cell_row - 1);
+                        rows[warp][lane][0] = next.weight * (1 - down);
+                        rows[warp][lane][1] = next.weight * down;
+                        queries[warp][lane] = next.query;
+                        __syncwarp();
+                        next = pieces.take(first + step, lane);
+                        constexpr int AHEAD = 4;
+                        const u32 count = min(32u, pieces.size - first);
+                        for (u32 k = 0; k < count; k += AHEAD) {
+                            Real taps[AHEAD];
+                            // Beyond the last one come samples of weight zero, of the first query.
 #pragma unroll
-                        for (int j = 0; j < AHEAD; j++) {
-                            taps[j] = Value::widen(*moved(column, steps<Value::Storage>(queries[warp][k + j], by_query)));
+                            for (int j = 0; j < AHEAD; j++) {
+                                taps[j] = Value::widen(*moved(column, steps<Value::Storage>(queries[warp][k + j], by_query)));
+                            }
+#pragma unroll
+                            for (int j = 0; j < AHEAD; j++) {
+                                upper.add(columns[warp][k + j], rows[warp][k + j][0] * taps[j]);
+                                lower.add(columns[warp][k + j], rows[warp][k + j][1] * taps[j]);
+                            }
                         }
-#pragma unroll
-                        for (int j = 0; j < AHEAD; j++) add(sums, weights[warp][k + j], taps[j]);
                     }
                 }
+
+                // The upper row has all its samples, and the lower one becomes the upper one.
+                const int y = cell_row - 1;
+                Sums totals = upper;
+                upper = lower;
+                lower = {};
+                if (y < walk.y) continue;
                 if (together) {
 #pragma unroll
-                    for (int x = 0; x < RUN; x++) parts[warp][x][lane] = sums[x];
+                    for (int x = 0; x < RUN; x++) parts[warp][x][lane] = totals.of[x];
                     __syncthreads();
 #pragma unroll
                     for (int x = 0; x < RUN; x++) {
-                        sums[x] = parts[0][x][lane];
-                        for (int w = 1; w < RUN_WARPS; w++) sums[x] += parts[w][x][lane];
+                        totals.of[x] = parts[0][x][lane];
+                        for (u32 w = 1; w < RUN_WARPS; w++) totals.of[x] += parts[w][x][lane];
                     }
                     __syncthreads();
                 }
-                if (r != warp || !alive) continue;
-                auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + m * g.value_strides[2] +
-                                  channel * g.value_strides[3];
+                if (alive && (!together || warp == y % RUN_WARPS)) {
+                    auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] +
+                                      m * g.value_strides[2] + channel * g.value_strides[3];
 #pragma unroll
-                for (int i = 0; i < RUN; i++) {
-                    const int x = x0 + i;
-                    if (x >= grid.width) break;
-                    Real total = sums[i];
-                    if (!is_finite(total)) total = careful(list, column, by_query, x, y);
-                    const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
-                    out[pixel * g.value_strides[1]] = Value::round(total);
+                    for (int i = 0; i < RUN; i++) {
+                        const int x = x0 + i;
+                        if (x >= grid.width) break;
+                        Real total = totals.of[i];
+                        if (!is_finite(total)) total = careful(work, grid, item, column, by_query, x, y);
+                        const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
+                        out[pixel * g.value_strides[1]] = Value::round(total);
+                    }
                 }
+                if (y + 1 == walk.y + walk.rows) break;
             }
         }
     }

@@ -1,19 +1,19 @@
 // Summing grad_value run by run, from sorted samples. See bins.cuh.
-
-constexpr u32 SHARED = 256; // from so many samples on, all warps of a block share a run
+//
+// A warp walks down some rows of a run. The samples of a cell row belong to two rows of pixels: to the one above, whose sums
+// are complete with them, and to the one below, whose sums they begin. So only those of the first and last cell row of a
+// walk are met twice.
 
 typedef Element<VALUE> Value;
 
-// What a block works on together: up to RUN_WARPS neighbouring runs of each of some rows, and a block of channels.
+// What a block works on: RUN_WARPS walks, a warp each, or one, all warps together; and a block of channels.
 struct Item {
     u32 plane, level, channel;
-    int y, rows;
-    u32 first_run, runs;
+    u32 first_walk, walks;
 };
 
-// Item `number`, or false if there is none. Small levels come first: their runs have the most samples.
-static __device__ __forceinline__ bool item_of(u32 number, const Arguments &a, const Work &work, const Grid *grids,
-                                               Item &item) {
+// Item `number`, or false if there is none. Small levels come first: their walks have the most samples.
+static __device__ bool item_of(u32 number, const Arguments &a, const Work &work, const Grid *grids, Item &item) {
     for (int l = a.levels - 1; l >= 0; l--) {
         const Grid &grid = grids[l];
         const u32 all = grid.items * work.planes; // the launcher sees to it that this fits
@@ -21,18 +21,29 @@ static __device__ __forceinline__ bool item_of(u32 number, const Arguments &a, c
             item.level = l;
             item.plane = number / grid.items;
             const u32 rest = number - item.plane * grid.items, blocks = (a.channels + BLOCK - 1) / BLOCK;
-            const u32 piece = rest / blocks, down = piece / grid.across;
+            const u32 piece = rest / blocks;
             item.channel = (rest - piece * blocks) * BLOCK;
-            item.first_run = (piece - down * grid.across) * RUN_WARPS;
-            item.y = down * grid.rows;
-            item.rows = min(static_cast<int>(grid.rows), grid.height - item.y);
-            item.runs = min(RUN_WARPS, (grid.width + RUN - 1) / RUN - item.first_run);
+            item.first_walk = piece * grid.walks;
+            item.walks = min(grid.walks, walks_of(grid) - item.first_walk);
             return true;
         }
         number -= all;
     }
     return false;
 }
+
+// Down some rows of a run.
+struct Walk {
+    u32 run;
+    int y, rows;
+
+    __device__ __forceinline__ Walk(const Grid &grid, u32 number) {
+        const u32 down = number / grid.runs;
+        run = number - down * grid.runs;
+        y = down * grid.rows;
+        rows = min(static_cast<int>(grid.rows), grid.height - y);
+    }
+};
 
 // Items to a block one after another, first come, first served: they differ in length. The next one's number is asked
 // for while this one is worked on.
@@ -43,81 +54,126 @@ struct Queue {
     __device__ __forceinline__ Queue(const Work &work) : counter(work.next), next(0) {
         if (threadIdx.x == 0) next = atomicAdd(counter, 1);
     }
-    // All threads call it.
-    __device__ __forceinline__ u32 take() {
-        __shared__ u32 taken;
+    // Into shared memory, or false if there is none left. All threads call it.
+    __device__ __forceinline__ bool take(const Arguments &a, const Work &work, const Grid *grids, Item &item) {
+        __shared__ u32 any;
         __syncthreads();
         if (threadIdx.x == 0) {
-            taken = next;
+            any = item_of(next, a, work, grids, item);
             next = atomicAdd(counter, 1);
         }
         __syncthreads();
-        return taken;
+        return any;
     }
 };
 
-// The samples of a run: two pieces of the sorted list, one for the cells above it and one for those below.
+// The samples of a cell row of a run: a piece of each chunk.
 struct List {
     const Record *sorted;
-    u32 first[2], length[2];
+    const u16 *starts; // that of the first chunk's piece
+    u32 bins;          // from there to its end
 
-    __device__ __forceinline__ u32 size() const { return length[0] + length[1]; }
-    // One that adds nothing if there are not so many.
-    __device__ __forceinline__ Record operator[](u32 i) const {
-        if (i >= size()) return {0, 0, 0, 0};
-        return sorted[i < length[0] ? first[0] + i : first[1] + (i - length[0])];
-    }
-};
-
-// Those of a row of an item, looked up by all lanes of a warp at once.
-struct Lists {
-    const Record *sorted;
-    u32 bound; // a lane for each run, cell row, and the beginning and end
-
-    __device__ __forceinline__ Lists(const Work &work, const Grid &grid, const Item &item, int y, u32 lane) {
+    __device__ __forceinline__ List(const Work &work, const Grid &grid, const Item &item, u32 run, int cell_row) {
         sorted = sorted_of(work, item.plane, item.level);
-        const u32 run = min(lane / 4, item.runs - 1), from = 2 * (item.first_run + run);
-        const u32 column = lane % 2 ? min(from + 3, grid.columns) : from, row = y + lane / 2 % 2;
-        bound = work.starts[static_cast<u64>(item.plane) * work.capacity + grid.first + row * grid.columns + column];
+        starts = work.starts + static_cast<u64>(item.plane) * work.chunks * work.capacity + grid.first +
+                 cell_row * grid.columns + 2 * run;
+        bins = min(3u, grid.columns - 2 * run);
     }
-    // Whether any run has so many samples that warps share it.
-    __device__ __forceinline__ bool any_shared(u32 lane) const {
-        u32 size = lane % 2 ? bound : 0u - bound;
-        size += __shfl_xor_sync(ALL, size, 1);
-        size += __shfl_xor_sync(ALL, size, 2);
-        return __any_sync(ALL, size > SHARED);
-    }
-    __device__ __forceinline__ List operator[](u32 run) const {
-        List list;
-        list.sorted = sorted;
-#pragma unroll
-        for (int below = 0; below < 2; below++) {
-            list.first[below] = __shfl_sync(ALL, bound, 4 * run + 2 * below);
-            list.length[below] = __shfl_sync(ALL, bound, 4 * run + 2 * below + 1) - list.first[below];
-        }
-        return list;
+    // Of a chunk, if there is such a one: its first sample, counted from the chunk's, and how many there are.
+    __device__ __forceinline__ uint2 piece(const Work &work, u32 chunk) const {
+        if (chunk >= work.chunks) return make_uint2(0, 0);
+        const u16 *const at = starts + static_cast<u64>(chunk) * work.capacity;
+        const u32 first = at[0];
+        return make_uint2(first, at[bins] - first);
     }
 };
-static_assert(4 * RUN_WARPS <= 32, "a warp looks up all runs of a row");
+
+// Hardly anybody reads it again: it shall not push out what is.
+static __device__ __forceinline__ Record load_once(const Record *at) {
+    Record record;
+    constexpr int PARTS = sizeof(Record) / sizeof(uint4);
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) reinterpret_cast<uint4 *>(&record)[i] = __ldcs(reinterpret_cast<const uint4 *>(at) + i);
+    return record;
+}
+
+// The pieces of 32 chunks, a lane each, read by a warp as one list.
+struct Pieces {
+    u32 size;
+    u32 before; // samples before this lane's piece; if it has none, NOWHERE
+    const Record *sorted;
+    u32 places; // in shared memory, of each piece that has samples: where they lie, less how many are before them
+
+    static constexpr u32 NOWHERE = 0xffffffffu;
+
+    // `piece`: the one of this lane's chunk; `places`: room for 32, the warp's own.
+    __device__ __forceinline__ Pieces(const Work &work, const List &list, u32 chunk, uint2 piece, u32 places, u32 lane)
+        : sorted(list.sorted), places(places) {
+        asm("" : "+l"(sorted)); // not to be put together again and again
+        u32 up_to = piece.y;
+#pragma unroll
+        for (int apart = 1; apart < 32; apart *= 2) {
+            const u32 other = __shfl_up_sync(ALL, up_to, apart);
+            if (lane >= apart) up_to += other;
+        }
+        size = __shfl_sync(ALL, up_to, 31);
+        before = piece.y > 0 ? up_to - piece.y : NOWHERE;
+        const u32 number = __popc(__ballot_sync(ALL, piece.y > 0) & ((1u << lane) - 1));
+        __syncwarp(); // nobody still reads those of the last list
+        if (piece.y > 0) store_shared_word(places + 4 * number, chunk * work.chunk + piece.x - before);
+        __syncwarp();
+    }
+    // A lane each, from `first` on. One that adds nothing if there are not so many.
+    __device__ __forceinline__ Record take(u32 first, u32 lane) const {
+        // The pieces that begin before the first one, and where others do.
+        const u32 passed = __popc(__ballot_sync(ALL, before < first)), after = before - first;
+        const u32 begins = __reduce_or_sync(ALL, after < 32 ? 1u << after : 0);
+        const u32 number = passed + __popc(begins & (ALL >> (31 - lane))), index = first + lane;
+        if (index >= size) return {0, 0, 0, 0};
+        return load_once(sorted + (load_shared_word(places + 4 * number - 4) + index));
+    }
+};
+
+// How many samples each walk of an item has. All threads call it.
+static __device__ __forceinline__ void measure(const Work &work, const Grid &grid, const Item &item,
+                                               u32 (&sizes)[RUN_WARPS]) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp < item.walks) {
+        const Walk walk(grid, item.first_walk + warp);
+        u32 size = 0;
+        for (int cell_row = walk.y; cell_row <= walk.y + walk.rows; cell_row++) {
+            const List list(work, grid, item, walk.run, cell_row);
+            for (u32 chunk = lane; chunk < work.chunks; chunk += 32) size += list.piece(work, chunk).y;
+        }
+        size = __reduce_add_sync(ALL, size);
+        if (lane == 0) sizes[warp] = size;
+    }
+    __syncthreads();
+}
 
 // 1 on a pixel, falling to 0 on the next.
 static __device__ __forceinline__ float hat(float apart) { return __saturatef(1.0f - fabsf(apart)); }
 static __device__ __forceinline__ double hat(double apart) { return fmax(1.0 - fabs(apart), 0.0); }
 
-static __device__ __forceinline__ bool is_finite(float number) { return fabsf(number) <= 3.402823466e38f; }
-static __device__ __forceinline__ bool is_finite(double number) { return fabs(number) <= 1.7976931348623157e308; }
-
-// The gradient of one pixel and channel as it is defined: only samples whose cells touch the pixel take part, be their
-// numbers what they may. `grad_out` is that of the plane's first query and this channel.
-static __device__ __forceinline__ Real careful(List list, const Value::Storage *grad_out, i64 by_query, int x, int y) {
+// The gradient of pixel (x, y) and one channel as it is defined: only samples whose cells touch the pixel take part, be
+// their numbers what they may. `grad_out` is that of the plane's first query and this channel.
+static __device__ __forceinline__ Real careful(const Work &work, const Grid &grid, const Item &item,
+                                               const Value::Storage *grad_out, i64 by_query, int x, int y) {
     Real sum = 0;
-    for (u32 i = 0; i < list.size(); i++) {
-        const Record sample = list[i];
-        const Real left = whole(sample.x), top = whole(sample.y), fx = sample.x - left, fy = sample.y - top;
-        const int right = x - static_cast<int>(left), down = y - static_cast<int>(top);
-        if ((right != 0 && right != 1) || (down != 0 && down != 1)) continue;
-        const Real by = (right ? fx : 1 - fx) * (down ? fy : 1 - fy);
-        sum = fused(sample.weight * by, Real(Value::widen(*moved(grad_out, steps<Value::Storage>(sample.query, by_query)))), sum);
+    for (int cell_row = y; cell_row <= y + 1; cell_row++) {
+        const List list(work, grid, item, x / RUN, cell_row);
+        for (u32 chunk = 0; chunk < work.chunks; chunk++) {
+            const uint2 piece = list.piece(work, chunk);
+            for (u32 i = 0; i < piece.y; i++) {
+                const Record sample = list.sorted[chunk * work.chunk + piece.x + i];
+                const Real left = whole(sample.x), top = whole(sample.y), fx = sample.x - left, fy = sample.y - top;
+                const int right = x - static_cast<int>(left), down = y - static_cast<int>(top);
+                if ((right != 0 && right != 1) || (down != 0 && down != 1)) continue;
+                const Real by = (right ? fx : 1 - fx) * (down ? fy : 1 - fy);
+                const auto *const grad = moved(grad_out, steps<Value::Storage>(sample.query, by_query));
+                sum = fused(sample.weight * by, Real(Value::widen(*grad)), sum);
+            }
+        }
     }
     return sum;
 }

@@ -172,7 +172,6 @@ fn strides_of<const RANK: usize>(gradient: &Option<ViewMut<'_>>) -> [i64; RANK] 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
-    pub counts: u64,
     pub starts: u64,
     pub sorted: u64,
     pub largest: u64,
@@ -185,6 +184,7 @@ pub(super) struct Work {
     pub chunk: u32,
     pub samples: u32,
     pub capacity: u32,
+    pub by_points: Divisor,
 }
 
 fn strides<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
@@ -193,7 +193,7 @@ fn strides<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
 
 /// Division of numbers below 2^31 by one known beforehand: `Divisor` of kernels/common/divisor.cuh.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Divisor {
     multiplier: u32,
     shift: u32,

@@ -2,7 +2,7 @@
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::specialised::{
-    Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Specialised, Sum, Types,
+    Channel, Gather, SamplesChannel, SamplesGather, Search, Sort, Specialised, Sum, Types,
 };
 use crate::dtype::DType;
 
@@ -193,17 +193,13 @@ impl Kind {
         }
         if capacity == Some(LEVEL_CAPACITIES[0]) {
             for wide in [false, true] {
-                let places = Place::WARPS.map(|warps| Place::new(types, true, wide, warps));
+                let sorts = Sort::WARPS.map(|warps| Sort::new(types, true, wide, warps));
                 let sum = Sum {
                     value: types.value,
                     wide,
                 };
-                kernels.extend([
-                    Specialised::Count(places[0].for_count()),
-                    Specialised::Scan(places[0].for_scan()),
-                    Specialised::ValueChannel(sum),
-                ]);
-                kernels.extend(places.map(Specialised::Place));
+                kernels.extend(sorts.map(Specialised::Sort));
+                kernels.push(Specialised::ValueChannel(sum));
                 if types.value.size() == 2 && self.channels.is_multiple_of(32) {
                     kernels.push(Specialised::ValueMatrix(sum));
                 }

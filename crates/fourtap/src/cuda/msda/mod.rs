@@ -22,7 +22,7 @@ pub use described::Described;
 pub use forward::Plan;
 pub use kind::Kind;
 pub use specialised::{
-    Channel, Gather, Place, SamplesChannel, SamplesGather, Search, Specialised, Sum, Types, shipped,
+    Channel, Gather, SamplesChannel, SamplesGather, Search, Sort, Specialised, Sum, Types, shipped,
 };
 pub use tuning::{BackwardTuning, ForwardTuning};
 

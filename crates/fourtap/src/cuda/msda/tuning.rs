@@ -38,15 +38,13 @@ pub struct BackwardTuning {
     pub per_lane: u32,
     /// Heads it walks side by side.
     pub heads_together: u32,
-    /// Warps of a block that writes samples to their places.
-    pub place_warps: u32,
+    /// Warps of a block that sorts samples.
+    pub sort_warps: u32,
     /// Chunks of samples a multiprocessor has to sort, if there are enough samples: a chunk costs its tables, so no more than
     /// pays.
     pub chunks_each: u32,
     /// Samples of a chunk, at least.
     pub least_chunk: u32,
-    /// Blocks that count, of a multiprocessor: usually as many as it holds, by their registers.
-    pub count_blocks: u32,
     /// Blocks that sum, of a multiprocessor: usually as many as it holds.
     pub sum_blocks: u32,
     /// Whether `grad_value` is added up by atomic instructions.
@@ -157,8 +155,8 @@ pub(in crate::cuda) static BACKWARD: Space = Space {
         PER_LANE,
         HEADS_TOGETHER,
         Parameter::new(
-            "place_warps",
-            "warps of a block that writes samples to their places; 0 as many as fit",
+            "sort_warps",
+            "warps of a block that sorts samples; 0 as many as fit",
             &[0, 8],
             0,
         ),
@@ -167,24 +165,20 @@ pub(in crate::cuda) static BACKWARD: Space = Space {
             "chunks of samples a multiprocessor has to sort, if there are enough samples",
             &[1, 2, 4, 8],
             1,
-        ),
+        )
+        .changing_bits(),
         Parameter::new(
             "least_chunk",
             "samples of a chunk, at least; 0 as usual",
             &[0, 256, 1024],
             0,
-        ),
-        Parameter::new(
-            "count_blocks",
-            "blocks that count, of a multiprocessor",
-            &[2, 4, 8],
-            4,
-        ),
+        )
+        .changing_bits(),
         Parameter::new(
             "sum_blocks",
             "blocks that sum, of a multiprocessor",
-            &[6, 8, 12],
-            8,
+            &[5, 7, 14],
+            7,
         ),
         Parameter::new(
             "scatter",
@@ -226,10 +220,9 @@ impl BackwardTuning {
             blocks: next(),
             per_lane: next(),
             heads_together: next(),
-            place_warps: next(),
+            sort_warps: next(),
             chunks_each: next(),
             least_chunk: next(),
-            count_blocks: next(),
             sum_blocks: next(),
             scatter: next(),
         }
@@ -262,11 +255,10 @@ impl Default for BackwardTuning {
             blocks: 1,
             per_lane: 0,
             heads_together: 0,
-            place_warps: 0,
+            sort_warps: 0,
             chunks_each: 1,
             least_chunk: 0,
-            count_blocks: 4,
-            sum_blocks: 8,
+            sum_blocks: 7,
             scatter: 0,
         }
     }

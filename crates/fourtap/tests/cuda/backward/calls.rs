@@ -165,7 +165,7 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
         Asked::ALL,
     );
     assert!(found.contains("value_search"), "{found}");
-    assert!(!found.contains("place"), "{found}");
+    assert!(!found.contains("sort"), "{found}");
 
     let levels = Levels::packed(&[(8, 8)]).unwrap();
     let problem = BackwardProblem::new::<f32>(&cuda, sizes(&levels));
@@ -177,7 +177,7 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
         on_device,
         &mut problem.results(&cuda),
     );
-    for kernel in ["msda_backward_place", "msda_backward_value_search"] {
+    for kernel in ["msda_backward_sort", "msda_backward_value_search"] {
         assert!(found.contains(&kernel), "{kernel}: {found:?}");
     }
 }
@@ -191,7 +191,7 @@ fn gradients_nobody_asked_for_are_not_computed() {
         let found = kernels(&cuda, &levels, sizes(&levels), DType::F16, asked);
         let samples = asked.sampling_locations || asked.attention_weights;
         assert_eq!(found.contains("value"), asked.value, "{asked:?}: {found}");
-        assert_eq!(found.contains("place"), asked.value, "{asked:?}: {found}");
+        assert_eq!(found.contains("sort"), asked.value, "{asked:?}: {found}");
         assert_eq!(found.contains("samples"), samples, "{asked:?}: {found}");
     }
 }

@@ -130,21 +130,18 @@ impl Cuda {
 
     /// `grad_value` of some planes.
     fn sum_sorted(&self, sorting: &Sorting, parameters: &Parameters, work: &Work) -> Result<()> {
-        let [count, scan, place, sum] = sorting.steps();
-        let sort = [parameters.arguments.pointer(), pointer(work)];
-        for step in [count, scan, place] {
-            // SAFETY: these kernels take arguments and work, whose tables are as large as they expect; the call has been
-            // checked, and whoever made its views answers for the memory behind them.
-            unsafe {
-                launch(
-                    self,
-                    &step.kernel,
-                    [step.blocks, step.threads],
-                    step.shared_bytes,
-                    &mut { sort },
-                )?
-            };
-        }
+        let [sort, sum] = sorting.steps();
+        // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects; the call has been
+        // checked, and whoever made its views answers for the memory behind them.
+        unsafe {
+            launch(
+                self,
+                &sort.kernel,
+                [sort.blocks, sort.threads],
+                sort.shared_bytes,
+                &mut [parameters.arguments.pointer(), pointer(work)],
+            )?
+        };
         let mut parameters: [*mut c_void; 3] = [
             parameters.arguments.pointer(),
             pointer(&parameters.gradients),

@@ -1,9 +1,9 @@
 //! `grad_value` by sorting samples: which kernels, in what pieces, and how much memory that takes.
 
 use super::plan::Step;
-use crate::cuda::msda::arguments::{LEVEL_CAPACITIES, Work};
+use crate::cuda::msda::arguments::{Divisor, LEVEL_CAPACITIES, Work};
 use crate::cuda::msda::fit::{self, Fit, aligned};
-use crate::cuda::msda::specialised::{Place, Specialised, Sum};
+use crate::cuda::msda::specialised::{Sort, Specialised, Sum};
 use crate::cuda::msda::tuning::BackwardTuning;
 use crate::cuda::msda::{DeviceSize, Wanted};
 use crate::msda::{Backward, Level, Problem};
@@ -12,12 +12,8 @@ use crate::tensor::ViewMut;
 /// Scratch memory nobody minds.
 const LITTLE: usize = 4096;
 
-/// Threads of the kernel that counts: COUNT_WARPS of kernels/msda/bins.cuh.
-const COUNT_THREADS: u32 = 256;
-/// Shared memory the kernel that places declares, and some more.
-const PLACE_DECLARED: u32 = 4 << 10;
-/// SCAN_THREADS of kernels/msda/backward_scan.cu.
-const SCAN_THREADS: u32 = 1024;
+/// Shared memory the kernel that sorts declares, and some more.
+const SORT_DECLARED: u32 = 3 << 10;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/bins.cuh.
 const SUM_THREADS: u32 = 128;
 
@@ -32,19 +28,18 @@ fn least_chunk(samples: usize) -> usize {
 /// How a call's samples are sorted and summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorting {
-    place: Place,
+    sort: Sort,
     sum: Specialised,
-    count_blocks: u32,
-    place_blocks: u32,
+    sort_blocks: u32,
     sum_blocks: u32,
     levels: usize,
     planes: usize,
     planes_a_pass: usize,
     levels_a_pass: usize,
     samples: usize,
+    points: usize,
     chunk: usize,
     capacity: usize,
-    record_bytes: usize,
 }
 
 impl Sorting {
@@ -70,11 +65,11 @@ impl Sorting {
         }
         let types = fit::types(problem);
         let wide = !narrow(call);
-        let place = Place::WARPS
-            .map(|warps| Place::new(types, paired(call), wide, warps))
+        let sort = Sort::WARPS
+            .map(|warps| Sort::new(types, paired(call), wide, warps))
             .into_iter()
-            .filter(|place| tuning.place_warps == 0 || place.warps == tuning.place_warps)
-            .find(|place| place.shared_bytes() + PLACE_DECLARED <= device.shared_bytes)
+            .filter(|sort| tuning.sort_warps == 0 || sort.warps == tuning.sort_warps)
+            .find(|sort| sort.shared_bytes() + SORT_DECLARED <= device.shared_bytes)
             .ok_or_else(|| format!("{} bytes of shared memory a block", device.shared_bytes))?;
         let sum = Sum {
             value: types.value,
@@ -85,22 +80,23 @@ impl Sorting {
             _ => Specialised::ValueChannel(sum),
         };
         let mut sorting = Sorting {
-            place,
+            sort,
             sum,
-            count_blocks: 0,
-            place_blocks: 0,
+            sort_blocks: 0,
             sum_blocks: device.multiprocessors.max(1) * tuning.sum_blocks,
             levels: sizes.levels,
             planes,
             planes_a_pass: planes,
             levels_a_pass: sizes.levels,
             samples,
+            points: sizes.points,
             chunk: 0,
             capacity: capacity(problem),
-            record_bytes: 4 * place.types.value.size(),
         };
-        // Pieces of work are counted in 32 bits: fewer than one for each pixel and block of channels.
-        let countable = (1usize << 31) / (sizes.pixels.max(1) * sizes.channels.div_ceil(32)).max(1);
+        // Pieces of work are counted in 32 bits: fewer than one for each pixel and block of channels, or sample.
+        let pieces =
+            (sizes.pixels.max(1) * sizes.channels.div_ceil(32)).max(samples * sizes.levels);
+        let countable = (1usize << 31) / pieces.max(1);
         sorting.planes_a_pass = planes.clamp(1, countable.max(1));
         // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
         let most = 2 * input_bytes(call) + LITTLE;
@@ -118,8 +114,8 @@ impl Sorting {
             }
         }
         // What is left is tables for many pixels and few samples, or samples of less than 16 bytes and few channels.
-        let [counts, starts, ..] = sorting.tables();
-        match counts + starts > most {
+        let [starts, ..] = sorting.tables();
+        match starts > most {
             true => Err(format!("{} bins for {samples} samples", sorting.capacity)),
             false => Ok(sorting),
         }
@@ -138,11 +134,10 @@ impl Sorting {
             .min(self.samples.div_ceil(least))
             .max(1);
         let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
-        self.chunk = chunk.min(self.place.most_chunk());
+        self.chunk = chunk.min(self.sort.most_chunk());
         let jobs = self.planes_a_pass * self.levels_a_pass * self.chunks();
-        let blocks = |each: u32| jobs.clamp(1, (multiprocessors * each) as usize) as u32;
-        self.count_blocks = blocks(tuning.count_blocks);
-        self.place_blocks = blocks((device.shared_bytes / self.place.shared_bytes()).max(1));
+        let each = device.shared_bytes / (self.sort.shared_bytes() + SORT_DECLARED);
+        self.sort_blocks = jobs.clamp(1, (multiprocessors * each.clamp(1, 2)) as usize) as u32;
     }
 
     fn chunks(&self) -> usize {
@@ -150,26 +145,14 @@ impl Sorting {
     }
 
     /// What is launched for each pass, in this order.
-    pub(super) fn steps(&self) -> [Step; 4] {
-        let place = &self.place;
+    pub(super) fn steps(&self) -> [Step; 2] {
+        let (sort, threads) = (self.sort, self.sort.threads());
         [
             (
-                Specialised::Count(place.for_count()),
-                self.count_blocks,
-                COUNT_THREADS,
-                0,
-            ),
-            (
-                Specialised::Scan(place.for_scan()),
-                self.scan_blocks(),
-                SCAN_THREADS,
-                0,
-            ),
-            (
-                Specialised::Place(*place),
-                self.place_blocks,
-                32 * place.warps,
-                place.shared_bytes(),
+                Specialised::Sort(sort),
+                self.sort_blocks,
+                threads,
+                sort.shared_bytes(),
             ),
             (self.sum, self.sum_blocks, SUM_THREADS, 0),
         ]
@@ -182,19 +165,14 @@ impl Sorting {
         })
     }
 
-    /// Blocks of the kernel that gives out places.
-    fn scan_blocks(&self) -> u32 {
-        (self.planes_a_pass * self.levels).min(1 << 30) as u32
-    }
-
-    /// Bytes of the five tables, each aligned as allocations are.
-    fn tables(&self) -> [usize; 5] {
-        let planes = self.planes_a_pass;
+    /// Bytes of the four tables, each aligned as allocations are.
+    fn tables(&self) -> [usize; 4] {
+        let (planes, chunks) = (self.planes_a_pass, self.chunks());
+        let record = 4 * self.sort.types.value.size();
         [
-            planes * self.chunks() * self.capacity * 4,
-            planes * self.capacity * 4,
-            planes * self.levels_a_pass * self.samples * self.record_bytes,
-            planes * self.levels * 4,
+            planes * chunks * self.capacity * 2,
+            planes * self.levels_a_pass * self.samples * record,
+            planes * self.levels * chunks * 4,
             4,
         ]
         .map(|bytes| bytes.next_multiple_of(256))
@@ -207,13 +185,13 @@ impl Sorting {
 
     /// What the kernels are told, for each pass, given the scratch memory.
     pub(super) fn passes(&self, memory: u64) -> impl Iterator<Item = Work> {
-        let mut tables = [0; 5];
+        let mut tables = [0; 4];
         let mut next = memory;
         for (table, bytes) in tables.iter_mut().zip(self.tables()) {
             *table = next;
             next += bytes as u64;
         }
-        let [counts, starts, sorted, largest, next] = tables;
+        let [starts, sorted, largest, next] = tables;
         let Sorting {
             planes,
             planes_a_pass,
@@ -222,7 +200,6 @@ impl Sorting {
             ..
         } = *self;
         let work = Work {
-            counts,
             starts,
             sorted,
             largest,
@@ -231,6 +208,7 @@ impl Sorting {
             chunk: self.chunk as u32,
             samples: self.samples as u32,
             capacity: self.capacity as u32,
+            by_points: Divisor::new(self.points as u32),
             ..Work::default()
         };
         (0..planes).step_by(planes_a_pass).flat_map(move |plane| {
@@ -248,11 +226,11 @@ impl Sorting {
 /// Bins of all levels, as `lay_out` of kernels/msda/bins.cuh counts them; for levels in device memory, the most there
 /// can be if they tile the pixels.
 fn capacity(problem: &Problem) -> usize {
-    let padded = |bins: usize| (bins + 1).next_multiple_of(4);
+    let padded = |bins: usize| (bins + 1).next_multiple_of(8);
     if problem.cuda_levels().is_some() {
         // A level of A pixels has at most 2A + 2 bins: as many if it is one pixel wide.
         let sizes = problem.sizes();
-        return (2 * sizes.pixels + 2 * sizes.levels).next_multiple_of(4) + 8 * sizes.levels;
+        return (2 * sizes.pixels + 2 * sizes.levels).next_multiple_of(8) + 8 * sizes.levels;
     }
     let bins = |level: &Level| match level.pixels() {
         0 => 0,

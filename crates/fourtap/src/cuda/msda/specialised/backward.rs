@@ -20,40 +20,30 @@ macro_rules! kernel {
 }
 
 kernel!(
-    COUNT_ENTRY,
-    COUNT_PARTS,
-    "count",
-    [TYPES, PROBLEM, GRADIENTS, BINS]
-);
-kernel!(
-    SCAN_ENTRY,
-    SCAN_PARTS,
-    "scan",
-    [TYPES, PROBLEM, GRADIENTS, BINS]
-);
-kernel!(
-    PLACE_ENTRY,
-    PLACE_PARTS,
-    "place",
-    [TYPES, PROBLEM, GRADIENTS, BINS]
+    SORT_ENTRY,
+    SORT_PARTS,
+    "sort",
+    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, BINS]
 );
 kernel!(
     CHANNEL_ENTRY,
     CHANNEL_PARTS,
     "value_channel",
-    [TYPES, PROBLEM, GRADIENTS, BINS, RUNS]
+    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, BINS, RUNS]
 );
 kernel!(
     MATRIX_ENTRY,
     MATRIX_PARTS,
     "value_matrix",
-    [TYPES, MEMORY, COPY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS]
+    [
+        TYPES, DIVISOR, MEMORY, COPY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS
+    ]
 );
 kernel!(
     SEARCH_ENTRY,
     SEARCH_PARTS,
     "value_search",
-    [TYPES, PROBLEM, GRADIENTS, BINS]
+    [TYPES, DIVISOR, PROBLEM, GRADIENTS, BINS]
 );
 kernel!(
     SAMPLES_CHANNEL_ENTRY,
@@ -69,9 +59,7 @@ kernel!(
 );
 
 pub(super) const SHIPPED: &[(&str, &[&str])] = &[
-    (COUNT_ENTRY, COUNT_PARTS),
-    (SCAN_ENTRY, SCAN_PARTS),
-    (PLACE_ENTRY, PLACE_PARTS),
+    (SORT_ENTRY, SORT_PARTS),
     (CHANNEL_ENTRY, CHANNEL_PARTS),
     (MATRIX_ENTRY, MATRIX_PARTS),
     (SEARCH_ENTRY, SEARCH_PARTS),
@@ -79,25 +67,21 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
 ];
 
-/// Sorting samples; see kernels/msda/bins.cuh. Counting them and giving out places need fewer types and no warps, and
-/// have the rest fixed, so that many problems share a kernel.
+/// Sorting samples; see kernels/msda/backward_sort.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Sort {
     /// What coordinates are computed in, f32 or f64, and the types read.
     pub types: Types,
     /// Whether x and y of a location lie side by side, aligned to their pair.
     pub paired: bool,
     /// Whether strides in bytes may be negative or need more than 32 bits.
     pub wide: bool,
-    /// Warps of a block that places.
+    /// Warps of a block.
     pub warps: u32,
 }
 
-/// Bytes of a warp's table: a 16-bit count for each of BAND bins of kernels/msda/bins.cuh.
-const TABLE_BYTES: u32 = 2 * 6016;
-
-impl Place {
-    /// What a block may have, the most first: as much is written at a time as there are blocks, and L2 should hold it.
+impl Sort {
+    /// What a block may have, the most first.
     pub(in crate::cuda::msda) const WARPS: [u32; 2] = [16, 8];
 
     /// For a problem's types, and blocks of so many warps.
@@ -106,7 +90,7 @@ impl Place {
             DType::F64 => DType::F64,
             _ => DType::F32,
         };
-        Place {
+        Sort {
             types: Types { value, ..types },
             paired,
             wide,
@@ -114,61 +98,56 @@ impl Place {
         }
     }
 
-    /// Shared memory a block asks for when it is launched.
-    pub(in crate::cuda::msda) fn shared_bytes(&self) -> u32 {
-        self.warps * TABLE_BYTES
+    /// Threads of a block.
+    pub(in crate::cuda::msda) fn threads(&self) -> u32 {
+        32 * self.warps
     }
 
-    /// The most samples of a chunk: CHUNK of kernels/msda/bins.cuh.
+    /// Shared memory a block asks for when it is launched: `Memory` of the kernel.
+    pub(in crate::cuda::msda) fn shared_bytes(&self) -> u32 {
+        let sample = 3 * self.types.value.size() as u32 + 2;
+        let (tables, bins) = (4 + 1, 8 * self.threads());
+        self.most_chunk() as u32 * sample + tables * bins * 2
+    }
+
+    /// The most samples of a chunk.
     pub(in crate::cuda::msda) fn most_chunk(&self) -> usize {
         16_384 / self.types.value.size()
     }
+}
 
-    /// What [`Specialised::Scan`](super::Specialised::Scan) depends on.
-    pub(in crate::cuda::msda) fn for_scan(&self) -> Self {
-        Place {
-            types: Types {
-                locations: DType::F32,
-                weights: DType::F32,
-                ..self.types
-            },
-            paired: false,
-            wide: false,
-            warps: Place::WARPS[0],
-        }
+impl Recipe for Sort {
+    fn entry(&self) -> &'static str {
+        SORT_ENTRY
     }
 
-    /// What [`Specialised::Count`](super::Specialised::Count) depends on.
-    pub(in crate::cuda::msda) fn for_count(&self) -> Self {
-        Place {
-            types: Types {
-                weights: DType::F32,
-                ..self.types
-            },
-            warps: Place::WARPS[0],
-            ..*self
-        }
+    fn parts(&self) -> &'static [&'static str] {
+        SORT_PARTS
     }
 
-    fn common_defines(&self) -> Defines {
+    fn defines(&self) -> Defines {
         let mut defines = self.types.defines();
         defines.extend([
             ("PAIRED", flag(self.paired)),
             ("WIDE", flag(self.wide)),
+            ("SORT_WARPS", number(self.warps)),
+            ("EACH", number(self.most_chunk() as u32 / self.threads())),
             smallest_capacity(),
         ]);
         defines
     }
+}
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
-        write!(f, "msda-backward-{what}-{}", self.types)?;
+impl fmt::Display for Sort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "msda-backward-sort-{}", self.types)?;
         if self.paired {
             f.write_str("-paired")?;
         }
         if self.wide {
             f.write_str("-wide")?;
         }
-        Ok(())
+        write!(f, "-w{}", self.warps)
     }
 }
 
@@ -199,32 +178,6 @@ macro_rules! step {
     };
 }
 
-step!(Count(Place), COUNT_ENTRY, COUNT_PARTS, "count");
-step!(Scan(Place), SCAN_ENTRY, SCAN_PARTS, "scan");
-
-impl Recipe for Place {
-    fn entry(&self) -> &'static str {
-        PLACE_ENTRY
-    }
-
-    fn parts(&self) -> &'static [&'static str] {
-        PLACE_PARTS
-    }
-
-    fn defines(&self) -> Defines {
-        let mut defines = self.common_defines();
-        defines.push(("PLACE_WARPS", number(self.warps)));
-        defines
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.describe(f, "place")?;
-        write!(f, "-w{}", self.warps)
-    }
-}
-
 /// Summing sorted samples; see kernels/msda/runs.cuh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sum {
@@ -238,8 +191,6 @@ impl Sum {
     fn common_defines(&self) -> Defines {
         vec![
             ("VALUE", name(self.value)),
-            ("LOCATION", name(DType::F32)),
-            ("PAIRED", flag(false)),
             ("WIDE", flag(self.wide)),
             smallest_capacity(),
         ]
@@ -286,7 +237,6 @@ impl Recipe for Search {
         let mut defines = self.types.defines();
         defines.extend([
             ("ALWAYS", flag(self.always)),
-            ("PAIRED", flag(false)),
             ("WIDE", flag(true)),
             ("LEVEL_CAPACITY", self.level_capacity.to_string()),
         ]);

@@ -11,7 +11,7 @@ use crate::cuda::jit::{Architecture, Program};
 use crate::cuda::recipe::{Defines, Recipe, Shipped, flag, hash, name, number, program};
 use crate::dtype::DType;
 
-pub use backward::{Place, SamplesChannel, SamplesGather, Search, Sum};
+pub use backward::{SamplesChannel, SamplesGather, Search, Sort, Sum};
 pub use forward::{Channel, Gather};
 
 /// Sources that several kernels share.
@@ -63,12 +63,8 @@ pub enum Specialised {
     Channel(Channel),
     /// Forward; fast, for channels that fill 16-byte vectors.
     Gather(Gather),
-    /// Backward: samples of each bin, counted.
-    Count(Place),
-    /// Backward: where the samples of each bin go.
-    Scan(Place),
-    /// Backward: samples to their places.
-    Place(Place),
+    /// Backward: samples in the order of the pixels they touch.
+    Sort(Sort),
     /// Backward: `grad_value` from sorted samples; serves every type and number of channels.
     ValueChannel(Sum),
     /// Backward: `grad_value` from sorted samples, on tensor cores.
@@ -86,9 +82,7 @@ impl Specialised {
         match *self {
             Specialised::Channel(kernel) => Box::new(kernel),
             Specialised::Gather(kernel) => Box::new(kernel),
-            Specialised::Count(kernel) => Box::new(backward::Count(kernel)),
-            Specialised::Scan(kernel) => Box::new(backward::Scan(kernel)),
-            Specialised::Place(kernel) => Box::new(kernel),
+            Specialised::Sort(kernel) => Box::new(kernel),
             Specialised::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
             Specialised::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),
             Specialised::ValueSearch(kernel) => Box::new(kernel),
@@ -106,7 +100,7 @@ impl Specialised {
     pub(in super::super) fn has_dynamic_shared(&self) -> bool {
         match self {
             Specialised::Gather(gather) => gather.keeps,
-            Specialised::Place(_) => true,
+            Specialised::Sort(_) => true,
             _ => false,
         }
     }
