@@ -7,7 +7,7 @@
 // A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
 // exactly as defined.
 //
-// Specialised also by SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
+// Specialised also by ALTERNATE, see forward_gather.cu, and SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
 // That is the quickest way for small problems in f32, in an order that changes from run to run.
 
 static_assert(SPLIT == 1, "a group has the whole row");
@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
             const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
             const int width = level.x, height = level.y;
-            u32 moved = 0;
+            u32 moved = 0, swapped = 0;
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
@@ -309,7 +309,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 // this pixel.
                 const u32 pixel = level.z + y.first * width + x.first, pair = min(pixel, last_pair);
                 moved |= (pixel - pair) << v;
-                store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), pair * PIXEL_UNITS);
+                // The lowest bit tells that the right-hand pixel comes first.
+                const u32 swap = ALTERNATE ? (pair ^ group) & 1 : 0;
+                swapped |= swap << v;
+                store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), (pair + swap) * PIXEL_UNITS + swap);
 #if SCATTER
                 // In this order: a weight that is not a number shall not reach a neighbour without a share.
                 const float inside = x.inside * y.inside, second = x.second + static_cast<float>(pixel - pair);
@@ -335,11 +338,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
                 const u32 place = load_shared_word(first_place + step * (GROUPS * 4));
                 Vector(&t)[4] = taps[step % 2];
+#if ALTERNATE
+                const u32 first = place & ~1u, second = place & 1 ? first - PIXEL_UNITS : first + PIXEL_UNITS;
+                t[0] = load_vector(upper + static_cast<u64>(first) * 16);
+                t[1] = load_vector(upper + static_cast<u64>(second) * 16);
+                t[2] = load_vector(lower + static_cast<u64>(first) * 16);
+                t[3] = load_vector(lower + static_cast<u64>(second) * 16);
+#else
                 const char *above = upper + static_cast<u64>(place) * 16, *beneath = lower + static_cast<u64>(place) * 16;
                 t[0] = load_vector(above);
                 t[1] = load_vector(above + PIXEL_UNITS * 16);
                 t[2] = load_vector(beneath);
                 t[3] = load_vector(beneath + PIXEL_UNITS * 16);
+#endif
             };
             // The next sample's neighbours are on their way while this one's are multiplied.
             constexpr int STEPS = CHUNKS == 1 ? SAMPLES : CHUNK;
@@ -369,7 +380,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             float by_place[2 * PER_LANE], by_weight[PER_LANE];
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
-                const Vector sums = load_shared(first_product + (in_group * PER_LANE + v) * (GROUPS * 16));
+                Vector sums = load_shared(first_product + (in_group * PER_LANE + v) * (GROUPS * 16));
+                if (ALTERNATE && (swapped >> v & 1)) sums = {sums.y, sums.x, sums.w, sums.z};
                 const Sample s = current.sample(v);
                 Result r = result(s, width, height, moved >> v & 1,
                                   {__uint_as_float(sums.x), __uint_as_float(sums.y), __uint_as_float(sums.z),

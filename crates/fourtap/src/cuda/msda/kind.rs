@@ -127,16 +127,18 @@ impl Kind {
 
     /// The same for the gradients of samples.
     pub(super) fn samples_gather(&self, pixel_units: u32) -> Gather {
+        let gather = self.gather(pixel_units, 1);
         Gather {
             phases: 1,
-            alternate: false,
+            // Where gradients of value are added up too, the kernel wants pixels in their order.
+            alternate: gather.alternate && self.types.value != DType::F32,
             // As many as the registers allow without spilling.
             threads: if self.types.value == DType::F32 {
                 640
             } else {
                 512
             },
-            ..self.gather(pixel_units, 1)
+            ..gather
         }
     }
 

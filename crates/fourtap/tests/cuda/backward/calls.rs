@@ -117,39 +117,39 @@ fn each_problem_gets_the_kernels_made_for_it() {
         for channels in [32, 64, 96, 128] {
             assert_eq!(
                 explain(&exactly, channels, dtype),
-                "count place samples_gather scan value_matrix",
+                "samples_gather sort value_matrix",
                 "{dtype}, {channels} channels"
             );
         }
         for channels in [8, 16, 48] {
             assert_eq!(
                 explain(&exactly, channels, dtype),
-                "count place samples_gather scan value_channel",
+                "samples_gather sort value_channel",
                 "{dtype}, {channels} channels"
             );
         }
         assert_eq!(
             explain(&exactly, 31, dtype),
-            "count place samples_channel scan value_channel",
+            "samples_channel sort value_channel",
         );
     }
     assert_eq!(
         explain(&exactly, 32, DType::F32),
-        "count place samples_gather scan value_channel"
+        "samples_gather sort value_channel"
     );
     assert_eq!(
         explain(&exactly, 32, DType::F64),
-        "count place samples_channel scan value_channel"
+        "samples_channel sort value_channel"
     );
     // Small and f32, in the faster mode: one kernel adds to grad_value too.
     assert_eq!(explain(&cuda, 32, DType::F32), "samples_gather");
     assert_eq!(
         explain(&cuda.with_kernel(Wanted::GatherMany), 32, DType::F32),
-        "count place samples_gather scan value_channel"
+        "samples_gather sort value_channel"
     );
     assert_eq!(
         explain(&cuda.with_kernel(Wanted::Channel), 32, DType::F16),
-        "count place samples_channel scan value_channel"
+        "samples_channel sort value_channel"
     );
 }
 

@@ -295,7 +295,7 @@ impl fmt::Display for SamplesChannel {
 /// Sixteen bytes of channels a lane; see kernels/msda/backward_samples_gather.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SamplesGather {
-    /// As in forward; `alternate` is not used.
+    /// As in forward.
     pub gather: Gather,
     /// Whether `grad_value` is added up too, by atomic instructions.
     pub scatter: bool,
@@ -312,7 +312,10 @@ impl Recipe for SamplesGather {
 
     fn defines(&self) -> Defines {
         let mut defines = self.gather.common_defines();
-        defines.push(("SCATTER", flag(self.scatter)));
+        defines.extend([
+            ("ALTERNATE", flag(self.gather.alternate)),
+            ("SCATTER", flag(self.scatter)),
+        ]);
         defines
     }
 }
