@@ -159,7 +159,6 @@ fn the_librarys_table_is_what_committed_searches_found() {
     let searches = [
         "2026-11-16-cpu-tune/tune.jsonl",
         "2026-11-16-h200-tune/dense.jsonl",
-        "2026-11-16-h200-tune/backward.jsonl",
     ];
     let searches = searches.map(|file| crates.join("../runs").join(file));
     let mut words = vec!["tune", "table"];
