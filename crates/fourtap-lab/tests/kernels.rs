@@ -182,6 +182,7 @@ fn bakes_a_pack_of_sound_kernels() {
         "backward-value-search-f16",
         "backward-samples-channel-f16",
         "backward-samples-gather-f16-d32-l4-p4",
+        "backward-samples-matrix-f16-d32-l4-p4",
     ] {
         assert!(
             names.iter().any(|name| name.contains(part)),

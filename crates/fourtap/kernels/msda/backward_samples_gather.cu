@@ -1,47 +1,9 @@
-// Backward, gradients of locations and weights, for channels that fill 16-byte vectors. See gather.cuh.
+// Backward, gradients of locations and weights, for channels that fill 16-byte vectors. See gather.cuh and samples.cuh.
 //
-// Both gradients of a sample follow from four numbers: the products of grad_out with its four neighbours, summed over
-// channels. 16-bit types leave that to tensor cores where a row is 4 or 8 lanes wide: 16 neighbours of the 8 groups of 4
-// lanes, times grad_out of the same 8 groups. The sums wanted are those of a group with itself.
+// Products are summed over the lanes of a group and passed, through shared memory, to the lane that has the sample.
 //
-// A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
-// exactly as defined.
-//
-// Specialised also by ALTERNATE, see forward_gather.cu, and SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
+// Specialised also by SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
 // That is the quickest way for small problems in f32, in an order that changes from run to run.
-
-static_assert(SPLIT == 1, "a group has the whole row");
-constexpr bool MATRIX = VALUE != F32 && (LANES == 4 || LANES == 8);
-
-struct Place {
-    const char *value, *locations, *weights, *grad_out;
-    char *grad_locations, *grad_weights;
-};
-
-static __device__ __forceinline__ Place place_of(const Arguments &a, const Gradients &g, const Schedule &schedule,
-                                                 const int4 *levels, u32 row) {
-    const u32 plane = schedule.by_plane.divide(row), in_plane = row - plane * schedule.plane;
-    const u32 n = schedule.by_planes_an_image.divide(plane);
-    const u32 m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
-    const u32 q = query_of(schedule.order, in_plane / HEADS_TOGETHER, levels);
-    const i64 value = n * a.value_strides[0] + m * a.value_strides[2];
-    const i64 grad_out = n * g.grad_out_strides[0] + q * g.grad_out_strides[1] + m * CHANNELS;
-#if DENSE
-    const u64 at = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
-    const u64 location = at * (SAMPLES * 2), weight = at * SAMPLES, to_location = location, to_weight = weight;
-#else
-    const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
-    const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
-    const i64 to_location = n * g.location_strides[0] + q * g.location_strides[1] + m * g.location_strides[2];
-    const i64 to_weight = n * g.weight_strides[0] + q * g.weight_strides[1] + m * g.weight_strides[2];
-#endif
-    return {static_cast<const char *>(a.value) + value * ELEMENT_BYTES,
-            static_cast<const char *>(a.locations) + location * (LOCATION_BYTES / 2),
-            static_cast<const char *>(a.weights) + weight * WEIGHT_BYTES,
-            static_cast<const char *>(g.grad_out) + grad_out * ELEMENT_BYTES,
-            static_cast<char *>(g.locations) + to_location * (LOCATION_BYTES / 2),
-            static_cast<char *>(g.weights) + to_weight * WEIGHT_BYTES};
-}
 
 #if SCATTER
 static __device__ __forceinline__ void add_to(char *at, Vector grads, float weight) {
@@ -58,71 +20,6 @@ static __device__ __forceinline__ void add_to(char *at, Vector grads, float weig
 #endif
 }
 #endif
-
-// Along one axis: how much the two neighbours that are read count, and how that changes with the place.
-struct Shares {
-    float share[2], slope[2];
-};
-
-static __device__ __forceinline__ Shares shares(float location, float size) {
-    const float at = __fmaf_rn(location, size, -0.5f);
-    if (!(at > -1.0f && at < size)) return {};
-    if (at < 0.0f) return {{at + 1.0f, 0.0f}, {1.0f, 0.0f}};
-    if (at >= size - 1.0f) {
-        const float share = size - at;
-        return size > 1.0f ? Shares{{0.0f, share}, {0.0f, -1.0f}} : Shares{{share, 0.0f}, {-1.0f, 0.0f}};
-    }
-    const float second = at - floorf(at);
-    return {{1.0f - second, second}, {-1.0f, 1.0f}};
-}
-
-struct Result {
-    float x, y, weight;
-};
-
-// From the sums of the four neighbours. `moved`: the only column is read as the second one.
-static __device__ __forceinline__ Result result(Sample sample, int width, int height, bool moved, const float (&sums)[4]) {
-    Shares x = shares(sample.x, static_cast<float>(width));
-    const Shares y = shares(sample.y, static_cast<float>(height));
-    if (moved) x = {{0.0f, x.share[0]}, {0.0f, x.slope[0]}};
-    const bool outside = x.slope[0] == x.slope[1] || y.slope[0] == y.slope[1];
-    if (outside) return {0.0f, 0.0f, 0.0f};
-    const float upper = x.share[0] * sums[0] + x.share[1] * sums[1], lower = x.share[0] * sums[2] + x.share[1] * sums[3];
-    const float upper_slope = x.slope[0] * sums[0] + x.slope[1] * sums[1];
-    const float lower_slope = x.slope[0] * sums[2] + x.slope[1] * sums[3];
-    return {sample.weight * static_cast<float>(width) * (y.share[0] * upper_slope + y.share[1] * lower_slope),
-            sample.weight * static_cast<float>(height) * (y.slope[0] * upper + y.slope[1] * lower),
-            y.share[0] * upper + y.share[1] * lower};
-}
-
-// As defined, one neighbour at a time, those outside left out.
-static __device__ __noinline__ Result careful(Sample sample, int4 level, const char *value, const char *grad_out) {
-    const int width = level.x, height = level.y;
-    const float px = __fmaf_rn(sample.x, static_cast<float>(width), -0.5f);
-    const float py = __fmaf_rn(sample.y, static_cast<float>(height), -0.5f);
-    if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
-        return {0.0f, 0.0f, 0.0f};
-    }
-    const float left = floorf(px), top = floorf(py), fx = px - left, fy = py - top;
-    Result result = {0.0f, 0.0f, 0.0f};
-    for (int corner = 0; corner < 4; corner++) {
-        const int right = corner & 1, down = corner >> 1;
-        const int x = static_cast<int>(left) + right, y = static_cast<int>(top) + down;
-        if (x < 0 || y < 0 || x >= width || y >= height) continue;
-        const u64 pixel = static_cast<u32>(level.z + y * width + x);
-        const auto *taps = reinterpret_cast<const Value::Storage *>(value + pixel * (PIXEL_UNITS * 16));
-        const auto *grads = reinterpret_cast<const Value::Storage *>(grad_out);
-        float sum = 0.0f;
-        for (int c = 0; c < CHANNELS; c++) sum = __fmaf_rn(Value::widen(taps[c]), Value::widen(grads[c]), sum);
-        const float by_x = right ? fx : 1.0f - fx, by_y = down ? fy : 1.0f - fy;
-        result.weight += by_x * by_y * sum;
-        result.x += sample.weight * static_cast<float>(width) * (right ? by_y : -by_y) * sum;
-        result.y += sample.weight * static_cast<float>(height) * (down ? by_x : -by_x) * sum;
-    }
-    return result;
-}
-
-static __device__ __forceinline__ bool is_finite(Result r) { return fabsf(r.x) + fabsf(r.y) + fabsf(r.weight) < 3e38f; }
 
 static __device__ __forceinline__ float product(Vector a, Vector b) {
     const u32 of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
@@ -142,32 +39,34 @@ static __device__ __forceinline__ float product(Vector a, Vector b) {
     return sum;
 }
 
+// How much neighbours count along one axis, and how that changes with the place.
+static __device__ __forceinline__ Shares shares(float location, float size) {
+    const float at = __fmaf_rn(location, size, -0.5f);
+    if (!(at > -1.0f && at < size)) return {};
+    if (at < 0.0f) return {{at + 1.0f, 0.0f}, {1.0f, 0.0f}};
+    if (at >= size - 1.0f) {
+        const float share = size - at;
+        return size > 1.0f ? Shares{{0.0f, share}, {0.0f, -1.0f}} : Shares{{share, 0.0f}, {-1.0f, 0.0f}};
+    }
+    const float second = at - floorf(at);
+    return {{1.0f - second, second}, {-1.0f, 1.0f}};
+}
+
+// From the sums of the four neighbours. `moved`: the only column is read as the second one.
+static __device__ __forceinline__ Result result(Sample sample, int width, int height, bool moved, const float (&sums)[4]) {
+    Shares x = shares(sample.x, static_cast<float>(width));
+    const Shares y = shares(sample.y, static_cast<float>(height));
+    if (moved) x = {{0.0f, x.share[0]}, {0.0f, x.slope[0]}};
+    const bool outside = x.slope[0] == x.slope[1] || y.slope[0] == y.slope[1];
+    if (outside) return {0.0f, 0.0f, 0.0f};
+    Result r = combine(x, y, sums);
+    r.x *= sample.weight * static_cast<float>(width);
+    r.y *= sample.weight * static_cast<float>(height);
+    return r;
+}
+
 // The products of a group's four neighbours with its grad_out, to shared memory, where the group keeps those of a sample.
 static __device__ __forceinline__ void sum_products(u32 to, const Vector (&taps)[4], const Vector &grads, u32 lane) {
-#if VALUE != F32
-    if (MATRIX) {
-        const u32 group = lane / 4, in_group = lane % 4;
-        float upper[4] = {}, lower[4] = {};
-        multiply_add<VALUE>(upper, taps[0].x, taps[1].x, taps[0].y, taps[1].y, grads.x, grads.y);
-        multiply_add<VALUE>(lower, taps[2].x, taps[3].x, taps[2].y, taps[3].y, grads.x, grads.y);
-        multiply_add<VALUE>(upper, taps[0].z, taps[1].z, taps[0].w, taps[1].w, grads.z, grads.w);
-        multiply_add<VALUE>(lower, taps[2].z, taps[3].z, taps[2].w, taps[3].w, grads.z, grads.w);
-        const bool odd = group % 2;
-        float sums[4] = {odd ? upper[1] : upper[0], odd ? upper[3] : upper[2], odd ? lower[1] : lower[0],
-                         odd ? lower[3] : lower[2]};
-        bool mine = in_group == group / 2;
-        if (LANES == 8) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[i] += __shfl_xor_sync(ALL, sums[i], 4);
-            mine = mine && !odd;
-        }
-        if (mine) {
-            store_shared(to, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
-                              __float_as_uint(sums[3])});
-        }
-        return;
-    }
-#endif
     float sums[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) sums[i] = product(taps[i], grads);
@@ -197,31 +96,6 @@ static __device__ __forceinline__ void sum_products(u32 to, const Vector (&taps)
     }
 }
 
-// N neighbouring numbers of a type.
-template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(char *to, const float (&numbers)[N]) {
-    if (TYPE == F32) {
-        if (N % 4 == 0) {
-#pragma unroll
-            for (int i = 0; i < N; i += 4) {
-                store_vector(to + 4 * i, {__float_as_uint(numbers[i]), __float_as_uint(numbers[i + 1]),
-                                          __float_as_uint(numbers[i + 2]), __float_as_uint(numbers[i + 3])});
-            }
-        } else if (N % 2 == 0) {
-#pragma unroll
-            for (int i = 0; i < N; i += 2) {
-                asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(to + 4 * i), "f"(numbers[i]), "f"(numbers[i + 1])
-                             : "memory");
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < N; i++) reinterpret_cast<float *>(to)[i] = numbers[i];
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) reinterpret_cast<u16 *>(to)[i] = static_cast<u16>(Element<TYPE>::round(numbers[i]));
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     msda_backward_samples_gather(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
                                  const __grid_constant__ Schedule schedule) {
@@ -232,14 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Vector by[WARPS][CHUNK][GROUPS]; // the four neighbours' weights
 #endif
     __shared__ int4 levels[LEVELS];
-    if (threadIdx.x < LEVELS) {
-        const Level level = level_of(a, threadIdx.x);
-        // A level without pixels: a width no coordinate is inside of, and a place that exists.
-        const bool empty = level.width <= 0 || level.height <= 0;
-        const int start = static_cast<int>(level.start);
-        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
-    }
-    __syncthreads();
+    share_levels(a, levels);
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / GROUP, in_group = lane % GROUP;
     const u32 vector = min(in_group, VECTORS - 1u);
@@ -255,15 +122,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto start_row = [&] {
         pending.clear();
         if (walk.live) {
-            const Place place = place_of(a, g, schedule, levels, walk.row);
-            value = place.value;
-            grad_row = place.grad_out;
-            if (in_group < VECTORS) grads = load_vector(place.grad_out + vector * 16);
+            const Row row(a, schedule, levels, walk.row);
+            value = static_cast<const char *>(a.value) + row.value(a);
+            grad_row = row.grad_out(g);
+            if (in_group < VECTORS) grads = load_vector(grad_row + vector * 16);
             const u32 sample = in_group * PER_LANE;
-            next_location = place.locations + sample * LOCATION_BYTES;
-            next_weight = place.weights + sample * WEIGHT_BYTES;
-            grad_location = place.grad_locations + sample * LOCATION_BYTES;
-            grad_weight = place.grad_weights + sample * WEIGHT_BYTES;
+            next_location = row.locations(a) + sample * LOCATION_BYTES;
+            next_weight = row.weights(a) + sample * WEIGHT_BYTES;
+            grad_location = row.grad_locations(g) + sample * LOCATION_BYTES;
+            grad_weight = row.grad_weights(g) + sample * WEIGHT_BYTES;
             if (has_samples(0)) pending.load(next_location, next_weight);
         }
     };
@@ -299,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
             const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
             const int width = level.x, height = level.y;
-            u32 moved = 0, swapped = 0;
+            u32 moved = 0;
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
@@ -309,10 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 // this pixel.
                 const u32 pixel = level.z + y.first * width + x.first, pair = min(pixel, last_pair);
                 moved |= (pixel - pair) << v;
-                // The lowest bit tells that the right-hand pixel comes first.
-                const u32 swap = ALTERNATE ? (pair ^ group) & 1 : 0;
-                swapped |= swap << v;
-                store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), (pair + swap) * PIXEL_UNITS + swap);
+                store_shared_word(first_place + (in_group * PER_LANE + v) * (GROUPS * 4), pair * PIXEL_UNITS);
 #if SCATTER
                 // In this order: a weight that is not a number shall not reach a neighbour without a share.
                 const float inside = x.inside * y.inside, second = x.second + static_cast<float>(pixel - pair);
@@ -338,19 +202,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
                 const u32 place = load_shared_word(first_place + step * (GROUPS * 4));
                 Vector(&t)[4] = taps[step % 2];
-#if ALTERNATE
-                const u32 first = place & ~1u, second = place & 1 ? first - PIXEL_UNITS : first + PIXEL_UNITS;
-                t[0] = load_vector(upper + static_cast<u64>(first) * 16);
-                t[1] = load_vector(upper + static_cast<u64>(second) * 16);
-                t[2] = load_vector(lower + static_cast<u64>(first) * 16);
-                t[3] = load_vector(lower + static_cast<u64>(second) * 16);
-#else
                 const char *above = upper + static_cast<u64>(place) * 16, *beneath = lower + static_cast<u64>(place) * 16;
                 t[0] = load_vector(above);
                 t[1] = load_vector(above + PIXEL_UNITS * 16);
                 t[2] = load_vector(beneath);
                 t[3] = load_vector(beneath + PIXEL_UNITS * 16);
-#endif
             };
             // The next sample's neighbours are on their way while this one's are multiplied.
             constexpr int STEPS = CHUNKS == 1 ? SAMPLES : CHUNK;
@@ -359,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int step = 0; step < STEPS; step++) {
                 if (!WHOLE && CHUNKS > 1 && chunk * CHUNK + step >= SAMPLES) break;
                 if (step + 1 < STEPS) load(step + 1);
-                sum_products(first_product + step * (GROUPS * 16), taps[step % 2], these, lane);
+                sum_products(record_at(first_product, step), taps[step % 2], these, lane);
 #if SCATTER
                 if (mine && in_group < VECTORS) {
                     const Vector weights = by[warp][step][group];
@@ -380,8 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             float by_place[2 * PER_LANE], by_weight[PER_LANE];
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
-                Vector sums = load_shared(first_product + (in_group * PER_LANE + v) * (GROUPS * 16));
-                if (ALTERNATE && (swapped >> v & 1)) sums = {sums.y, sums.x, sums.w, sums.z};
+                const Vector sums = load_shared(record_at(first_product, in_group * PER_LANE + v));
                 const Sample s = current.sample(v);
                 Result r = result(s, width, height, moved >> v & 1,
                                   {__uint_as_float(sums.x), __uint_as_float(sums.y), __uint_as_float(sums.z),

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(
             backward.to_string(),
             "msda-backward-sort-f32-paired-w16, msda-backward-value-matrix-f16, \
-             msda-backward-samples-gather-f16-d32-l4-p4-u32-t512; 190206208 bytes of workspace"
+             msda-backward-samples-matrix-f16-d32-l4-p4-u32-t512; 190206208 bytes of workspace"
         );
     }
 

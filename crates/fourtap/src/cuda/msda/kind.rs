@@ -127,19 +127,27 @@ impl Kind {
 
     /// The same for the gradients of samples.
     pub(super) fn samples_gather(&self, pixel_units: u32) -> Gather {
-        let gather = self.gather(pixel_units, 1);
         Gather {
             phases: 1,
-            // Where gradients of value are added up too, the kernel wants pixels in their order.
-            alternate: gather.alternate && self.types.value != DType::F32,
+            alternate: false,
             // As many as the registers allow without spilling.
             threads: if self.types.value == DType::F32 {
                 640
             } else {
                 512
             },
-            ..gather
+            ..self.gather(pixel_units, 1)
         }
+    }
+
+    /// The same on tensor cores, for rows of one or two quads of lanes.
+    pub(super) fn samples_matrix(&self, pixel_units: u32) -> Option<Gather> {
+        let can = self.types.value.size() == 2 && matches!(self.lanes(), 4 | 8);
+        can.then(|| Gather {
+            phases: 1,
+            threads: 512,
+            ..self.gather(pixel_units, 1)
+        })
     }
 
     /// The kernels such problems use where tensors have no gaps, and the one that serves them wherever they lie.
@@ -171,6 +179,8 @@ impl Kind {
                     let gather = self.samples_gather(units);
                     Specialised::SamplesGather(SamplesGather { gather, scatter })
                 }));
+                let matrix = self.samples_matrix(units);
+                kernels.extend(matrix.map(Specialised::SamplesMatrix));
             }
         }
         kernels.extend(self.backward_kernels(capacity));

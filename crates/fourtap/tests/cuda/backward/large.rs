@@ -141,7 +141,7 @@ fn large_problems_agree_with_the_general_kernels_in_every_element() {
     let fast = [
         "msda_backward_sort",
         "msda_backward_value_matrix",
-        "msda_backward_samples_gather",
+        "msda_backward_samples_matrix",
     ];
     gpu::evidence(&cuda, "large", &fast, &details);
 }

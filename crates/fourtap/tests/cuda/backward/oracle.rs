@@ -153,6 +153,7 @@ fn random_problems_match_the_oracle() {
     check(&cuda, 0..cases, Case::random, &ways, &tally);
     check(&cuda, 0..cases, Case::aligned, &ways, &tally);
     assert!(tally.count("msda_backward_samples_gather") > cases);
+    assert!(tally.count("msda_backward_samples_matrix") > cases / 4);
     // Levels one after another and no more than 16 leave it nothing but problems without samples; see loose.rs.
     let mut kernels = gpu::kernels("msda_backward_");
     kernels.retain(|&kernel| kernel != "msda_backward_value_search");

@@ -240,7 +240,12 @@ fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> F
         16,
     )?;
     let kind = fit::kind(problem);
-    let mut gather = kind.samples_gather(pixel_units as u32);
+    let units = pixel_units as u32;
+    let matrix = kind
+        .samples_matrix(units)
+        .filter(|_| fit::has_short_places(problem));
+    let on_matrix = matrix.is_some();
+    let mut gather = matrix.unwrap_or_else(|| kind.samples_gather(units));
     let locations = (
         problem.sampling_locations(),
         inputs.sampling_locations.as_ptr(),
@@ -279,17 +284,20 @@ fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> F
     };
     gather.expect_possible(sizes.heads)?;
     let declared = gather.threads * gather.per_lane * SAMPLE_BYTES;
-    if declared > MOST_DECLARED {
+    if !on_matrix && declared > MOST_DECLARED {
         return Err(format!("too much shared memory declared: {declared} bytes"));
     }
     fits(gather.per_lane)?;
     let dealing = Dealing::new(device).of_blocks(tuning.blocks);
     let (schedule, blocks) = schedule(sizes, &gather, dealing);
     Ok(Step {
-        kernel: Specialised::SamplesGather(SamplesGather {
-            gather,
-            scatter: false,
-        }),
+        kernel: match on_matrix {
+            true => Specialised::SamplesMatrix(gather),
+            false => Specialised::SamplesGather(SamplesGather {
+                gather,
+                scatter: false,
+            }),
+        },
         blocks,
         threads: gather.threads,
         shared_bytes: 0,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::sources::{
-    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, TYPES,
+    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, SAMPLES, TYPES,
 };
 use super::{Defines, Gather, Recipe, Types, flag, name, number, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
@@ -55,7 +55,15 @@ kernel!(
     SAMPLES_GATHER_ENTRY,
     SAMPLES_GATHER_PARTS,
     "samples_gather",
-    [TYPES, DIVISOR, MEMORY, MATRIX, PROBLEM, GRADIENTS, GATHER]
+    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, GATHER, SAMPLES]
+);
+kernel!(
+    SAMPLES_MATRIX_ENTRY,
+    SAMPLES_MATRIX_PARTS,
+    "samples_matrix",
+    [
+        TYPES, DIVISOR, MEMORY, MATRIX, PROBLEM, GRADIENTS, GATHER, SAMPLES
+    ]
 );
 
 pub(super) const SHIPPED: &[(&str, &[&str])] = &[
@@ -65,6 +73,7 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (SEARCH_ENTRY, SEARCH_PARTS),
     (SAMPLES_CHANNEL_ENTRY, SAMPLES_CHANNEL_PARTS),
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
+    (SAMPLES_MATRIX_ENTRY, SAMPLES_MATRIX_PARTS),
 ];
 
 /// Sorting samples; see kernels/msda/backward_sort.cu.
@@ -312,10 +321,7 @@ impl Recipe for SamplesGather {
 
     fn defines(&self) -> Defines {
         let mut defines = self.gather.common_defines();
-        defines.extend([
-            ("ALTERNATE", flag(self.gather.alternate)),
-            ("SCATTER", flag(self.scatter)),
-        ]);
+        defines.push(("SCATTER", flag(self.scatter)));
         defines
     }
 }
@@ -328,5 +334,31 @@ impl fmt::Display for SamplesGather {
             f.write_str("-scatter")?;
         }
         Ok(())
+    }
+}
+
+/// 16-bit channels on tensor cores; see kernels/msda/backward_samples_matrix.cu.
+pub(super) struct SamplesMatrix(pub Gather);
+
+impl Recipe for SamplesMatrix {
+    fn entry(&self) -> &'static str {
+        SAMPLES_MATRIX_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        SAMPLES_MATRIX_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.0.common_defines();
+        defines.push(("ALTERNATE", flag(self.0.alternate)));
+        defines
+    }
+}
+
+impl fmt::Display for SamplesMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("msda-backward-samples-matrix-")?;
+        self.0.describe(f)
     }
 }

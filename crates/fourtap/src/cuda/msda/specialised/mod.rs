@@ -21,6 +21,7 @@ mod sources {
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
     pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");
     pub const BINS: &str = include_str!("../../../../kernels/msda/bins.cuh");
+    pub const SAMPLES: &str = include_str!("../../../../kernels/msda/samples.cuh");
     pub const RUNS: &str = include_str!("../../../../kernels/msda/runs.cuh");
 }
 
@@ -75,6 +76,8 @@ pub enum Specialised {
     SamplesChannel(SamplesChannel),
     /// Backward: gradients of locations and weights; fast, for channels that fill 16-byte vectors.
     SamplesGather(SamplesGather),
+    /// Backward: the same on tensor cores, for 16-bit channels that fill four or eight of them.
+    SamplesMatrix(Gather),
 }
 
 impl Specialised {
@@ -88,6 +91,7 @@ impl Specialised {
             Specialised::ValueSearch(kernel) => Box::new(kernel),
             Specialised::SamplesChannel(kernel) => Box::new(kernel),
             Specialised::SamplesGather(kernel) => Box::new(kernel),
+            Specialised::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
         }
     }
 

@@ -1,0 +1,139 @@
+// What the kernels share that compute gradients of locations and weights by gathering. See gather.cuh.
+//
+// Both gradients of a sample follow from four numbers: the products of grad_out with its four neighbours, summed over
+// channels.
+//
+// A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
+// exactly as defined.
+
+static_assert(SPLIT == 1, "a group has the whole row");
+
+// A row, and where what belongs to it lies.
+struct Row {
+    u32 n, q, m;
+    u32 number; // counted as the tensors have them
+
+    __device__ __forceinline__ Row() : n(0), q(0), m(0), number(0) {}
+    __device__ __forceinline__ Row(const Arguments &a, const Schedule &schedule, const int4 *levels, u32 walked) {
+        const u32 plane = schedule.by_plane.divide(walked), in_plane = walked - plane * schedule.plane;
+        n = schedule.by_planes_an_image.divide(plane);
+        m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
+        q = query_of(schedule.order, in_plane / HEADS_TOGETHER, levels);
+        number = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
+    }
+    // In bytes from the first pixel.
+    __device__ __forceinline__ i64 value(const Arguments &a) const {
+        return (n * a.value_strides[0] + m * a.value_strides[2]) * ELEMENT_BYTES;
+    }
+    __device__ __forceinline__ const char *grad_out(const Gradients &g) const {
+        const i64 first = n * g.grad_out_strides[0] + q * g.grad_out_strides[1] + m * CHANNELS;
+        return static_cast<const char *>(g.grad_out) + first * ELEMENT_BYTES;
+    }
+    template <class T> __device__ __forceinline__ T *locations(T *all, const i64 *strides) const {
+        return all + first(strides, SAMPLES * 2) * (LOCATION_BYTES / 2);
+    }
+    template <class T> __device__ __forceinline__ T *weights(T *all, const i64 *strides) const {
+        return all + first(strides, SAMPLES) * WEIGHT_BYTES;
+    }
+    __device__ __forceinline__ const char *locations(const Arguments &a) const {
+        return locations(static_cast<const char *>(a.locations), a.location_strides);
+    }
+    __device__ __forceinline__ const char *weights(const Arguments &a) const {
+        return weights(static_cast<const char *>(a.weights), a.weight_strides);
+    }
+    __device__ __forceinline__ char *grad_locations(const Gradients &g) const {
+        return locations(static_cast<char *>(g.locations), g.location_strides);
+    }
+    __device__ __forceinline__ char *grad_weights(const Gradients &g) const {
+        return weights(static_cast<char *>(g.weights), g.weight_strides);
+    }
+
+  private:
+    __device__ __forceinline__ i64 first(const i64 *strides, u32 elements) const {
+        return DENSE ? static_cast<i64>(static_cast<u64>(number) * elements) : n * strides[0] + q * strides[1] + m * strides[2];
+    }
+};
+
+// Along one axis: how much the two neighbours that are read count, and how that changes with the place.
+struct Shares {
+    float share[2], slope[2];
+};
+
+struct Result {
+    float x, y, weight;
+};
+
+// From the sums of the four neighbours: for x and y, how the weighted sum of a sample of weight 1 changes by a pixel's step.
+static __device__ __forceinline__ Result combine(const Shares &x, const Shares &y, const float (&sums)[4]) {
+    const float upper = x.share[0] * sums[0] + x.share[1] * sums[1], lower = x.share[0] * sums[2] + x.share[1] * sums[3];
+    const float upper_slope = x.slope[0] * sums[0] + x.slope[1] * sums[1];
+    const float lower_slope = x.slope[0] * sums[2] + x.slope[1] * sums[3];
+    return {y.share[0] * upper_slope + y.share[1] * lower_slope, y.slope[0] * upper + y.slope[1] * lower,
+            y.share[0] * upper + y.share[1] * lower};
+}
+
+// As defined, one neighbour at a time, those outside left out.
+static __device__ __noinline__ Result careful(Sample sample, int4 level, const char *value, const char *grad_out) {
+    const int width = level.x, height = level.y;
+    const float px = __fmaf_rn(sample.x, static_cast<float>(width), -0.5f);
+    const float py = __fmaf_rn(sample.y, static_cast<float>(height), -0.5f);
+    if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
+        return {0.0f, 0.0f, 0.0f};
+    }
+    const float left = floorf(px), top = floorf(py), fx = px - left, fy = py - top;
+    Result result = {0.0f, 0.0f, 0.0f};
+    for (int corner = 0; corner < 4; corner++) {
+        const int right = corner & 1, down = corner >> 1;
+        const int x = static_cast<int>(left) + right, y = static_cast<int>(top) + down;
+        if (x < 0 || y < 0 || x >= width || y >= height) continue;
+        const u64 pixel = static_cast<u32>(level.z + y * width + x);
+        const auto *taps = reinterpret_cast<const Value::Storage *>(value + pixel * (PIXEL_UNITS * 16));
+        const auto *grads = reinterpret_cast<const Value::Storage *>(grad_out);
+        float sum = 0.0f;
+        for (int c = 0; c < CHANNELS; c++) sum = __fmaf_rn(Value::widen(taps[c]), Value::widen(grads[c]), sum);
+        const float by_x = right ? fx : 1.0f - fx, by_y = down ? fy : 1.0f - fy;
+        result.weight += by_x * by_y * sum;
+        result.x += sample.weight * static_cast<float>(width) * (right ? by_y : -by_y) * sum;
+        result.y += sample.weight * static_cast<float>(height) * (down ? by_x : -by_x) * sum;
+    }
+    return result;
+}
+
+static __device__ __forceinline__ bool is_finite(Result r) { return fabsf(r.x) + fabsf(r.y) + fabsf(r.weight) < 3e38f; }
+
+// N neighbouring numbers of a type.
+template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(char *to, const float (&numbers)[N]) {
+    if (TYPE == F32) {
+        if (N % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                store_vector(to + 4 * i, {__float_as_uint(numbers[i]), __float_as_uint(numbers[i + 1]),
+                                          __float_as_uint(numbers[i + 2]), __float_as_uint(numbers[i + 3])});
+            }
+        } else if (N % 2 == 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 2) {
+                asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(to + 4 * i), "f"(numbers[i]), "f"(numbers[i + 1])
+                             : "memory");
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) reinterpret_cast<float *>(to)[i] = numbers[i];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) reinterpret_cast<u16 *>(to)[i] = static_cast<u16>(Element<TYPE>::round(numbers[i]));
+    }
+}
+
+// The levels, to shared memory.
+static __device__ __forceinline__ void share_levels(const Arguments &a, int4 (&levels)[LEVELS]) {
+    if (threadIdx.x < LEVELS) {
+        const Level level = level_of(a, threadIdx.x);
+        // A level without pixels: a width no coordinate is inside of, and a place that exists.
+        const bool empty = level.width <= 0 || level.height <= 0;
+        const int start = static_cast<int>(level.start);
+        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+    }
+    __syncthreads();
+}
