@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
     __shared__ u32 sizes[SORT_WARPS], largest[SORT_WARPS];
     extern __shared__ __align__(16) char dynamic[];
     if (!lay_out(a, work, grids)) return;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *work.next = 0;
+    if (blockIdx.x == 0 && threadIdx.x < QUEUE_COUNTERS) work.counters[threadIdx.x] = 0;
 
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, lanes_before = (1u << lane) - 1;

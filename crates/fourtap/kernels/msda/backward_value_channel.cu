@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
     __shared__ Real parts[RUN_WARPS][RUN][32];
     __shared__ u32 places[RUN_WARPS][32], sizes[RUN_WARPS];
     if (!lay_out(a, work, grids)) return;
+    deal_out(a, work, grids, false);
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 by_query = g.grad_out_strides[1];
@@ -36,12 +37,14 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
         const bool alive = channel < a.channels;
         const auto *const column = static_cast<const Value::Storage *>(g.grad_out) + n * g.grad_out_strides[0] +
                                    (m * a.channels + (alive ? channel : 0)) * g.grad_out_strides[2];
-        if (grid.longest > 0) measure(work, grid, item, sizes);
-        // Each warp its own walk; those of many samples all warps together.
+        const bool one_row = item.row != Item::ALL_ROWS, together = one_row || grid.walks == 1;
+        const bool measured = !one_row && grid.longest != ANY_LENGTH;
+        if (measured) measure(work, grid, item, sizes);
+        if (!one_row) queue.look_at(grid, item, sizes);
         for (u32 number = 0; number < item.walks; number++) {
-            const bool together = grid.longest == 0 || sizes[number] > grid.longest;
             if (!together && number != warp) continue;
-            const Walk walk(grid, item.first_walk + number);
+            if (measured && sizes[number] > grid.longest) continue;
+            const Walk walk(grid, item, number);
             const int x0 = walk.run * RUN;
             const u32 step = together ? 32 * RUN_WARPS : 32;
             Sums upper = {}, lower = {};

@@ -10,9 +10,9 @@
 // VALUE: element type, F16 or BF16; WIDE: see bins.cuh. In grad_out and grad_value channels lie without gaps, aligned to
 // 16 bytes.
 
-// Of 32 samples: places, and weights in the upper and the lower row.
+// Of 32 samples: places, and weights in the upper and the lower row; or, if several rows meet them, y and weights.
 struct Staged {
-    float x[32], upper[32], lower[32];
+    float x[32], upper_or_y[32], lower_or_weight[32];
 };
 
 // Batches of 32 samples whose rows of grad_out are in shared memory or on their way there.
@@ -49,8 +49,10 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
     __shared__ Item item;
     __shared__ __align__(16) Staged staged[RUN_WARPS][SLOTS];
     __shared__ __align__(128) char rows[RUN_WARPS][SLOTS][SLOT_BYTES];
+    __shared__ __align__(16) u32 finished[RUN_WARPS][8 * 20]; // a row of a run, less crowded than eight to a line
     __shared__ u32 places[RUN_WARPS][32], sizes[RUN_WARPS];
     if (!lay_out(a, work, grids)) return;
+    deal_out(a, work, grids, true);
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, in_group = lane % 4;
     // Rows lie so that eight of them, 16 bytes each, are in different banks. Where a lane writes, and where it reads.
@@ -62,20 +64,128 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
     while (queue.take(a, work, grids, item)) {
         const Grid &grid = grids[item.level];
         const float scale = scale_of(largest_of(work, a, item, lane));
-        if (grid.longest > 0) measure(work, grid, item, sizes);
+        const bool one_row = item.row != Item::ALL_ROWS, together = one_row || grid.walks == 1;
+        const bool measured = !one_row && grid.longest != ANY_LENGTH;
+        if (measured) measure(work, grid, item, sizes);
+        if (!one_row) queue.look_at(grid, item, sizes);
         const u32 plane = work.first_plane + item.plane, n = plane / a.heads, m = plane - n * a.heads;
         const char *to_rows = reinterpret_cast<const char *>(static_cast<const Value::Storage *>(g.grad_out) +
                                                              n * g.grad_out_strides[0] + m * a.channels + item.channel) +
                               16 * in_group;
         asm("" : "+l"(to_rows)); // not to be put together again and again
 
-        // Each warp its own walk; those of many samples all warps together.
+        // A row of a run. A lane has two channels in each of four matrices; it stores eight neighbours.
+        const auto store_row = [&](const Walk &walk, int y, const float (&totals)[8]) {
+            u32 unsound = 0;
+            u32 *const words = finished[warp];
+            __syncwarp(); // nobody still reads the last one
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float left = totals[2 * i] * inverse(scale), right = totals[2 * i + 1] * inverse(scale);
+                unsound |= !is_finite(left) || !is_finite(right);
+                words[group * 20 + 4 * i + in_group] = Value::round(left, right);
+            }
+            unsound = __ballot_sync(ALL, unsound) >> 4 * group & 0xf;
+            __syncwarp();
+            const int x = walk.run * RUN + group;
+            const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
+            const i64 channel = item.channel + 8 * in_group;
+            auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + pixel * g.value_strides[1] +
+                              m * g.value_strides[2] + channel;
+            if (x >= grid.width) return;
+            if (!unsound) {
+                store_vector(reinterpret_cast<char *>(out),
+                             *reinterpret_cast<const Vector *>(&words[group * 20 + 4 * in_group]));
+                return;
+            }
+            const auto *const grad_out = reinterpret_cast<const Value::Storage *>(to_rows);
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) out[i] = Value::round(careful(work, grid, item, grad_out + i, by_query, x, y));
+        };
+        // Rows of grad_out of 32 samples, a lane each, to a slot; those beyond the `count`th become zero.
+        const auto copy_rows = [&](u32 slot, u32 query, int count) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const u32 from = __shfl_sync(ALL, query, 8 * i + group);
+                copy_async<16>(written + slot * SLOT_BYTES + i * 512, to_rows + steps<Value::Storage>(from, by_query),
+                               static_cast<int>(8 * i + group) < count ? 16 : 0);
+            }
+        };
+        // Adds 16 samples: weights in the upper and the lower row, times what grad_out has of them. `listed`: whether these
+        // weights are still to be found, for `row` and the next.
+        const auto add = [&](float (&sums)[4][4], u32 slot, u32 half, float column, bool listed, float row) {
+            u32 coarse[4], fine[4];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                const u32 at = staged_at + slot * sizeof(Staged) + 64 * half + 32 * i + 8 * in_group;
+                const float2 x = load_two(at);
+                float2 upper = load_two(at + 128), lower = load_two(at + 256);
+                if (listed) {
+                    const float2 y = upper, weight = lower;
+                    upper = {weight.x * hat(y.x - row), weight.y * hat(y.y - row)};
+                    lower = {weight.x * hat(y.x - row - 1), weight.y * hat(y.y - row - 1)};
+                }
+                const float left = hat(x.x - column), right = hat(x.y - column);
+                split<VALUE>(upper.x * left, upper.y * right, coarse[2 * i], fine[2 * i]);
+                split<VALUE>(lower.x * left, lower.y * right, coarse[2 * i + 1], fine[2 * i + 1]);
+            }
+            const u32 from = read + slot * SLOT_BYTES + half * 1024;
+#pragma unroll
+            for (u32 i = 0; i < 4; i += 2) {
+                u32 b[4];
+                load_transposed(b, from ^ i * 16);
+#pragma unroll
+                for (u32 j = 0; j < 2; j++) {
+                    float(&to)[4] = sums[i + j];
+                    multiply_add<VALUE>(to, coarse[0], coarse[1], coarse[2], coarse[3], b[2 * j], b[2 * j + 1]);
+                    multiply_add<VALUE>(to, fine[0], fine[1], fine[2], fine[3], b[2 * j], b[2 * j + 1]);
+                }
+            }
+        };
+
         for (u32 w = 0; w < item.walks; w++) {
-            const bool together = grid.longest == 0 || sizes[w] > grid.longest;
             if (!together && w != warp) continue;
-            const Walk walk(grid, item.first_walk + w);
-            const u32 step = together ? 32 * RUN_WARPS : 32;
+            if (measured && sizes[w] > grid.longest) continue;
+            const Walk walk(grid, item, w);
             const float column = static_cast<float>(walk.run * RUN + group);
+            const u32 pieces_in_all = (walk.rows + 1) * work.chunks;
+            if (!together && pieces_in_all <= 32 && sizes[w] <= SPARSE) {
+                // All samples of the walk as one list, which then every two rows meet.
+                const u32 down = lane / work.chunks, chunk = lane - down * work.chunks;
+                const List list(work, grid, item, walk.run, walk.y + down);
+                const uint2 piece = lane < pieces_in_all ? list.piece(work, chunk) : make_uint2(0, 0);
+                const Pieces pieces(work, list, chunk, piece, shared_address(places[warp]), lane);
+#pragma unroll
+                for (u32 slot = 0; slot < SLOTS; slot++) {
+                    if (32 * slot >= pieces.size) break;
+                    const Record sample = pieces.take(32 * slot, lane);
+                    const u32 to = staged_at + slot * sizeof(Staged) + 4 * lane;
+                    store_shared_word(to, __float_as_uint(sample.x));
+                    store_shared_word(to + 128, __float_as_uint(sample.y));
+                    store_shared_word(to + 256, __float_as_uint(sample.weight * scale));
+                    copy_rows(slot, sample.query, pieces.size - 32 * slot);
+                }
+                wait_for_copies();
+                __syncwarp();
+                for (int y = walk.y; y < walk.y + walk.rows; y += 2) {
+                    float sums[4][4] = {};
+                    const float row = static_cast<float>(y);
+                    for (u32 first = 0; first < pieces.size; first += 16) {
+                        add(sums, first / 32, first / 16 % 2, column, true, row);
+                    }
+#pragma unroll 1
+                    for (int down = 0; down < min(2, walk.y + walk.rows - y); down++) {
+                        float totals[8];
+#pragma unroll
+                        for (int i = 0; i < 8; i++) totals[i] = down ? sums[i / 2][2 + i % 2] : sums[i / 2][i % 2];
+                        store_row(walk, y + down, totals);
+                    }
+                }
+                __syncwarp(); // nobody still reads what will be staged next
+                continue;
+            }
+
+            const u32 step = together ? 32 * RUN_WARPS : 32;
             float sums[4][4] = {}; // of two channels in the upper row and two in the lower one, in each of four matrices
             uint2 coming_piece = List(work, grid, item, walk.run, walk.y).piece(work, lane);
             for (int cell_row = walk.y;; cell_row++) {
@@ -99,49 +209,20 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
                             store_shared_word(to, __float_as_uint(next.x));
                             store_shared_word(to + 128, __float_as_uint(weight * (1 - lower)));
                             store_shared_word(to + 256, __float_as_uint(weight * lower));
-                            const int rest = pieces.size - coming - group; // rows beyond become zero
-#pragma unroll
-                            for (int i = 0; i < 4; i++) {
-                                const u32 query = __shfl_sync(ALL, next.query, 8 * i + group);
-                                copy_async<16>(written + filled * SLOT_BYTES + i * 512,
-                                               to_rows + steps<Value::Storage>(query, by_query), 8 * i < rest ? 16 : 0);
-                            }
+                            copy_rows(filled, next.query, pieces.size - coming);
                             coming += step;
                             next = pieces.take(coming, lane);
                             filled = (filled + 1) % SLOTS;
                         }
                         end_of_batch();
                     };
-                    const auto multiply = [&](u32 half) {
-                        u32 coarse[4], fine[4];
-#pragma unroll
-                        for (u32 i = 0; i < 2; i++) {
-                            const u32 at = staged_at + slot * sizeof(Staged) + 64 * half + 32 * i + 8 * in_group;
-                            const float2 x = load_two(at), upper = load_two(at + 128), lower = load_two(at + 256);
-                            const float left = hat(x.x - column), right = hat(x.y - column);
-                            split<VALUE>(upper.x * left, upper.y * right, coarse[2 * i], fine[2 * i]);
-                            split<VALUE>(lower.x * left, lower.y * right, coarse[2 * i + 1], fine[2 * i + 1]);
-                        }
-                        const u32 from = read + slot * SLOT_BYTES + half * 1024;
-#pragma unroll
-                        for (u32 i = 0; i < 4; i += 2) {
-                            u32 b[4];
-                            load_transposed(b, from ^ i * 16);
-#pragma unroll
-                            for (u32 j = 0; j < 2; j++) {
-                                float(&to)[4] = sums[i + j];
-                                multiply_add<VALUE>(to, coarse[0], coarse[1], coarse[2], coarse[3], b[2 * j], b[2 * j + 1]);
-                                multiply_add<VALUE>(to, fine[0], fine[1], fine[2], fine[3], b[2 * j], b[2 * j + 1]);
-                            }
-                        }
-                    };
                     ask();
                     for (; first < pieces.size; first += step) {
                         ask();
                         wait_for_batch<SLOTS - 1>();
                         __syncwarp();
-                        multiply(0);
-                        if (first + 16 < pieces.size) multiply(1);
+                        add(sums, slot, 0, column, false, 0);
+                        if (first + 16 < pieces.size) add(sums, slot, 1, column, false, 0);
                         __syncwarp();
                         slot = (slot + 1) % SLOTS;
                     }
@@ -172,37 +253,7 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
                         }
                         __syncthreads();
                     }
-                    // A lane has two channels in each of four matrices; it stores eight neighbours.
-                    if (!together || warp == y % RUN_WARPS) {
-                        u32 unsound = 0;
-                        u32 *const words = reinterpret_cast<u32 *>(rows[warp]);
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                            const float left = totals[2 * i] * inverse(scale), right = totals[2 * i + 1] * inverse(scale);
-                            unsound |= !is_finite(left) || !is_finite(right);
-                            words[group * 20 + 4 * i + in_group] = Value::round(left, right);
-                        }
-                        unsound = __ballot_sync(ALL, unsound) >> 4 * group & 0xf;
-                        __syncwarp();
-                        const int x = walk.run * RUN + group;
-                        const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
-                        const i64 channel = item.channel + 8 * in_group;
-                        auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] +
-                                          pixel * g.value_strides[1] + m * g.value_strides[2] + channel;
-                        if (x < grid.width) {
-                            if (!unsound) {
-                                store_vector(reinterpret_cast<char *>(out),
-                                             *reinterpret_cast<const Vector *>(&words[group * 20 + 4 * in_group]));
-                            } else {
-                                const auto *const grad_out = reinterpret_cast<const Value::Storage *>(to_rows);
-#pragma unroll 1
-                                for (int i = 0; i < 8; i++) {
-                                    out[i] = Value::round(careful(work, grid, item, grad_out + i, by_query, x, y));
-                                }
-                            }
-                        }
-                        __syncwarp(); // nobody still reads what rows will be copied over
-                    }
+                    if (!together || warp == y % RUN_WARPS) store_row(walk, y, totals);
                     if (y + 1 == walk.y + walk.rows) break;
                 }
             }

@@ -11,6 +11,7 @@
 // chunk.
 
 constexpr int RUN = 8;
+constexpr u32 QUEUE_COUNTERS = 4; // of runs.cuh
 constexpr u32 ALL = 0xffffffffu;
 
 typedef Element<VALUE>::Real Real;
@@ -26,7 +27,8 @@ struct Work {
     u16 *starts;    // [planes][chunks][capacity]: where the samples of bins begin, counted from their chunk's first
     Record *sorted; // [planes][level_count][samples], chunk by chunk
     u32 *largest;   // [planes][levels][chunks]: the bits of the largest finite weight
-    u32 *next;      // the next piece of work
+    u32 *counters;  // of the kernel that sums, see `Queue`
+    uint2 *later;   // its walks that turned out to be long
     u32 first_plane, planes; // what is sorted now
     u32 first_level, level_count;
     u32 chunks;
@@ -42,40 +44,13 @@ struct Grid {
     u32 columns; // bins a cell row
     u32 bins;
     u32 first; // its first bin, a multiple of eight; after its last comes one more start, the end
-    // How its pixels are dealt out, see runs.cuh.
+    // How its pixels are dealt out, by runs.cuh.
     u32 runs;    // across
     u32 rows;    // of a walk
     u32 walks;   // of an item: one, or RUN_WARPS
     u32 items;   // of a plane
-    u32 longest; // samples a warp sums alone, at most
+    u32 longest; // samples of a walk at most; longer ones are summed row by row
 };
-
-constexpr u32 RUN_WARPS = 4; // of a block that sums
-constexpr u32 BLOCK = 32;    // channels a warp sums at a time
-constexpr u32 MOST_ROWS = 8; // of a walk: the more, the fewer samples are met twice
-constexpr u32 DENSE = 64;    // samples of a run's cell row from which on warps may share a walk
-constexpr u32 ROW = 16;      // what a row of a run costs besides its samples, in samples
-// Walks are cut so that the longest cost no more than three quarters of what each of so many warps has to do. Not of what
-// this device has: results shall not depend on it.
-constexpr u32 WORKERS = 4096;
-
-// How many walks a level of a plane has for each block of channels.
-static __device__ __forceinline__ u32 walks_of(const Grid &grid) {
-    return (grid.height + grid.rows - 1) / grid.rows * grid.runs;
-}
-
-// How the pixels of a level are dealt out, if samples are spread evenly; `fair`: what a warp's part may cost.
-static __device__ void deal(Grid &grid, const Arguments &a, const Work &work, u64 fair) {
-    const u64 pixels = static_cast<u64>(grid.width) * grid.height;
-    const u64 samples = static_cast<u64>(work.samples) * (RUN + 1) / pixels, cost = samples + ROW; // of a cell row
-    const bool shared = samples >= DENSE && cost * (MOST_ROWS + 1) > fair;
-    grid.runs = (grid.width + RUN - 1) / RUN;
-    grid.rows = MOST_ROWS;
-    while (grid.rows > 1 && cost * (grid.rows + 1) > fair * (shared ? RUN_WARPS : 1)) grid.rows /= 2;
-    grid.walks = shared ? 1 : RUN_WARPS;
-    grid.items = (walks_of(grid) + grid.walks - 1) / grid.walks * ((a.channels + BLOCK - 1) / BLOCK);
-    grid.longest = shared ? 0 : static_cast<u32>(min(u64(0xffffffffu), 4 * cost * (grid.rows + 1)));
-}
 
 // Levels that tile the pixels, and nothing else, can be summed run by run. Those from the host do; of those from device
 // memory it is seen here, if they come in order. Returns whether they do. All threads call it.
@@ -92,13 +67,6 @@ static __device__ bool lay_out(const Arguments &a, const Work &work, Grid (&grid
         grid.bins = empty ? 0 : (grid.height + 1) * grid.columns;
     }
     __syncthreads();
-    if (threadIdx.x < a.levels) {
-        Grid &grid = grids[threadIdx.x];
-        const bool now = threadIdx.x - work.first_level < work.level_count;
-        const u64 all = static_cast<u64>(a.images) * a.heads * (static_cast<u64>(work.samples) * a.levels + ROW / RUN * a.pixels);
-        grid.items = 0;
-        if (grid.bins > 0 && now) deal(grid, a, work, all * 3 / (4 * WORKERS));
-    }
     if (threadIdx.x == 0) {
         i64 pixels = 0;
         u64 bins = 0;

@@ -6,14 +6,68 @@
 
 typedef Element<VALUE> Value;
 
+constexpr u32 RUN_WARPS = 4; // of a block that sums
+constexpr u32 BLOCK = 32;    // channels a warp sums at a time
+constexpr u32 MOST_ROWS = 8; // of a walk: the more, the fewer samples are met twice
+constexpr u32 SPARSE = 64;   // samples of a walk up to which its rows can be summed from one list
+constexpr u32 DENSE = 64;    // samples of a run's cell row from which on warps may share a walk
+constexpr u32 ROW = 16;      // what a row of a run costs besides its samples, in samples
+// Walks are cut so that the longest cost no more than three quarters of what each of so many warps has to do. Not of what
+// this device has: results shall not depend on it.
+constexpr u32 WORKERS = 4096;
+constexpr u32 ANY_LENGTH = 0xffffffffu;
+
+// How many walks a level of a plane has for each block of channels.
+static __device__ __forceinline__ u32 walks_of(const Grid &grid) {
+    return (grid.height + grid.rows - 1) / grid.rows * grid.runs;
+}
+
+// How the pixels of a level are dealt out, if samples are spread evenly; `fair`: what a warp's part may cost; `lists`:
+// whether all rows of a walk of few samples are summed from one list.
+static __device__ void deal(Grid &grid, const Arguments &a, const Work &work, u64 fair, bool lists) {
+    const u64 pixels = static_cast<u64>(grid.width) * grid.height;
+    const u64 samples = static_cast<u64>(work.samples) * (RUN + 1) / pixels, cost = samples + ROW; // of a cell row
+    const bool shared = samples >= DENSE && cost * (MOST_ROWS + 1) > fair;
+    grid.runs = (grid.width + RUN - 1) / RUN;
+    grid.rows = MOST_ROWS;
+    while (grid.rows > 1 && cost * (grid.rows + 1) > fair * (shared ? RUN_WARPS : 1)) grid.rows /= 2;
+    // If two rows leave room in a list, as many as leave some for more than usual.
+    if (lists && samples * 3 <= SPARSE / 2) {
+        const auto fits = [&](u32 rows) { return samples * (rows + 1) <= SPARSE * 2 / 3 && work.chunks * (rows + 1) <= 32; };
+        while (grid.rows > 2 && !fits(grid.rows)) grid.rows /= 2;
+    }
+    grid.walks = shared ? 1 : RUN_WARPS;
+    grid.items = (walks_of(grid) + grid.walks - 1) / grid.walks * ((a.channels + BLOCK - 1) / BLOCK);
+    const bool can_be_cut = !shared || grid.rows > 1;
+    grid.longest = can_be_cut ? static_cast<u32>(min(u64(ANY_LENGTH - 1), 2 * cost * (grid.rows + 1))) : ANY_LENGTH;
+}
+
+// The same of all levels that are summed now. All threads call it.
+static __device__ __forceinline__ void deal_out(const Arguments &a, const Work &work, Grid (&grids)[LEVEL_CAPACITY], bool lists) {
+    if (threadIdx.x < a.levels) {
+        Grid &grid = grids[threadIdx.x];
+        const bool now = threadIdx.x - work.first_level < work.level_count;
+        const u64 all = static_cast<u64>(a.images) * a.heads * (static_cast<u64>(work.samples) * a.levels + ROW / RUN * a.pixels);
+        grid.items = 0;
+        if (grid.bins > 0 && now) deal(grid, a, work, all * 3 / (4 * WORKERS), lists);
+    }
+    __syncthreads();
+}
+
 // What a block works on: RUN_WARPS walks, a warp each, or one, all warps together; and a block of channels.
 struct Item {
+    u32 number;
     u32 plane, level, channel;
     u32 first_walk, walks;
+    u32 row; // the only one of its only walk; ALL_ROWS if all
+
+    static constexpr u32 ALL_ROWS = 0xffffffffu;
 };
 
 // Item `number`, or false if there is none. Small levels come first: their walks have the most samples.
 static __device__ bool item_of(u32 number, const Arguments &a, const Work &work, const Grid *grids, Item &item) {
+    item.number = number;
+    item.row = Item::ALL_ROWS;
     for (int l = a.levels - 1; l >= 0; l--) {
         const Grid &grid = grids[l];
         const u32 all = grid.items * work.planes; // the launcher sees to it that this fits
@@ -37,22 +91,30 @@ struct Walk {
     u32 run;
     int y, rows;
 
-    __device__ __forceinline__ Walk(const Grid &grid, u32 number) {
-        const u32 down = number / grid.runs;
-        run = number - down * grid.runs;
+    __device__ __forceinline__ Walk(const Grid &grid, const Item &item, u32 number) {
+        const u32 walk = item.first_walk + number, down = walk / grid.runs;
+        run = walk - down * grid.runs;
         y = down * grid.rows;
         rows = min(static_cast<int>(grid.rows), grid.height - y);
+        if (item.row != Item::ALL_ROWS) {
+            y += item.row;
+            rows = static_cast<int>(item.row) < rows ? 1 : 0;
+        }
     }
 };
 
 // Items to a block one after another, first come, first served: they differ in length. The next one's number is asked
 // for while this one is worked on.
+//
+// Where samples crowd, few walks have most of them. Such walks are noted for later: when all items have been looked at,
+// their rows are dealt out one by one, each to all warps of a block.
 struct Queue {
-    u32 *counter;
-    u32 next; // only the first thread's
+    u32 *counters; // the next item; items looked at; walks noted; the next row of those
+    uint2 *later;  // item and walk
+    u32 next;      // only the first thread's
 
-    __device__ __forceinline__ Queue(const Work &work) : counter(work.next), next(0) {
-        if (threadIdx.x == 0) next = atomicAdd(counter, 1);
+    __device__ __forceinline__ Queue(const Work &work) : counters(work.counters), later(work.later), next(0) {
+        if (threadIdx.x == 0) next = atomicAdd(counters, 1);
     }
     // Into shared memory, or false if there is none left. All threads call it.
     __device__ __forceinline__ bool take(const Arguments &a, const Work &work, const Grid *grids, Item &item) {
@@ -60,10 +122,46 @@ struct Queue {
         __syncthreads();
         if (threadIdx.x == 0) {
             any = item_of(next, a, work, grids, item);
-            next = atomicAdd(counter, 1);
+            if (any) {
+                next = atomicAdd(counters, 1);
+            } else {
+                any = take_row(a, work, grids, item);
+            }
         }
         __syncthreads();
         return any;
+    }
+    // Notes those of an item's walks, of so many samples, that are longer than they should be. All threads call it once they
+    // know.
+    __device__ __forceinline__ void look_at(const Grid &grid, const Item &item, const u32 (&sizes)[RUN_WARPS]) {
+        if (threadIdx.x != 0) return;
+        for (u32 walk = 0; grid.longest != ANY_LENGTH && walk < item.walks; walk++) {
+            if (sizes[walk] <= grid.longest) continue;
+            __stcg(later + atomicAdd(counters + 2, 1), make_uint2(item.number, walk));
+        }
+        __threadfence();
+        atomicAdd(counters + 1, 1);
+    }
+
+  private:
+    __device__ __noinline__ bool take_row(const Arguments &a, const Work &work, const Grid *grids, Item &item) {
+        u32 items = 0;
+        for (int l = 0; l < a.levels; l++) items += grids[l].items * work.planes;
+        // All have been taken, and are looked at as soon as they are.
+        while (*static_cast<volatile u32 *>(counters + 1) < items) __nanosleep(100);
+        __threadfence();
+        const u32 noted = __ldcg(counters + 2);
+        for (;;) {
+            if (noted == 0) return false;
+            const u32 row = atomicAdd(counters + 3, 1);
+            if (row >= noted * MOST_ROWS) return false;
+            const uint2 walk = __ldcg(later + row / MOST_ROWS);
+            item_of(walk.x, a, work, grids, item);
+            item.first_walk += walk.y;
+            item.walks = 1;
+            item.row = row % MOST_ROWS;
+            if (Walk(grids[item.level], item, 0).rows > 0) return true;
+        }
     }
 };
 
@@ -139,11 +237,11 @@ static __device__ __forceinline__ void measure(const Work &work, const Grid &gri
                                                u32 (&sizes)[RUN_WARPS]) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (warp < item.walks) {
-        const Walk walk(grid, item.first_walk + warp);
+        const Walk walk(grid, item, warp);
         u32 size = 0;
-        for (int cell_row = walk.y; cell_row <= walk.y + walk.rows; cell_row++) {
-            const List list(work, grid, item, walk.run, cell_row);
-            for (u32 chunk = lane; chunk < work.chunks; chunk += 32) size += list.piece(work, chunk).y;
+        for (u32 piece = lane; piece < (walk.rows + 1) * work.chunks; piece += 32) {
+            const u32 down = piece / work.chunks;
+            size += List(work, grid, item, walk.run, walk.y + down).piece(work, piece - down * work.chunks).y;
         }
         size = __reduce_add_sync(ALL, size);
         if (lane == 0) sizes[warp] = size;

@@ -14,8 +14,14 @@ const LITTLE: usize = 4096;
 
 /// Shared memory the kernel that sorts declares, and some more.
 const SORT_DECLARED: u32 = 3 << 10;
-/// Threads of the kernels that sum: RUN_WARPS of kernels/msda/bins.cuh.
+/// Threads of the kernels that sum: RUN_WARPS of kernels/msda/runs.cuh.
 const SUM_THREADS: u32 = 128;
+/// Their counters: QUEUE_COUNTERS of kernels/msda/bins.cuh.
+const COUNTERS: usize = 4;
+/// Walks they call long have more samples than this, whatever the problem: `deal` of kernels/msda/runs.cuh.
+const LEAST_LONG: usize = 64;
+/// Channels they sum at a time: BLOCK of kernels/msda/runs.cuh.
+const BLOCK: usize = 32;
 
 /// Pixels of a run, RUN of kernels/msda/bins.cuh.
 const RUN: usize = 8;
@@ -38,6 +44,7 @@ pub struct Sorting {
     levels_a_pass: usize,
     samples: usize,
     points: usize,
+    channels: usize,
     chunk: usize,
     capacity: usize,
 }
@@ -90,12 +97,13 @@ impl Sorting {
             levels_a_pass: sizes.levels,
             samples,
             points: sizes.points,
+            channels: sizes.channels,
             chunk: 0,
             capacity: capacity(problem),
         };
         // Pieces of work are counted in 32 bits: fewer than one for each pixel and block of channels, or sample.
         let pieces =
-            (sizes.pixels.max(1) * sizes.channels.div_ceil(32)).max(samples * sizes.levels);
+            (sizes.pixels.max(1) * sizes.channels.div_ceil(BLOCK)).max(samples * sizes.levels);
         let countable = (1usize << 31) / pieces.max(1);
         sorting.planes_a_pass = planes.clamp(1, countable.max(1));
         // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
@@ -165,15 +173,19 @@ impl Sorting {
         })
     }
 
-    /// Bytes of the four tables, each aligned as allocations are.
-    fn tables(&self) -> [usize; 4] {
+    /// Bytes of the tables, each aligned as allocations are.
+    fn tables(&self) -> [usize; 5] {
         let (planes, chunks) = (self.planes_a_pass, self.chunks());
+        let samples = planes * self.levels_a_pass * self.samples;
         let record = 4 * self.sort.types.value.size();
+        // A sample belongs to four walks at most, each with every block of channels.
+        let long_walks = (4 * samples * self.channels.div_ceil(BLOCK)).div_ceil(LEAST_LONG);
         [
             planes * chunks * self.capacity * 2,
-            planes * self.levels_a_pass * self.samples * record,
+            samples * record,
             planes * self.levels * chunks * 4,
-            4,
+            COUNTERS * 4,
+            long_walks * 8,
         ]
         .map(|bytes| bytes.next_multiple_of(256))
     }
@@ -185,13 +197,13 @@ impl Sorting {
 
     /// What the kernels are told, for each pass, given the scratch memory.
     pub(super) fn passes(&self, memory: u64) -> impl Iterator<Item = Work> {
-        let mut tables = [0; 4];
+        let mut tables = [0; 5];
         let mut next = memory;
         for (table, bytes) in tables.iter_mut().zip(self.tables()) {
             *table = next;
             next += bytes as u64;
         }
-        let [starts, sorted, largest, next] = tables;
+        let [starts, sorted, largest, counters, later] = tables;
         let Sorting {
             planes,
             planes_a_pass,
@@ -203,7 +215,8 @@ impl Sorting {
             starts,
             sorted,
             largest,
-            next,
+            counters,
+            later,
             chunks: self.chunks() as u32,
             chunk: self.chunk as u32,
             samples: self.samples as u32,
