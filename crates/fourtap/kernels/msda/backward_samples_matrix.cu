@@ -48,7 +48,7 @@ static __device__ __forceinline__ Shares shares_at(float apart) {
 struct Part {
     float x[PER_LANE], y[PER_LANE]; // from the first neighbour
     float weight[PER_LANE];
-    u32 places[PER_LANE];           // of the first neighbours, in units of 16 bytes
+    u32 places[PER_LANE];           // of the first neighbours, in units of 16 bytes, less than 2^31
     u32 swapped;                    // a bit each: the neighbours of a row come the other way round
 };
 
@@ -130,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const u32 pixel = level.z + y.first * level.x + x.first, pair = min(pixel, last_pair);
             const u32 swap = ALTERNATE ? (pair ^ quad) & 1 : 0;
             part.swapped |= (swap ^ (pixel - pair) ^ x.turned) << v;
-            // The lowest bit tells that the right-hand pixel comes first.
-            part.places[v] = value + (pair + swap) * PIXEL_UNITS + swap;
+            // The highest bit tells that the right-hand pixel comes first.
+            part.places[v] = value + (pair + swap) * PIXEL_UNITS + (swap << 31);
             part.x[v] = x.apart;
             part.y[v] = y.apart;
             part.weight[v] = s.weight;
@@ -147,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const u32 place = __shfl_sync(ALL, part.places[k % PER_LANE], from);
         Vector(&t)[4] = taps[k % 2];
 #if ALTERNATE
-        u32 first = place & ~1u;
-        const u32 second = first + PIXEL_UNITS - (place & 1) * (2 * PIXEL_UNITS);
+        u32 first = place & 0x7fffffffu;
+        const u32 second = first + PIXEL_UNITS - (place >> 31) * (2 * PIXEL_UNITS);
         asm("" : "+r"(first)); // multiplied and added in one
         t[0] = load_vector(upper + static_cast<u64>(first) * 16);
         t[1] = load_vector(upper + static_cast<u64>(second) * 16);

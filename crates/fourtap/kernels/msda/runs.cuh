@@ -154,7 +154,7 @@ struct Queue {
         for (;;) {
             if (noted == 0) return false;
             const u32 row = atomicAdd(counters + 3, 1);
-            if (row >= noted * MOST_ROWS) return false;
+            if (row / MOST_ROWS >= noted) return false;
             const uint2 walk = __ldcg(later + row / MOST_ROWS);
             item_of(walk.x, a, work, grids, item);
             item.first_walk += walk.y;

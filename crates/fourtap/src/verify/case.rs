@@ -247,7 +247,7 @@ pub(super) fn random_storage(
         storage.guard = 16;
         let inner = if rank < 5 { 1 } else { rank - 3 };
         for gap in &mut storage.gaps[..rank - inner] {
-            *gap = pick(rng, &[0, 16, 32]);
+            *gap = pick(rng, &[0, 8, 16, 32]);
         }
         return storage;
     }

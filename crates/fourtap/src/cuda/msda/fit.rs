@@ -92,14 +92,14 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
     Ok(pixel_units)
 }
 
-/// Whether all of `value`, which kernels that gather can read, can be named in 32 bits, in units of 16 bytes.
+/// Whether all of `value`, which kernels that gather can read, can be named in 31 bits, in units of 16 bytes.
 pub(super) fn has_short_places(problem: &Problem) -> bool {
     let layout = problem.value();
     let sizes = layout.shape();
     let last: i128 = (sizes.sizes().iter().zip(layout.strides()))
         .map(|(&size, &stride)| (size as i128 - 1) * stride as i128)
         .sum();
-    last * layout.dtype().size() as i128 / 16 < 1 << 32
+    last * layout.dtype().size() as i128 / 16 < 1 << 31
 }
 
 /// Whether a lane can read or write `per_lane` samples' locations and weights at a time.

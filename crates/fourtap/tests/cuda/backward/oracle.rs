@@ -152,6 +152,7 @@ fn random_problems_match_the_oracle() {
     let (tally, cases, ways) = (Tally::default(), cases(1000), Way::all(&SETTINGS));
     check(&cuda, 0..cases, Case::random, &ways, &tally);
     check(&cuda, 0..cases, Case::aligned, &ways, &tally);
+    check(&cuda, 0..cases / 4, Case::keepable, &ways, &tally);
     assert!(tally.count("msda_backward_samples_gather") > cases);
     assert!(tally.count("msda_backward_samples_matrix") > cases / 4);
     // Levels one after another and no more than 16 leave it nothing but problems without samples; see loose.rs.
