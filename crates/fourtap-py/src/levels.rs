@@ -217,6 +217,9 @@ fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResu
     })
 }
 
+/// Numbers of as many levels as models have, or more.
+const USUAL_ROOM: usize = 16;
+
 /// (height, width) of any sequence of pairs, one after another.
 fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let py = shapes.py();
@@ -224,7 +227,7 @@ fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let expected = "a tensor [L, 2] or a list of (height, width) pairs of whole numbers";
         unexpected(py, Kind::DType, "spatial_shapes", expected, shown(shapes))
     };
-    let mut numbers = Vec::new();
+    let mut numbers = Vec::with_capacity(USUAL_ROOM);
     for pair in shapes.try_iter().map_err(refused)? {
         let pair = pair.map_err(refused)?;
         // Tuples, the usual case, are read without going round by an iterator.

@@ -338,6 +338,12 @@ impl<'a> ViewMut<'a> {
         self.view.data.cast_mut()
     }
 
+    /// The same to be read only.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn as_view(&self) -> &View<'a> {
+        &self.view
+    }
+
     /// The same view once more, for a call that is only planned: nothing may be written through it.
     #[cfg(feature = "cuda")]
     pub(crate) fn alias(&self) -> ViewMut<'_> {

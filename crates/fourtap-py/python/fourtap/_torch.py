@@ -13,19 +13,21 @@ from torch import Tensor
 
 from fourtap import _native, _registered
 
-__all__ = ["Tensor", "attend", "gradients"]
+__all__ = ["Tensor", "attend", "forward", "gradients", "is_traced"]
 
 # Export without Dynamo calls with fake tensors, which are told apart anyway.
-_is_traced = torch.compiler.is_dynamo_compiling
+is_traced = torch.compiler.is_dynamo_compiling
+# The usual way of a call, which `fourtap.ms_deform_attn` takes itself: another function in between would be felt.
+forward = _native.torch_forward_if_plain
 # Since PyTorch 2.10.
 _KNOWS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
-_forward = _native.torch_forward_if_plain
 _backward = _native.torch_backward_if_plain
 
 
 def attend(
+    found: Any,
     value: Tensor,
     shapes: Any,
     starts: Any,
@@ -34,15 +36,10 @@ def attend(
     deterministic: bool | None,
     out: Tensor | None,
 ) -> Tensor:
-    """As ``fourtap.ms_deform_attn``."""
-    if _is_traced():
+    """As ``fourtap.ms_deform_attn``, where :func:`forward` found something in the way, or is not to be called."""
+    if found is NotImplemented:
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
-    result = _forward(value, shapes, starts, locations, weights, out)
-    if result is NotImplemented:
-        return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
-    if result is not None and result is not Ellipsis:
-        return result  # type: ignore[no-any-return]
-    if result is Ellipsis:
+    if found is Ellipsis:
         value, locations, weights = _registered.autocast(value, locations, weights)
         if not _registered.wants_gradient(value, locations, weights):
             return _native.torch_forward(value, shapes, starts, locations, weights, out)

@@ -33,7 +33,7 @@ if importlib.util.find_spec("torch") is not None:
         import torch
 
         from fourtap._dense import attend_densely
-        from fourtap._torch import Tensor, attend, gradients
+        from fourtap._torch import Tensor, attend, forward, gradients, is_traced
 
         _HAS_TORCH = True
         # Sizes of tensors that are being traced, and what is computed of them.
@@ -94,8 +94,15 @@ def ms_deform_attn(
 
     """
     if _HAS_TORCH and isinstance(value, Tensor):
+        found = (
+            NotImplemented
+            if is_traced()
+            else forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out)
+        )
+        if isinstance(found, Tensor):
+            return found
         return attend(
-            value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, out
+            found, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, out
         )
     if isinstance(value, np.ndarray):
         return _native.numpy_forward(

@@ -5,7 +5,7 @@ use fourtap::{DType, MAX_RANK, Place};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::Framework;
 use super::dlpack::Exchange;
@@ -100,7 +100,8 @@ impl Torch {
                 .map(Bound::unbind),
             watchers,
             grad_enabled: attribute("is_grad_enabled")?,
-            deterministic: attribute("are_deterministic_algorithms_enabled")?,
+            // What `torch.are_deterministic_algorithms_enabled` asks.
+            deterministic: internals.getattr("_get_deterministic_algorithms")?.unbind(),
             autocast_enabled: internals
                 .getattr("_is_any_autocast_enabled")
                 .ok()
@@ -219,6 +220,13 @@ impl Torch {
 
 impl Framework for Torch {
     fn owns(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.is_plain(object) {
+            return Ok(true);
+        }
+        // Levels, most often. To ask the class of tensors takes Python longer than to read a few pairs.
+        if object.is_exact_instance_of::<PyList>() || object.is_exact_instance_of::<PyTuple>() {
+            return Ok(false);
+        }
         object.is_instance(self.tensor.bind(object.py()))
     }
 

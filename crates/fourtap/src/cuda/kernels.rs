@@ -199,6 +199,31 @@ pub(super) unsafe fn launch(
     parameters: &mut [*mut c_void],
 ) -> Result<(), CudaError> {
     let kernel = load(cuda.context, kernel)?;
+    // SAFETY: as the caller promises.
+    unsafe {
+        launch_loaded(
+            cuda,
+            &kernel,
+            [blocks, layers],
+            threads,
+            shared_bytes,
+            parameters,
+        )
+    }
+}
+
+/// The same with a kernel that was loaded before, on this device.
+///
+/// # Safety
+/// As of [`launch`].
+pub(super) unsafe fn launch_loaded(
+    cuda: &Cuda,
+    kernel: &Kernel,
+    [blocks, layers]: [u32; 2],
+    threads: u32,
+    shared_bytes: u32,
+    parameters: &mut [*mut c_void],
+) -> Result<(), CudaError> {
     let entered = cuda.context.enter()?;
     let how = Launch {
         grid: [blocks, layers, 1],
@@ -208,7 +233,7 @@ pub(super) unsafe fn launch(
         ..Launch::default()
     };
     // SAFETY: as the caller promises.
-    let launched = unsafe { driver::launch(&kernel, &how, parameters) };
+    let launched = unsafe { driver::launch(kernel, &how, parameters) };
     drop(entered);
     Ok(launched?)
 }

@@ -189,6 +189,24 @@ impl Cuda {
         }
     }
 
+    /// Whether calls are planned alike with both. The stream is no matter, nor where scratch memory is.
+    fn plans_like(&self, other: &Cuda) -> bool {
+        let Cuda {
+            context,
+            stream: _,
+            kernel,
+            deterministic,
+            workspace: _,
+            multiprocessors,
+            asked,
+        } = other;
+        std::ptr::eq(self.context, *context)
+            && self.kernel == *kernel
+            && self.deterministic == *deterministic
+            && self.multiprocessors == *multiprocessors
+            && self.asked == *asked
+    }
+
     /// What plans are made for.
     fn size(&self) -> DeviceSize {
         let whole = DeviceSize::from(self.device().facts());

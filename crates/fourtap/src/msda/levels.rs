@@ -103,21 +103,13 @@ impl CudaLevels {
 impl Levels {
     /// Levels of these (height, width), one right after another.
     pub fn packed(shapes: &[(usize, usize)]) -> Result<Self> {
-        let shapes: Vec<_> = shapes
-            .iter()
-            .map(|&(height, width)| (saturate(height), saturate(width)))
-            .collect();
-        Levels::build(&shapes, None)
+        Levels::build(shapes.iter().map(saturated), None)
     }
 
     /// Levels of these (height, width), level `l` beginning at pixel `starts[l]`.
     pub fn with_starts(shapes: &[(usize, usize)], starts: &[usize]) -> Result<Self> {
-        let shapes: Vec<_> = shapes
-            .iter()
-            .map(|&(height, width)| (saturate(height), saturate(width)))
-            .collect();
         let starts: Vec<_> = starts.iter().map(|&start| saturate(start)).collect();
-        Levels::build(&shapes, Some(&starts))
+        Levels::build(shapes.iter().map(saturated), Some(&starts))
     }
 
     /// Levels as frameworks hold them: `spatial_shapes` `[L, 2]` and, if given, `level_start_index` `[L]`.
@@ -128,11 +120,8 @@ impl Levels {
                 found: spatial_shapes.len(),
             });
         }
-        let shapes: Vec<_> = pairs
-            .iter()
-            .map(|&[height, width]| (height, width))
-            .collect();
-        Levels::build(&shapes, level_start_index)
+        let shapes = pairs.iter().map(|&[height, width]| (height, width));
+        Levels::build(shapes, level_start_index)
     }
 
     /// Pixels of all levels together: the size of axis S.
@@ -140,10 +129,13 @@ impl Levels {
         self.pixels
     }
 
-    fn build(shapes: &[(i64, i64)], starts: Option<&[i64]>) -> Result<Self> {
+    fn build(
+        shapes: impl ExactSizeIterator<Item = (i64, i64)>,
+        starts: Option<&[i64]>,
+    ) -> Result<Self> {
         let mut levels = Vec::with_capacity(shapes.len());
         let mut pixels = 0usize;
-        for (level, &(height, width)) in shapes.iter().enumerate() {
+        for (level, (height, width)) in shapes.enumerate() {
             // An axis fits an i32 so that a pixel's coordinates do: beyond, f32 coordinates miss pixels anyway.
             let (Ok(h), Ok(w)) = (i32::try_from(height), i32::try_from(width)) else {
                 return Err(Error::LevelSize {
@@ -222,6 +214,10 @@ fn place(levels: &mut [Level], starts: &[i64], pixels: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn saturated(&(height, width): &(usize, usize)) -> (i64, i64) {
+    (saturate(height), saturate(width))
 }
 
 fn saturate(size: usize) -> i64 {

@@ -93,6 +93,12 @@ impl Gradients<'_> {
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 pub fn forward(backend: &Backend, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if let Backend::Cuda(cuda) = backend
+        && let Some(done) = cuda.msda_forward_again(&inputs, &out)
+    {
+        return done;
+    }
     backend.msda_forward(&Forward::new(inputs, out)?)
 }
 

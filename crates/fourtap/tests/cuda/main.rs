@@ -9,6 +9,7 @@ mod gpu;
 mod hostile;
 mod large;
 mod oracle;
+mod repeated;
 mod reproducible;
 mod sanitizer;
 mod tensors;

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::layout::Layout;
-use crate::msda::{Backward, Inputs, Problem};
+use crate::msda::{Backward, Inputs, LevelTable, Problem};
 use crate::tensor::ViewMut;
 
 /// Room for levels in a kernel's arguments, by steps: each room is a kernel of its own. The second step fits the
@@ -18,16 +18,41 @@ struct HostLevel {
     start: i64,
 }
 
-/// `Arguments` of kernels/msda/problem.cuh.
+/// What differs from one call to another like it: the first members of the kernels' `Arguments`.
 #[repr(C)]
-#[derive(Clone, Debug)]
-pub(super) struct Arguments<const CAPACITY: usize> {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
     value: u64,
     locations: u64,
     weights: u64,
     out: u64,
     shapes: u64,
     starts: u64,
+}
+
+impl Addresses {
+    /// Those of a call; 0 for what it does not have.
+    pub fn new(inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
+        let (shapes, starts) = match inputs.levels {
+            LevelTable::Host(_) => (0, 0),
+            LevelTable::Cuda(levels) => (levels.shapes, levels.starts.unwrap_or(0)),
+        };
+        Addresses {
+            value: inputs.value.as_ptr() as u64,
+            locations: inputs.sampling_locations.as_ptr() as u64,
+            weights: inputs.attention_weights.as_ptr() as u64,
+            out: out.map_or(0, |out| out.as_mut_ptr() as u64),
+            shapes,
+            starts,
+        }
+    }
+}
+
+/// `Arguments` of kernels/msda/problem.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Arguments<const CAPACITY: usize> {
+    addresses: Addresses,
     value_strides: [i64; 4],
     location_strides: [i64; 6],
     weight_strides: [i64; 5],
@@ -55,15 +80,7 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
             };
         }
         Arguments {
-            value: inputs.value.as_ptr() as u64,
-            locations: inputs.sampling_locations.as_ptr() as u64,
-            weights: inputs.attention_weights.as_ptr() as u64,
-            out: out.map_or(0, |out| out.as_mut_ptr() as u64),
-            shapes: problem.cuda_levels().map_or(0, |levels| levels.shapes),
-            starts: problem
-                .cuda_levels()
-                .and_then(|levels| levels.starts)
-                .unwrap_or(0),
+            addresses: Addresses::new(inputs, out),
             value_strides: strides(problem.value().strides()),
             location_strides: strides(problem.sampling_locations().strides()),
             weight_strides: strides(problem.attention_weights().strides()),
@@ -108,6 +125,16 @@ impl Held {
             }
             _ => Held::Large(Box::new(Arguments::new(problem, inputs, out))),
         }
+    }
+
+    /// The same for another call like the one they were made for.
+    pub fn point_at(&mut self, addresses: Addresses) {
+        let own = match self {
+            Held::Small(arguments) => &mut arguments.addresses,
+            Held::Medium(arguments) => &mut arguments.addresses,
+            Held::Large(arguments) => &mut arguments.addresses,
+        };
+        *own = addresses;
     }
 
     /// As launches take it.
@@ -235,6 +262,7 @@ mod tests {
     #[test]
     fn lies_as_the_kernels_declare_it() {
         assert_eq!(size_of::<HostLevel>(), 16);
+        assert_eq!(size_of::<Addresses>(), 48);
         assert_eq!(std::mem::offset_of!(Arguments<16>, value_strides), 48);
         assert_eq!(std::mem::offset_of!(Arguments<16>, host_levels), 232);
         assert_eq!(size_of::<Arguments<16>>(), 232 + 16 * 16);

@@ -2,16 +2,17 @@
 
 use std::fmt;
 
-use super::arguments::{Held, Schedule, pointer};
+use super::arguments::{Addresses, Held, Schedule, pointer};
 use super::fit::{self, Fit, aligned};
 use super::kept::Kept;
-use super::launch;
+use super::repeated;
 use super::schedule::{Dealing, schedule};
 use super::specialised::{Channel, Gather, Specialised};
 use super::tuning::{self, ALWAYS, ForwardTuning, NEVER, or_usual};
 use super::{DeviceSize, Wanted};
-use crate::cuda::Cuda;
+use crate::cuda::driver::Kernel;
 use crate::cuda::tuning::refused;
+use crate::cuda::{Cuda, kernels};
 use crate::error::{Error, Result};
 use crate::msda::{Forward, Inputs};
 use crate::tensor::ViewMut;
@@ -245,23 +246,56 @@ impl Cuda {
             Specialised::Channel(channel) => Some(channel.level_capacity),
             _ => None,
         };
-        let arguments = Held::new(&call.problem, &call.inputs, Some(&call.out), capacity);
+        let ready = Ready {
+            kernel: kernels::load(self.context, &plan.kernel.into())?,
+            arguments: Held::new(&call.problem, &call.inputs, Some(&call.out), capacity),
+            plan,
+        };
+        // SAFETY: the call has been checked, and whoever made its views answers for the memory behind them.
+        unsafe { ready.launch(self) }?;
+        repeated::remember(self, call, ready);
+        Ok(())
+    }
+}
+
+/// All a launch takes.
+pub(super) struct Ready {
+    plan: Plan,
+    kernel: Kernel,
+    arguments: Held,
+}
+
+impl Ready {
+    /// The same for another call like the one it was made for.
+    pub fn point_at(&mut self, addresses: Addresses) {
+        self.arguments.point_at(addresses);
+    }
+
+    /// Queues the kernel.
+    ///
+    /// # Safety
+    /// What it was made for, or pointed at since, is a call that was checked, on this device, and the memory of its
+    /// tensors is there until the stream has done the work.
+    pub unsafe fn launch(&self, cuda: &Cuda) -> Result<()> {
+        let plan = &self.plan;
         let schedule = plan.schedule.as_ref().map(pointer);
         let mut parameters = [
-            arguments.pointer(),
+            self.arguments.pointer(),
             schedule.unwrap_or(std::ptr::null_mut()),
         ];
         let declared = 1 + usize::from(schedule.is_some());
-        // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does. The call has been
-        // checked, and whoever made its views answers for the memory behind them.
-        unsafe {
-            launch(
-                self,
-                &plan.kernel,
-                [plan.blocks, plan.threads],
+        // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does; the rest as the caller
+        // promises.
+        let launched = unsafe {
+            kernels::launch_loaded(
+                cuda,
+                &self.kernel,
+                [plan.blocks, 1],
+                plan.threads,
                 plan.shared_bytes,
                 &mut parameters[..declared],
             )
-        }
+        };
+        Ok(launched?)
     }
 }

@@ -7,6 +7,7 @@ mod fit;
 mod forward;
 pub(super) mod kept;
 mod kind;
+mod repeated;
 mod schedule;
 mod specialised;
 pub(super) mod tuning;
