@@ -1,6 +1,7 @@
 //! Libraries whose tensors the operator takes. They are asked by Python's own means, so that none is linked and any
 //! version will do.
 
+mod dense_tensors;
 mod dlpack;
 pub mod numpy;
 pub mod torch;

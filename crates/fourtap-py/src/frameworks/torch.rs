@@ -8,6 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::Framework;
+use super::dense_tensors::DenseTensors;
 use super::dlpack::Exchange;
 use crate::errors::{Kind, unexpected};
 use crate::tensor::{Element, Tensor};
@@ -28,6 +29,7 @@ pub struct Torch {
     /// current. None in other versions, or without CUDA.
     empty_on_host: Option<Py<PyAny>>,
     empty_on_current_device: Option<Py<PyAny>>,
+    dense_tensors: DenseTensors,
     /// None before PyTorch 2.10.
     exchange: Option<Exchange>,
     /// Each tells of something that wants to see operators being called, not results, unless it answers 0 or false.
@@ -79,6 +81,7 @@ impl Torch {
         Ok(Torch {
             empty_on_host: allocator("_empty_strided_cpu"),
             empty_on_current_device: allocator("_empty_strided_cuda"),
+            dense_tensors: DenseTensors::default(),
             exchange: Exchange::of(&torch.getattr("Tensor")?),
             tensor: class("torch", "Tensor")?,
             parameter: class("torch.nn", "Parameter")?,
@@ -294,14 +297,9 @@ impl Framework for Torch {
             && let Some((dtype, _)) = dtype
             && sizes.len() <= MAX_RANK
         {
-            let mut strides = [1; MAX_RANK];
-            for axis in (1..sizes.len()).rev() {
-                strides[axis - 1] = strides[axis] * sizes[axis].max(1);
-            }
-            let strides = PyTuple::new(py, &strides[..sizes.len()])?;
             return allocate
                 .bind(py)
-                .call1((PyTuple::new(py, sizes)?, strides, dtype));
+                .call1(self.dense_tensors.arguments(py, sizes, dtype)?);
         }
         let sizes = PyTuple::new(py, sizes)?;
         let options = PyDict::new(py);

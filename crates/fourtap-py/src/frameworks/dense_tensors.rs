@@ -1,0 +1,58 @@
+//! The last row-major tensors that were made. The same few are wanted again and again, and making tuples of numbers to
+//! ask for them costs a small call more than looking here.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use fourtap::MAX_RANK;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::tensor::Axes;
+
+/// What PyTorch was asked for them with.
+#[derive(Default)]
+pub struct DenseTensors(Mutex<VecDeque<Wish>>);
+
+struct Wish {
+    sizes: Axes<usize>,
+    dtype: Py<PyAny>,
+    arguments: Py<PyTuple>,
+}
+
+impl DenseTensors {
+    const MOST: usize = 8;
+
+    /// Sizes, of at most [`MAX_RANK`] axes, strides and type.
+    pub fn arguments<'py>(
+        &self,
+        py: Python<'py>,
+        sizes: &[usize],
+        dtype: &Py<PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        // Nothing of Python is called while it is locked, so whoever waits for it does not keep the holder waiting.
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |wish: &&Wish| *wish.sizes == *sizes && wish.dtype.is(dtype);
+        if let Some(wish) = lock().iter().find(known) {
+            return Ok(wish.arguments.bind(py).clone());
+        }
+        let mut strides = [1; MAX_RANK];
+        for axis in (1..sizes.len()).rev() {
+            strides[axis - 1] = strides[axis] * sizes[axis].max(1);
+        }
+        let strides = PyTuple::new(py, &strides[..sizes.len()])?;
+        let arguments = (PyTuple::new(py, sizes)?, strides, dtype).into_pyobject(py)?;
+        let wish = Wish {
+            sizes: sizes.iter().copied().collect(),
+            dtype: dtype.clone_ref(py),
+            arguments: arguments.clone().unbind(),
+        };
+        let forgotten = {
+            let mut wishes = lock();
+            wishes.push_front(wish);
+            (wishes.len() > Self::MOST).then(|| wishes.pop_back())
+        };
+        drop(forgotten);
+        Ok(arguments)
+    }
+}
