@@ -89,15 +89,30 @@ def make_cases(value: Tensor, locations: Tensor, weights: Tensor) -> list[Case]:
     def with_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
         return fourtap.ms_deform_attn(value, shapes, locations, weights, level_start_index=starts)
 
+    # The call itself, with no function of ours in between.
+    calls: list[tuple[str, Callable[[], Tensor], Callable[[], Tensor], Callable[..., Tensor]]] = [
+        (
+            "list",
+            lambda: fourtap.ms_deform_attn(value, LEVELS, locations, weights),
+            lambda: fourtap.ms_deform_attn(leaves[0], LEVELS, leaves[1], leaves[2]),
+            with_list,
+        ),
+        (
+            "tensors",
+            lambda: fourtap.ms_deform_attn(value, shapes, locations, weights, level_start_index=starts),
+            lambda: fourtap.ms_deform_attn(leaves[0], shapes, leaves[1], leaves[2], level_start_index=starts),
+            with_tensors,
+        ),
+    ]
     cases = []
-    for name, attend in (("list", with_list), ("tensors", with_tensors)):
-        compiled = torch.compile(attend, fullgraph=True)
-        # `attend` and `compiled` are bound now: the loop goes on before anything is called.
+    for name, plain, differentiable, function in calls:
+        compiled = torch.compile(function, fullgraph=True)
         cases += [
-            Case("host, no gradient", name, lambda attend=attend: attend(value, locations, weights)),
-            Case("host, with gradient", name, lambda attend=attend: attend(*leaves), gradients=True),
+            Case("host, no gradient", name, plain),
+            Case("host, with gradient", name, differentiable, gradients=True),
+            # `compiled` is bound now: the loop goes on before anything is called.
             Case("host, compiled", name, lambda compiled=compiled: compiled(value, locations, weights)),
-            Case("loop, no gradient", name, lambda attend=attend: attend(value, locations, weights), loop=True),
+            Case("loop, no gradient", name, plain, loop=True),
         ]
     few = torch.arange(16.0, device=value.device)
     rulers = [
