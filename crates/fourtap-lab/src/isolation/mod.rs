@@ -125,6 +125,8 @@ impl Drop for Watched {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.0.kill();
+            // Seen to its end, or it would stay listed where nobody else does that.
+            let _ = self.wait(GOING);
         }
     }
 }
@@ -218,6 +220,16 @@ mod tests {
         let (outcome, words) = ended.trouble(limit).unwrap();
         assert_eq!(outcome, Outcome::Hung);
         assert_eq!(words, "it did not end within 1 s and was killed");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn one_that_is_dropped_is_gone() {
+        let watched = Watched::start(&mut shell("exec sleep 600")).unwrap();
+        let listed = std::path::PathBuf::from(format!("/proc/{}", watched.0.id()));
+        assert!(listed.exists());
+        drop(watched);
+        assert!(!listed.exists());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Every rung compiles for every shape and parameter it takes, keeps to the limits of a device, and says what it is.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use fourtap::DType;
-use fourtap::cuda::jit::{Architecture, Nvrtc};
+use fourtap::cuda::jit::{Architecture, Nvrtc, Program};
 use rayon::prelude::*;
 
 use super::numbers::AnyShape;
@@ -150,17 +152,48 @@ fn plans_keep_to_the_device() {
     }
 }
 
+/// All that rungs are compiled to with some choice or shape: what it is, and whether it is a rung's first.
+fn programs() -> Vec<(String, Program, bool)> {
+    let hopper = Architecture::of_device(9, 0);
+    let mut programs = Vec::new();
+    for rung in rungs::all() {
+        let mut choices = vec![vec![]];
+        for parameter in rung.parameters {
+            let others = parameter
+                .values
+                .iter()
+                .filter(|&&one| one != parameter.default);
+            choices.extend(others.map(|&value| vec![(parameter.name.to_string(), value)]));
+        }
+        let mut is_first = true;
+        for (number, chosen) in choices.iter().enumerate() {
+            let choice = Choice::new(rung.parameters, chosen);
+            // Other parameters than the defaults need not be tried on every shape.
+            let shapes = shapes(rung.operator()).into_iter();
+            let shapes = shapes.take(if number == 0 { 5 } else { 1 });
+            for (shape, number) in shapes.zip(1..) {
+                let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
+                    continue;
+                };
+                let Some(step) = plan.steps.first() else {
+                    continue;
+                };
+                let program = source(&rung, &shape, &choice, &plan, step.entry).program(hopper);
+                let chosen = chosen
+                    .iter()
+                    .map(|(name, value)| format!(" {name}={value}"));
+                let chosen: String = chosen.collect();
+                let words = format!("{} shape {number}{chosen}", rung.name);
+                programs.push((words, program, is_first));
+                is_first = false;
+            }
+        }
+    }
+    programs
+}
+
 #[test]
 fn every_rung_compiles_for_every_value_of_its_parameters() {
-    compiles(Operator::Msda);
-}
-
-#[test]
-fn every_dense_rung_compiles_for_every_value_of_its_parameters() {
-    compiles(Operator::Dense);
-}
-
-fn compiles(operator: Operator) {
     let nvrtc = match Nvrtc::get() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
@@ -171,37 +204,40 @@ fn compiles(operator: Operator) {
             return;
         }
     };
-    let hopper = Architecture::of_device(9, 0);
-    let rungs = rungs::all().into_par_iter();
-    let rungs = rungs.filter(|rung| rung.operator() == operator);
-    rungs.for_each(|rung| {
-        let mut choices = vec![vec![]];
-        for parameter in rung.parameters {
-            let others = parameter
-                .values
-                .iter()
-                .filter(|&&one| one != parameter.default);
-            choices.extend(others.map(|&value| vec![(parameter.name.to_string(), value)]));
+    let writes = std::env::var_os("FOURTAP_WRITE_TABLE").is_some();
+    let is_of_table = (nvrtc.version().major, nvrtc.version().minor) == (13, 0);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ladder/compiled.txt");
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    let known: BTreeSet<&str> = match is_of_table && !writes {
+        true => committed.lines().collect(),
+        false => BTreeSet::new(),
+    };
+    let programs = programs();
+    let lines = programs.par_iter().map(|(words, program, is_first)| {
+        let fingerprint = program.fingerprint().to_string();
+        let line = format!("{words} {}", &fingerprint[..16]);
+        // What is as it was compiled once need not be compiled again, but for one of each rung.
+        if *is_first || !known.contains(&*line) {
+            let compiled = nvrtc.compile(program);
+            assert!(compiled.is_ok(), "{words}: {}", compiled.unwrap_err());
         }
-        for (number, chosen) in choices.iter().enumerate() {
-            let choice = Choice::new(rung.parameters, chosen);
-            // Other parameters than the defaults need not be tried on every shape.
-            let shapes = shapes(rung.operator()).into_iter();
-            let shapes = shapes.take(if number == 0 { 5 } else { 1 });
-            for shape in shapes {
-                let Ok(plan) = rung.planned(&shape, &H200, &choice) else {
-                    continue;
-                };
-                let Some(step) = plan.steps.first() else {
-                    continue;
-                };
-                let program = source(&rung, &shape, &choice, &plan, step.entry).program(hopper);
-                let compiled = nvrtc.compile(&program);
-                let words = || format!("{} {chosen:?} {shape:?}", rung.name);
-                assert!(compiled.is_ok(), "{}: {}", words(), compiled.unwrap_err());
-            }
-        }
+        line
     });
+    let lines: Vec<_> = lines.collect();
+    let table = format!(
+        "# What rungs were compiled to by NVRTC 13.0, without an error: by their fingerprints. Written by the test of the ladder\n\
+         # that compares it, with FOURTAP_WRITE_TABLE=1.\n{}\n",
+        lines.join("\n")
+    );
+    if writes {
+        fs::write(path, table).unwrap();
+        return;
+    }
+    assert!(
+        committed == table || !is_of_table,
+        "all rungs compile, but to something else than kernels/ladder/compiled.txt says; if that is meant, write it anew with \
+         FOURTAP_WRITE_TABLE=1 and commit it"
+    );
 }
 
 #[test]

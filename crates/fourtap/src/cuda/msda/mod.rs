@@ -12,11 +12,6 @@ mod schedule;
 mod specialised;
 pub(super) mod tuning;
 
-use std::ffi::c_void;
-
-use super::{Cuda, kernels};
-use crate::error::Result;
-
 pub use super::DeviceSize;
 pub use backward::{BackwardPlan, Step};
 pub use described::Described;
@@ -40,30 +35,4 @@ pub enum Wanted {
     GatherMany,
     /// One thread a channel, the form everybody else ships: what speed is measured against.
     Channel,
-}
-
-/// Queues a kernel. Nothing is allocated and nobody waits, once it is loaded.
-///
-/// # Safety
-/// The parameters are what the kernel declares, laid out as it does, and the memory they lead to is as it expects until
-/// the stream has done the work.
-unsafe fn launch(
-    cuda: &Cuda,
-    kernel: &Specialised,
-    [blocks, threads]: [u32; 2],
-    shared_bytes: u32,
-    parameters: &mut [*mut c_void],
-) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let launched = unsafe {
-        kernels::launch(
-            cuda,
-            &(*kernel).into(),
-            [blocks, 1],
-            threads,
-            shared_bytes,
-            parameters,
-        )
-    };
-    Ok(launched?)
 }

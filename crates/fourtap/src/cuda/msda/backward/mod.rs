@@ -6,7 +6,6 @@ mod sorting;
 use std::ffi::c_void;
 
 use super::arguments::{GradientArguments, Held, Work, pointer};
-use super::launch;
 use super::specialised::Specialised;
 use super::tuning::{self, BackwardTuning};
 use crate::cuda::driver::zero;
@@ -93,15 +92,7 @@ impl Cuda {
             ];
             // SAFETY: the kernel takes these three; the call has been checked, and whoever made its views answers for
             // the memory behind them.
-            unsafe {
-                launch(
-                    self,
-                    &step.kernel,
-                    [step.blocks, step.threads],
-                    step.shared_bytes,
-                    &mut parameters,
-                )?
-            };
+            unsafe { step.launch(self, &mut parameters) }?;
         }
         if plan.scatter {
             self.zero_grad_value(call)?;
@@ -115,15 +106,7 @@ impl Cuda {
             let mut parameters = vec![arguments.pointer(), pointer(&parameters.gradients)];
             parameters.extend(step.schedule.as_ref().map(pointer));
             // SAFETY: as above; the gather kernel takes a schedule besides, the other does not.
-            unsafe {
-                launch(
-                    self,
-                    &step.kernel,
-                    [step.blocks, step.threads],
-                    step.shared_bytes,
-                    &mut parameters,
-                )?
-            };
+            unsafe { step.launch(self, &mut parameters) }?;
         }
         Ok(())
     }
@@ -133,30 +116,14 @@ impl Cuda {
         let [sort, sum] = sorting.steps();
         // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects; the call has been
         // checked, and whoever made its views answers for the memory behind them.
-        unsafe {
-            launch(
-                self,
-                &sort.kernel,
-                [sort.blocks, sort.threads],
-                sort.shared_bytes,
-                &mut [parameters.arguments.pointer(), pointer(work)],
-            )?
-        };
+        unsafe { sort.launch(self, &mut [parameters.arguments.pointer(), pointer(work)]) }?;
         let mut parameters: [*mut c_void; 3] = [
             parameters.arguments.pointer(),
             pointer(&parameters.gradients),
             pointer(work),
         ];
         // SAFETY: as above; the kernels that sum take the gradients besides.
-        unsafe {
-            launch(
-                self,
-                &sum.kernel,
-                [sum.blocks, sum.threads],
-                sum.shared_bytes,
-                &mut parameters,
-            )
-        }
+        unsafe { sum.launch(self, &mut parameters) }
     }
 
     fn zero_grad_value(&self, call: &Backward<'_>) -> Result<()> {
@@ -175,6 +142,28 @@ impl Cuda {
         };
         drop(entered);
         Ok(done.map_err(CudaError::from)?)
+    }
+}
+
+impl Step {
+    /// Queues the kernel. Nothing is allocated and nobody waits, once it is loaded.
+    ///
+    /// # Safety
+    /// The parameters are what the kernel declares, laid out as it does, and the memory they lead to is as it expects
+    /// until the stream has done the work.
+    unsafe fn launch(&self, cuda: &Cuda, parameters: &mut [*mut c_void]) -> Result<()> {
+        // SAFETY: as the caller promises.
+        let launched = unsafe {
+            kernels::launch(
+                cuda,
+                &self.kernel.into(),
+                [self.blocks, 1],
+                self.threads,
+                self.shared_bytes,
+                parameters,
+            )
+        };
+        Ok(launched?)
     }
 }
 
