@@ -3,8 +3,10 @@
 use crate::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda::Cuda;
-use crate::error::{Error, Result};
-use crate::tensor::Place;
+use crate::error::Result;
+use crate::place::Place;
+use crate::prepared::Prepared;
+use crate::tensor::{View, ViewMut};
 use crate::{dense, msda};
 
 /// Where a call runs.
@@ -21,56 +23,65 @@ pub enum Backend {
     Cuda(Cuda),
 }
 
+/// A backend that there is: what [`Backend::Auto`] stands for.
+enum Chosen {
+    Cpu(Cpu),
+    #[cfg(feature = "cuda")]
+    Cuda(Cuda),
+}
+
 impl Backend {
-    /// This backend, or the one `Auto` stands for, if it can use tensors in `place`, where `tensor` is.
-    fn for_tensors_in(&self, place: Place, tensor: &'static str) -> Result<Backend> {
-        let (chosen, needed) = match (*self, place) {
-            (Backend::Auto, Place::Host) => (Backend::Cpu(Cpu::new()), place),
+    /// For tensors in `place`. Whether it can use them, each backend checks itself.
+    fn choose(&self, place: Place) -> Result<Chosen> {
+        match (*self, place) {
             #[cfg(feature = "cuda")]
-            (Backend::Auto, Place::Cuda { ordinal }) => (Backend::Cuda(Cuda::new(ordinal)?), place),
-            #[cfg(not(feature = "cuda"))]
-            (Backend::Auto, Place::Cuda { .. }) => (Backend::Auto, Place::Host),
-            (Backend::Cpu(_), _) => (*self, Place::Host),
+            (Backend::Auto, Place::Cuda { ordinal }) => Ok(Chosen::Cuda(Cuda::new(ordinal)?)),
+            (Backend::Auto, _) => Ok(Chosen::Cpu(Cpu::new())),
+            (Backend::Cpu(cpu), _) => Ok(Chosen::Cpu(cpu)),
             #[cfg(feature = "cuda")]
-            (Backend::Cuda(cuda), _) => {
-                let ordinal = cuda.ordinal();
-                (*self, Place::Cuda { ordinal })
-            }
-        };
-        if needed != place {
-            return Err(Error::Place {
-                tensor,
-                expected: needed.to_string(),
-                found: place,
-            });
+            (Backend::Cuda(cuda), _) => Ok(Chosen::Cuda(cuda)),
         }
-        Ok(chosen)
     }
+}
 
-    pub(crate) fn msda_forward(&self, call: &msda::Forward<'_>) -> Result<()> {
-        match self.for_tensors_in(call.problem.place(), "value")? {
+impl msda::Implementation for Backend {
+    fn prepare_forward<'a>(
+        &self,
+        inputs: msda::Inputs<'a>,
+        out: ViewMut<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.choose(inputs.value.place())? {
+            Chosen::Cpu(cpu) => msda::prepare_forward(&cpu, inputs, out),
             #[cfg(feature = "cuda")]
-            Backend::Cuda(cuda) => cuda.msda_forward(call),
-            Backend::Cpu(cpu) => cpu.msda_forward(call),
-            Backend::Auto => unreachable!("Auto stands for another backend"),
+            Chosen::Cuda(cuda) => msda::prepare_forward(&cuda, inputs, out),
         }
     }
 
-    pub(crate) fn msda_backward(&self, call: &msda::Backward<'_>) -> Result<()> {
-        match self.for_tensors_in(call.problem.place(), "value")? {
+    fn prepare_backward<'a>(
+        &self,
+        inputs: msda::Inputs<'a>,
+        grad_out: View<'a>,
+        gradients: msda::Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.choose(inputs.value.place())? {
+            Chosen::Cpu(cpu) => msda::prepare_backward(&cpu, inputs, grad_out, gradients),
             #[cfg(feature = "cuda")]
-            Backend::Cuda(cuda) => cuda.msda_backward(call),
-            Backend::Cpu(cpu) => cpu.msda_backward(call),
-            Backend::Auto => unreachable!("Auto stands for another backend"),
+            Chosen::Cuda(cuda) => msda::prepare_backward(&cuda, inputs, grad_out, gradients),
         }
     }
+}
 
-    pub(crate) fn dense_forward(&self, call: &dense::Forward<'_>) -> Result<()> {
-        match self.for_tensors_in(call.problem.place(), "query")? {
+impl dense::Implementation for Backend {
+    fn prepare_forward<'a>(
+        &self,
+        inputs: dense::Inputs<'a>,
+        options: dense::Options,
+        outputs: dense::Outputs<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.choose(inputs.query.place())? {
+            Chosen::Cpu(cpu) => dense::prepare_forward(&cpu, inputs, options, outputs),
             #[cfg(feature = "cuda")]
-            Backend::Cuda(cuda) => cuda.dense_forward(call),
-            Backend::Cpu(cpu) => cpu.dense_forward(call),
-            Backend::Auto => unreachable!("Auto stands for another backend"),
+            Chosen::Cuda(cuda) => dense::prepare_forward(&cuda, inputs, options, outputs),
         }
     }
 }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Shape;
-use crate::tensor::{Place, ViewMut};
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::tensor::ViewMut;
 
 /// The addresses tensors occupy, by name.
 pub(crate) type Occupied<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];

@@ -1,8 +1,10 @@
 //! What can be wrong with a call.
 
+#[cfg(feature = "cuda")]
+use crate::cuda::{driver::DriverError, error::CudaError, jit::JitError};
 use crate::dtype::DType;
-use crate::layout::Shape;
-use crate::tensor::Place;
+use crate::place::Place;
+use crate::shape::Shape;
 
 /// Why a call was refused. Nothing was computed and no output was touched.
 ///
@@ -243,7 +245,7 @@ pub enum Error {
     /// Something went wrong on the way to or on a CUDA device.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] CudaError),
     /// The instruction set asked for does not exist on this processor.
     #[error("simd: expected a path this processor has ({available}), found {requested}")]
     SimdUnavailable {
@@ -273,6 +275,20 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
+}
+
+#[cfg(feature = "cuda")]
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        CudaError::from(error).into()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<JitError> for Error {
+    fn from(error: JitError) -> Self {
+        CudaError::from(error).into()
+    }
 }
 
 /// A result with this crate's [`Error`].

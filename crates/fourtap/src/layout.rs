@@ -1,71 +1,8 @@
-//! The shape of a tensor and where its elements lie.
-
-use std::fmt;
+//! Where the elements of a tensor lie.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-
-/// The most axes a tensor of this crate has.
-pub const MAX_RANK: usize = 6;
-
-/// The sizes of a tensor's axes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
-    rank: usize,
-    sizes: [usize; MAX_RANK],
-}
-
-impl Shape {
-    /// A shape with these sizes. Axes past [`MAX_RANK`] are counted, not kept: no operator accepts them.
-    pub fn new(sizes: &[usize]) -> Self {
-        let mut kept = [0; MAX_RANK];
-        let n = sizes.len().min(MAX_RANK);
-        kept[..n].copy_from_slice(&sizes[..n]);
-        Shape {
-            rank: sizes.len(),
-            sizes: kept,
-        }
-    }
-
-    /// Number of axes.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// The sizes.
-    pub fn sizes(&self) -> &[usize] {
-        &self.sizes[..self.rank.min(MAX_RANK)]
-    }
-
-    /// Product of the sizes, or `None` if it overflows or there are more than [`MAX_RANK`].
-    pub fn elements(&self) -> Option<usize> {
-        if self.rank > MAX_RANK {
-            return None;
-        }
-        if self.sizes().contains(&0) {
-            return Some(0);
-        }
-        self.sizes()
-            .iter()
-            .try_fold(1usize, |product, &size| product.checked_mul(size))
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (axis, size) in self.sizes().iter().enumerate() {
-            write!(f, "{}{size}", if axis == 0 { "" } else { ", " })?;
-        }
-        f.write_str(if self.rank > MAX_RANK { ", ...]" } else { "]" })
-    }
-}
-
-impl fmt::Debug for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+use crate::shape::{MAX_RANK, Shape};
 
 /// Where a tensor's elements lie relative to its first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +49,7 @@ impl Layout {
     /// The same elements with two axes exchanged; unchanged where there are no such axes.
     pub fn transposed(mut self, first: usize, second: usize) -> Self {
         if first.max(second) < self.shape.sizes().len().min(self.strides().len()) {
-            self.shape.sizes.swap(first, second);
+            self.shape.swap(first, second);
             self.strides.swap(first, second);
         }
         self

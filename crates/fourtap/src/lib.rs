@@ -14,13 +14,20 @@ mod error;
 mod layout;
 pub mod msda;
 mod oracle;
+mod place;
+mod prepared;
+mod shape;
 mod tensor;
 pub mod tuning;
 #[cfg(feature = "verify")]
 pub mod verify;
+mod warning;
 
 pub use backend::Backend;
 pub use dtype::{DType, Element, Real, bf16, f16};
 pub use error::{Error, Result};
-pub use layout::{Layout, MAX_RANK, Shape};
-pub use tensor::{Place, View, ViewMut};
+pub use layout::Layout;
+pub use place::Place;
+pub use prepared::Prepared;
+pub use shape::{MAX_RANK, Shape};
+pub use tensor::{View, ViewMut};

@@ -3,35 +3,14 @@
 //! A view only describes; nothing is checked when it is made. The operator that receives it checks it under the
 //! name the tensor has there, so that an error can say which tensor is wrong.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Shape};
-
-/// Whose memory a tensor lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Place {
-    /// The host's.
-    Host,
-    /// A CUDA device's.
-    Cuda {
-        /// Its number.
-        ordinal: usize,
-    },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Host => f.write_str("host memory"),
-            Place::Cuda { ordinal } => write!(f, "memory of cuda:{ordinal}"),
-        }
-    }
-}
+use crate::layout::Layout;
+use crate::place::Place;
+use crate::shape::Shape;
 
 /// How much memory around the first element a view may touch.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use std::process::Command;
 use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
 use fourtap::cuda::msda::{Channel, Gather, Kind, Specialised, Types};
-use fourtap::cuda::{DeviceSize, dense};
+use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
 use fourtap::dense::{Alignment, Mask, Sizes};
 use rayon::prelude::*;
 
@@ -285,56 +285,60 @@ fn start_of_line(program: &Program) -> String {
     )
 }
 
-/// A shipped kernel, of either operator.
-#[derive(Clone, Copy)]
-enum Kernel {
-    Msda(Specialised),
-    Dense(dense::Specialised),
+/// A shipped kernel, and what is expected of its machine code.
+struct Shipped {
+    kernel: Box<dyn SpecialisedKernel>,
+    /// Bytes of stack it may take.
+    most_stack: u32,
+    /// Reads of 16 bytes there are at least.
+    least_reads: Option<usize>,
 }
 
-impl Kernel {
-    fn program(&self, architecture: Architecture) -> Program {
-        match self {
-            Kernel::Msda(kernel) => kernel.program(architecture),
-            Kernel::Dense(kernel) => kernel.program(architecture),
+impl Shipped {
+    fn msda(kernel: Specialised) -> Self {
+        let gather = match kernel {
+            Specialised::Gather(gather) => Some(gather),
+            _ => None,
+        };
+        Shipped {
+            kernel: Box::new(kernel),
+            most_stack: match kernel {
+                // The kernels that sum sorted samples keep a little there that is needed once a run, not in the inner
+                // loop.
+                Specialised::ValueChannel(_) | Specialised::ValueMatrix(_) => 128,
+                // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
+                Specialised::Gather(gather) if gather.keeps => 8,
+                // A word or two that are needed once a chunk.
+                Specialised::Sort(_) => 16,
+                _ => 0,
+            },
+            // Four neighbours of the samples of a chunk, or of all if they are fewer.
+            least_reads: gather.map(|gather| {
+                let samples = gather.group() * gather.per_lane;
+                let samples = samples.min(gather.levels * gather.points);
+                4 * samples.div_ceil(gather.split) as usize
+            }),
         }
     }
 
-    fn entry(&self) -> &'static str {
-        match self {
-            Kernel::Msda(kernel) => kernel.entry(),
-            Kernel::Dense(kernel) => kernel.entry(),
-        }
-    }
-
-    /// Bytes of stack it may take.
-    fn allowed(&self) -> u32 {
-        match self {
+    fn dense(kernel: dense::Specialised) -> Self {
+        Shipped {
+            kernel: Box::new(kernel),
             // The largest tiles leave no register free: a few words that a tile needs once are kept there.
-            Kernel::Dense(_) => 96,
-            // The kernels that sum sorted samples keep a little there that is needed once a run, not in the inner loop.
-            Kernel::Msda(Specialised::ValueChannel(_) | Specialised::ValueMatrix(_)) => 128,
-            // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
-            Kernel::Msda(Specialised::Gather(gather)) if gather.keeps => 8,
-            // A word or two that are needed once a chunk.
-            Kernel::Msda(Specialised::Sort(_)) => 16,
-            _ => 0,
+            most_stack: 96,
+            least_reads: None,
         }
     }
 
     /// What it takes.
     fn line(&self, nvrtc: &Nvrtc, program: &Program) -> String {
-        let (code, line) = compile(nvrtc, program, self.entry(), self.allowed());
+        let (code, line) = compile(nvrtc, program, self.kernel.entry(), self.most_stack);
         // Disassembling takes longer than compiling: only where it tells something.
-        if let Kernel::Msda(Specialised::Gather(gather)) = self
+        if let Some(least) = self.least_reads
             && let Some(counts) = count_instructions(&code, &["LDG.E.128", "LDL", "STL"])
         {
-            // Four neighbours of the samples of a chunk, or of all if they are fewer.
-            let samples = gather.group() * gather.per_lane;
-            let samples = samples.min(gather.levels * gather.points);
-            let least = 4 * samples.div_ceil(gather.split) as usize;
             assert!(counts[0] >= least, "{line}: {counts:?}");
-            if self.allowed() == 0 {
+            if self.most_stack == 0 {
                 assert_eq!(counts[1..], [0, 0], "{line}");
             }
         }
@@ -373,15 +377,17 @@ fn kernels_compile_for_every_architecture_and_take_what_the_table_says() {
         true => lines_of(&committed),
         false => HashMap::new(),
     };
-    let kernels = kernels().into_iter().map(Kernel::Msda);
-    let kernels = kernels.chain(dense_kernels().into_iter().map(Kernel::Dense));
+    let kernels = kernels().into_iter().map(Shipped::msda);
+    let kernels = kernels.chain(dense_kernels().into_iter().map(Shipped::dense));
+    let kernels: Vec<Shipped> = kernels.collect();
     let programs: Vec<_> = kernels
+        .iter()
         .enumerate()
         .flat_map(|(number, kernel)| {
             (0..ARCHITECTURES.len()).map(move |architecture| {
                 let is_its_turn = architecture == number % ARCHITECTURES.len();
                 let architecture: Architecture = ARCHITECTURES[architecture].parse().unwrap();
-                (kernel, kernel.program(architecture), is_its_turn)
+                (kernel, kernel.kernel.program(architecture), is_its_turn)
             })
         })
         .collect();

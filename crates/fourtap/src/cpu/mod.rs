@@ -9,7 +9,6 @@ mod tuning;
 mod workspace;
 
 pub use simd::Simd;
-pub(crate) use tuning::SPACES;
 pub use tuning::{Chosen, Tuning};
 
 use crate::error::Result;

@@ -5,7 +5,10 @@ use std::sync::OnceLock;
 
 use super::{Cpu, Simd};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::tuning::spaces::cpu::{
+    BAND_BYTES, DENSE_TASKS_EACH, MOST_BANDS, NEAR_BYTES, SERIAL_WORK, TASK_BLOCKS, TASK_BYTES,
+    TASKS_EACH, VECTOR_BITS,
+};
 use crate::tuning::{Choice, Class, Entry, Parameter, Space, active};
 
 /// Where work is cut. Only `near_bytes` can change a result, in its last bit: levels read in a pass of their own are
@@ -34,118 +37,6 @@ pub struct Tuning {
     /// Tasks of dense attention a thread gets, at least, before they grow to more than one block.
     pub dense_tasks_each: usize,
 }
-
-const KIB: u32 = 1 << 10;
-const MIB: u32 = 1 << 20;
-
-const SERIAL_WORK: Parameter = Parameter::new(
-    "serial_work",
-    "samples times channels below which a call stays on its thread",
-    &[1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20],
-    1 << 16,
-);
-const NEAR_BYTES: Parameter = Parameter::new(
-    "near_bytes",
-    "bytes of a level of one image up to which it is read together with others",
-    &[
-        256 * KIB,
-        512 * KIB,
-        MIB,
-        2 * MIB,
-        4 * MIB,
-        8 * MIB,
-        1024 * MIB,
-    ],
-    2 * MIB,
-)
-.changing_bits();
-const TASK_BYTES: Parameter = Parameter::new(
-    "task_bytes",
-    "bytes of results that a task leaves between two passes over its rows",
-    &[
-        16 * KIB,
-        32 * KIB,
-        64 * KIB,
-        128 * KIB,
-        256 * KIB,
-        512 * KIB,
-        MIB,
-        2 * MIB,
-        8 * MIB,
-    ],
-    512 * KIB,
-);
-const TASKS_EACH: Parameter = Parameter::new(
-    "tasks_each",
-    "tasks a thread gets, at least",
-    &[1, 2, 4, 8, 16, 32],
-    4,
-);
-const BAND_BYTES: Parameter = Parameter::new(
-    "band_bytes",
-    "bytes of sums that a task adds to, while most_bands allows",
-    &[
-        128 * KIB,
-        256 * KIB,
-        512 * KIB,
-        MIB,
-        2 * MIB,
-        4 * MIB,
-        16 * MIB,
-    ],
-    MIB,
-);
-const MOST_BANDS: Parameter = Parameter::new(
-    "most_bands",
-    "bands a level is cut into, at most",
-    &[1, 2, 4, 8, 16],
-    4,
-);
-const TASK_BLOCKS: Parameter = Parameter::new(
-    "task_blocks",
-    "blocks of 64 queries of a task, at most",
-    &[1, 2, 4, 8, 16],
-    4,
-);
-const DENSE_TASKS_EACH: Parameter = Parameter::new(
-    "dense_tasks_each",
-    "tasks a thread gets, at least, before they grow to more than one block",
-    &[1, 2, 4, 8, 16, 32],
-    8,
-);
-const VECTOR_BITS: Parameter = Parameter::new(
-    "vector_bits",
-    "bits of a vector: 512 is avx512, 256 avx2, 128 portable, 0 the widest there are",
-    &[0, 128, 256, 512],
-    0,
-)
-.changing_bits();
-
-pub(super) static MSDA_FORWARD: Space = Space {
-    kernel: "cpu-msda-forward",
-    what: "deformable attention on the CPU, forward",
-    parameters: &[TASK_BYTES, TASKS_EACH, SERIAL_WORK, NEAR_BYTES, VECTOR_BITS],
-};
-pub(super) static MSDA_BACKWARD: Space = Space {
-    kernel: "cpu-msda-backward",
-    what: "deformable attention on the CPU, backward",
-    parameters: &[
-        BAND_BYTES,
-        MOST_BANDS,
-        TASK_BYTES,
-        TASKS_EACH,
-        SERIAL_WORK,
-        NEAR_BYTES,
-        VECTOR_BITS,
-    ],
-};
-pub(super) static DENSE_FORWARD: Space = Space {
-    kernel: "cpu-dense-forward",
-    what: "dense attention on the CPU",
-    parameters: &[TASK_BLOCKS, DENSE_TASKS_EACH, SERIAL_WORK, VECTOR_BITS],
-};
-
-pub(crate) static SPACES: [&Space; 3] = [&MSDA_FORWARD, &MSDA_BACKWARD, &DENSE_FORWARD];
 
 impl Default for Tuning {
     fn default() -> Self {
@@ -248,45 +139,48 @@ impl Cpu {
     }
 
     /// How a call of the kernel of this name would be computed.
-    pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> Result<Chosen> {
+    pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> Chosen {
         let mut chosen = Chosen {
             simd: self.simd,
             tuning: self.tuning,
             entry: None,
         };
         if self.tuning_is_asked {
-            return Ok(chosen);
+            return chosen;
         }
         let is_here = |device: &str| device == Cpu::tuning_device();
-        let found = active()?.find(space.kernel, (class, dtype), is_here, self.other_bits);
+        let found = active().find(space.kernel, (class, dtype), is_here, self.other_bits);
         let Some(entry) = found else {
-            return Ok(chosen);
+            return chosen;
         };
         let simd = simd_of(&entry.choice).unwrap_or(Simd::best());
         // An entry was measured with its instructions; with those the caller names it may be anything.
         if !simd.is_available() || (self.simd_is_asked && simd != self.simd) {
-            return Ok(chosen);
+            return chosen;
         }
         chosen.simd = simd;
         chosen.tuning = Tuning::of(&entry.choice);
         chosen.entry = Some(entry);
-        Ok(chosen)
+        chosen
     }
 
     /// This backend, as a call of a kernel is computed.
-    pub(super) fn tuned(&self, space: &Space, class: Class, dtype: DType) -> Result<Self> {
-        let Chosen { simd, tuning, .. } = self.chosen(space, class, dtype)?;
-        Ok(Cpu {
+    pub(super) fn tuned(&self, space: &Space, class: Class, dtype: DType) -> Self {
+        let Chosen { simd, tuning, .. } = self.chosen(space, class, dtype);
+        Cpu {
             simd,
             tuning,
             ..*self
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tuning::spaces::cpu::{DENSE_FORWARD, MSDA_BACKWARD, MSDA_FORWARD};
+
+    const SPACES: [&Space; 3] = [&MSDA_FORWARD, &MSDA_BACKWARD, &DENSE_FORWARD];
 
     #[test]
     fn defaults_chosen_are_the_defaults() {

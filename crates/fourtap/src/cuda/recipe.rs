@@ -16,27 +16,67 @@ pub(super) mod sources {
 }
 
 /// Names and values of preprocessor symbols.
-pub(super) type Defines = Vec<(&'static str, String)>;
+pub type Defines = Vec<(&'static str, String)>;
 
-/// A kernel and what it is compiled for.
-pub(super) trait Recipe: fmt::Display {
+/// A source and what it is compiled for. Its `Display` is short and speaking: it names cache entries too.
+pub trait Recipe: fmt::Display {
     /// Its function's name.
     fn entry(&self) -> &'static str;
     /// What its source is put together from.
     fn parts(&self) -> &'static [&'static str];
     /// What it is specialised by.
     fn defines(&self) -> Defines;
+    /// How launches use shared memory beyond what the source declares.
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::None
+    }
 }
 
-/// What `recipe` compiles from, for `architecture`.
-pub(super) fn program(recipe: &dyn Recipe, architecture: Architecture) -> Program {
-    let option = |(name, value): &(&str, String)| format!("-D{name}={value}");
-    Program {
-        name: recipe.to_string(),
-        source: recipe.parts().concat(),
-        options: recipe.defines().iter().map(option).collect(),
-        architecture,
+/// Shared memory that launches ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DynamicShared {
+    /// None.
+    None,
+    /// Some; how a multiprocessor divides its fast memory is left to the driver.
+    Some,
+    /// Some, at most so many bytes of a multiprocessor: first-level cache needs the rest.
+    AtMost(u32),
+    /// All there is: what passes through it is read past the cache.
+    All,
+}
+
+/// A kernel of an operator, compiled for a kind of problem: the one way from it to its source.
+pub trait SpecialisedKernel: fmt::Display + Send + Sync {
+    /// What it is made of.
+    #[doc(hidden)]
+    fn recipe(&self) -> Box<dyn Recipe + '_>;
+
+    /// Its function's name.
+    fn entry(&self) -> &'static str {
+        self.recipe().entry()
     }
+
+    /// Hash of its source, as [`super::shipped`] has it.
+    fn source_hash(&self) -> String {
+        hash(self.recipe().parts())
+    }
+
+    /// To compile for `architecture`.
+    fn program(&self, architecture: Architecture) -> Program {
+        let recipe = self.recipe();
+        Program {
+            name: recipe.to_string(),
+            source: recipe.parts().concat(),
+            options: options(&*recipe),
+            architecture,
+        }
+    }
+}
+
+/// What the compiler is told.
+pub(super) fn options(recipe: &dyn Recipe) -> Vec<String> {
+    let option = |(name, value): &(&str, String)| format!("-D{name}={value}");
+    recipe.defines().iter().map(option).collect()
 }
 
 pub(super) fn name(dtype: DType) -> String {
@@ -69,6 +109,6 @@ impl Shipped {
     }
 }
 
-pub(super) fn hash(parts: &[&str]) -> String {
+fn hash(parts: &[&str]) -> String {
     blake3::hash(parts.concat().as_bytes()).to_hex().to_string()
 }

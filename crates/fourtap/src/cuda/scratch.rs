@@ -1,8 +1,10 @@
 //! Scratch memory of a call: the caller's, or the stream's.
 
 use super::driver::StreamMemory;
-use super::{Cuda, CudaError};
+use super::error::CudaError;
+use super::handle::Cuda;
 use crate::error::{Error, Result};
+use crate::prepared::Workspace;
 
 /// What the driver's own allocations have, and tables in scratch memory count on.
 const ALIGNMENT: u64 = 256;
@@ -21,27 +23,29 @@ impl Scratch<'_> {
 }
 
 impl Cuda {
-    /// So many bytes.
-    pub(super) fn scratch(&self, bytes: usize) -> Result<Scratch<'_>> {
+    /// So many bytes: of what the caller lends, or else of the stream's pool.
+    pub(super) fn scratch(&self, bytes: usize, lent: Option<Workspace>) -> Result<Scratch<'_>> {
         let of = |address| Scratch {
             address,
             _allocated: None,
         };
-        match self.workspace {
+        match lent {
             _ if bytes == 0 => Ok(of(0)),
-            Some((address, _)) if !address.is_multiple_of(ALIGNMENT) => Err(Error::Misaligned {
-                tensor: "workspace",
-                expected: ALIGNMENT as usize,
-                address: address as usize,
-            }),
-            Some((address, found)) if found >= bytes => Ok(of(address)),
-            Some((_, found)) => Err(Error::Unsupported {
+            Some(Workspace { address, .. }) if !address.is_multiple_of(ALIGNMENT) => {
+                Err(Error::Misaligned {
+                    tensor: "workspace",
+                    expected: ALIGNMENT as usize,
+                    address: address as usize,
+                })
+            }
+            Some(lent) if lent.bytes >= bytes => Ok(of(lent.address)),
+            Some(lent) => Err(Error::Unsupported {
                 backend: "cuda",
                 expected: format!("a workspace of at least {bytes} bytes"),
-                found: format!("{found}"),
+                found: lent.bytes.to_string(),
             }),
             None => {
-                let allocated = StreamMemory::alloc(self.context, bytes, self.stream())
+                let allocated = StreamMemory::alloc(self.context(), bytes, self.stream())
                     .map_err(CudaError::from)?;
                 Ok(Scratch {
                     address: allocated.as_ptr(),

@@ -31,8 +31,8 @@ pub use mask::{Alignment, Mask};
 pub use model::Traffic;
 pub use problem::{Forward, Problem, Sizes};
 
-use crate::backend::Backend;
 use crate::error::Result;
+use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
 /// What the operator reads.
@@ -80,6 +80,27 @@ impl Outputs<'_> {
             lse: self.lse.as_ref().map(ViewMut::alias),
         }
     }
+}
+
+/// What can compute this operator: each backend, and [`crate::Backend`], which chooses one of them.
+pub trait Implementation {
+    /// As [`prepare_forward`].
+    fn prepare_forward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        outputs: Outputs<'a>,
+    ) -> Result<Prepared<'a>>;
+}
+
+/// Checks and plans a call of [`forward`].
+pub fn prepare_forward<'a>(
+    backend: &impl Implementation,
+    inputs: Inputs<'a>,
+    options: Options,
+    outputs: impl Into<Outputs<'a>>,
+) -> Result<Prepared<'a>> {
+    backend.prepare_forward(inputs, options, outputs.into())
 }
 
 /// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone will do where no `lse` is wanted.
@@ -130,10 +151,10 @@ impl Outputs<'_> {
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 pub fn forward<'a>(
-    backend: &Backend,
+    backend: &impl Implementation,
     inputs: Inputs<'a>,
     options: Options,
     outputs: impl Into<Outputs<'a>>,
 ) -> Result<()> {
-    backend.dense_forward(&Forward::new(inputs, options, outputs.into())?)
+    prepare_forward(backend, inputs, options, outputs)?.launch()
 }

@@ -7,6 +7,7 @@ use crate::dense::{Inputs, Options, Problem, Sizes};
 use crate::dtype::Real;
 use crate::error::Result;
 use crate::oracle::{Sum, read};
+use crate::place::Place;
 use crate::tensor::View;
 
 /// Both outputs, each in its own row-major order. The magnitude beside a number says how much it moves, at most, when
@@ -22,7 +23,7 @@ pub struct Attention<R> {
 /// The attention of `inputs`.
 pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attention<R>> {
     let problem = Problem::new(inputs, options)?;
-    problem.expect_host()?;
+    problem.expect_in(Place::Host)?;
     let sizes = *problem.sizes();
     let mut attention = Attention {
         out: Vec::new(),

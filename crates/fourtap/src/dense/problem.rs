@@ -8,8 +8,9 @@ use crate::checks::{
 use crate::dense::{Inputs, Options, Outputs};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Shape};
-use crate::tensor::Place;
+use crate::layout::Layout;
+use crate::place::Place;
+use crate::shape::Shape;
 
 /// The sizes of a problem, under the letters the field uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,16 +211,16 @@ impl Problem {
         &self.value
     }
 
-    /// Refuses tensors the processor cannot read.
-    pub(crate) fn expect_host(&self) -> Result<()> {
-        match self.place {
-            Place::Host => Ok(()),
-            found => Err(Error::Place {
-                tensor: "query",
-                expected: Place::Host.to_string(),
-                found,
-            }),
+    /// Refuses tensors that a backend which works in `expected` cannot use.
+    pub(crate) fn expect_in(&self, expected: Place) -> Result<()> {
+        if self.place == expected {
+            return Ok(());
         }
+        Err(Error::Place {
+            tensor: "query",
+            expected: expected.to_string(),
+            found: self.place,
+        })
     }
 }
 

@@ -26,8 +26,8 @@ pub use levels::{CudaLevels, Level, LevelTable, Levels};
 pub use model::{Traffic, in_bounds_fraction};
 pub use problem::{Backward, Forward, Problem, Sizes};
 
-use crate::backend::Backend;
 use crate::error::Result;
+use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
 /// What the operator reads.
@@ -66,6 +66,39 @@ impl Gradients<'_> {
     }
 }
 
+/// What can compute this operator: each backend, and [`crate::Backend`], which chooses one of them.
+pub trait Implementation {
+    /// As [`prepare_forward`].
+    fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>>;
+
+    /// As [`prepare_backward`].
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>>;
+}
+
+/// Checks and plans a call of [`forward`].
+pub fn prepare_forward<'a>(
+    backend: &impl Implementation,
+    inputs: Inputs<'a>,
+    out: ViewMut<'a>,
+) -> Result<Prepared<'a>> {
+    backend.prepare_forward(inputs, out)
+}
+
+/// Checks and plans a call of [`backward`].
+pub fn prepare_backward<'a>(
+    backend: &impl Implementation,
+    inputs: Inputs<'a>,
+    grad_out: View<'a>,
+    gradients: Gradients<'a>,
+) -> Result<Prepared<'a>> {
+    backend.prepare_backward(inputs, grad_out, gradients)
+}
+
 /// Writes the attention of `inputs` to `out`, `[N, Q, M*D]` in the type of `value`.
 ///
 /// The result is the same to the bit for any number of threads.
@@ -92,14 +125,8 @@ impl Gradients<'_> {
 /// assert_eq!(out, [15.0]);
 /// # Ok::<(), fourtap::Error>(())
 /// ```
-pub fn forward(backend: &Backend, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<()> {
-    #[cfg(feature = "cuda")]
-    if let Backend::Cuda(cuda) = backend
-        && let Some(done) = cuda.msda_forward_again(&inputs, &out)
-    {
-        return done;
-    }
-    backend.msda_forward(&Forward::new(inputs, out)?)
+pub fn forward(backend: &impl Implementation, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<()> {
+    prepare_forward(backend, inputs, out)?.launch()
 }
 
 /// Writes the gradients asked for, given `grad_out`, `[N, Q, M*D]` in the type of `value`.
@@ -134,10 +161,10 @@ pub fn forward(backend: &Backend, inputs: Inputs<'_>, out: ViewMut<'_>) -> Resul
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 pub fn backward(
-    backend: &Backend,
+    backend: &impl Implementation,
     inputs: Inputs<'_>,
     grad_out: View<'_>,
     gradients: Gradients<'_>,
 ) -> Result<()> {
-    backend.msda_backward(&Backward::new(inputs, grad_out, gradients)?)
+    prepare_backward(backend, inputs, grad_out, gradients)?.launch()
 }

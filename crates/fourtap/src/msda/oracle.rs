@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::msda::{Backward, Inputs, Problem};
 pub use crate::oracle::Sum;
 use crate::oracle::read;
+use crate::place::Place;
 use crate::tensor::View;
 
 /// One neighbour of a sample that lies inside the level.
@@ -92,7 +93,7 @@ impl<'a> Reader<'a> {
     /// Checks the inputs.
     pub fn new(inputs: &Inputs<'a>) -> Result<Self> {
         let problem = Problem::new(inputs)?;
-        problem.expect_host()?;
+        problem.expect_in(Place::Host)?;
         Ok(Reader {
             problem,
             inputs: *inputs,
@@ -193,7 +194,7 @@ impl<'a> GradientReader<'a> {
     /// Checks the inputs and `grad_out`.
     pub fn new(inputs: &Inputs<'a>, grad_out: &View<'a>) -> Result<Self> {
         let call = Backward::new(*inputs, *grad_out, Default::default())?;
-        call.problem.expect_host()?;
+        call.problem.expect_in(Place::Host)?;
         Ok(GradientReader {
             reader: Reader {
                 problem: call.problem,

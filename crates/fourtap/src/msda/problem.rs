@@ -5,9 +5,11 @@ use crate::checks::{
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Shape};
+use crate::layout::Layout;
 use crate::msda::{CudaLevels, Gradients, Inputs, LevelTable, Levels};
-use crate::tensor::{Place, View, ViewMut};
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::tensor::{View, ViewMut};
 
 /// The sizes of a problem, under the letters the field uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,16 +228,16 @@ impl Problem {
         self.place
     }
 
-    /// Refuses tensors the processor cannot read.
-    pub(crate) fn expect_host(&self) -> Result<()> {
-        match self.place {
-            Place::Host => Ok(()),
-            found => Err(Error::Place {
-                tensor: "value",
-                expected: Place::Host.to_string(),
-                found,
-            }),
+    /// Refuses tensors that a backend which works in `expected` cannot use.
+    pub(crate) fn expect_in(&self, expected: Place) -> Result<()> {
+        if self.place == expected {
+            return Ok(());
         }
+        Err(Error::Place {
+            tensor: "value",
+            expected: expected.to_string(),
+            found: self.place,
+        })
     }
 
     /// The levels; none if they are in device memory.

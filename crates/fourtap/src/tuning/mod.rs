@@ -18,6 +18,7 @@
 mod active;
 mod class;
 mod space;
+pub(crate) mod spaces;
 mod table;
 
 pub use active::{Active, FILE_VARIABLE, active, user_file};

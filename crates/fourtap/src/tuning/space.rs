@@ -60,16 +60,6 @@ impl Parameter {
 }
 
 impl Space {
-    /// Of every kernel that can be tuned.
-    pub fn all() -> impl Iterator<Item = &'static Space> {
-        crate::cpu::SPACES.into_iter().chain(crate::cuda::SPACES)
-    }
-
-    /// Of the kernel of this name.
-    pub fn named(kernel: &str) -> Option<&'static Space> {
-        Space::all().find(|space| space.kernel == kernel)
-    }
-
     /// What is used unless told otherwise.
     pub fn defaults(&self) -> Choice {
         Choice::new(self.parameters, &[])

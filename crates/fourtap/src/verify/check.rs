@@ -1,42 +1,13 @@
 //! One case through one backend, every element of every output compared.
 
 use super::case::Case;
+use super::compare::{Failure, compare};
 use super::gradients::{Asked, ExpectedGradients, GradientTensors};
-use super::rule::{Judgement, Pass, judge};
+use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cpu::{Cpu, Simd, Tuning};
-use crate::error::Error;
 use crate::msda::{self, oracle};
-
-/// What a backend got wrong.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
-    /// A legal call was refused.
-    #[error("a legal call was refused: {0}")]
-    Refused(#[from] Error),
-    /// An element is too far from the oracle.
-    #[error(
-        "{tensor}: element {} is {:e} where the oracle says {:e}; off by {:e}, allowed {:e}; in the 2-norm {:e}, \
-         allowed {:e}",
-        .judgement.worst, .judgement.found, .judgement.expected, .judgement.max_error, .judgement.max_allowed,
-        .judgement.relative_error, .judgement.relative_allowed
-    )]
-    Inaccurate {
-        /// Name of the tensor.
-        tensor: &'static str,
-        /// How far off.
-        judgement: Judgement,
-    },
-    /// Memory around an output was written.
-    #[error("{tensor}: {elements} elements around it were overwritten")]
-    WroteOutside {
-        /// Name of the tensor.
-        tensor: &'static str,
-        /// How many.
-        elements: usize,
-    },
-}
 
 /// What a path is checked as: as it comes, and with work cut so small that problems of a few samples are split over
 /// threads, read in several passes and added up in several bands, as only large ones are otherwise.
@@ -74,23 +45,4 @@ pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
     let mut gradients = GradientTensors::poisoned(case, Asked::ALL);
     msda::backward(backend, inputs, case.grad_out(), gradients.views())?;
     ExpectedGradients::new(case)?.compare(&gradients)
-}
-
-pub(super) fn compare(
-    tensor: &'static str,
-    pass: Pass,
-    found: &Tensor,
-    oracle: &[oracle::Sum<f64>],
-    naive: &[oracle::Sum<f32>],
-) -> Result<(), Failure> {
-    let elements = found.damaged_guards();
-    if elements > 0 {
-        return Err(Failure::WroteOutside { tensor, elements });
-    }
-    let judgement = judge(pass, found.dtype(), &found.to_f64(), oracle, naive);
-    if judgement.passed() {
-        Ok(())
-    } else {
-        Err(Failure::Inaccurate { tensor, judgement })
-    }
 }

@@ -1,6 +1,6 @@
 //! A tensor on a CUDA device, with the memory around it.
 
-use super::check::Failure;
+use super::compare::Failure;
 use super::tensor::Tensor;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Buffer, DriverError};

@@ -1,7 +1,7 @@
 //! A case on a CUDA device: copied there, memory around the tensors included, computed and copied back.
 
 use super::case::Case;
-use super::check::compare;
+use super::compare::compare;
 use super::copied::{Checked, Copied, DriverResult};
 use super::gradients::{Asked, ExpectedGradients, GradientTensors};
 use super::rule::Pass;

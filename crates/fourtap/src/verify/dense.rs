@@ -4,7 +4,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::case::{Taste, pick, random_storage};
-use super::check::{Failure, compare};
+use super::compare::{Failure, compare};
 use super::rule::{Pass, judge};
 use super::tensor::{Storage, Tensor};
 use crate::backend::Backend;

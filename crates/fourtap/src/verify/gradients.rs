@@ -1,7 +1,7 @@
 //! The gradients of a case in memory of their own, and what the oracle says of them.
 
 use super::case::Case;
-use super::check::{Failure, compare};
+use super::compare::{Failure, compare};
 use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::error::Result;

@@ -3,6 +3,7 @@
 
 mod case;
 mod check;
+mod compare;
 #[cfg(feature = "cuda")]
 mod copied;
 #[cfg(feature = "cuda")]
@@ -15,7 +16,8 @@ mod rule;
 mod tensor;
 
 pub use case::{Case, HOSTILE};
-pub use check::{Failure, backends, check};
+pub use check::{backends, check};
+pub use compare::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
 pub use dense::{DenseCase, DenseExpected};

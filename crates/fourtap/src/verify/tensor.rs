@@ -1,7 +1,8 @@
 //! Tensors that own their memory, in any layout, with guard zones around it.
 
 use crate::dtype::{DType, Element, bf16, f16};
-use crate::layout::{Layout, Shape};
+use crate::layout::Layout;
+use crate::shape::Shape;
 use crate::tensor::{View, ViewMut};
 
 /// How a tensor's elements are laid out in memory of its own.

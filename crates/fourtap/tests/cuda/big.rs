@@ -1,7 +1,7 @@
 //! More than 2^32 elements: offsets do not wrap.
 
 use fourtap::cuda::driver::Buffer;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, Inputs, Levels};
 use fourtap::{Backend, DType, Layout, View, f16};
 
@@ -9,9 +9,9 @@ use crate::gpu;
 use crate::tensors::OnDevice;
 
 /// The centre of the last pixel of the last image is read.
-fn last_pixel(height: usize, width: usize, images: usize, channels: usize, wanted: Wanted) {
+fn last_pixel(height: usize, width: usize, images: usize, channels: usize, wanted: KernelChoice) {
     let Some(cuda) = gpu::device() else { return };
-    let cuda = cuda.with_kernel(wanted);
+    let cuda = cuda.with_msda(wanted);
     let levels = Levels::packed(&[(height, width)]).unwrap();
     let elements = images * levels.pixels() * channels;
     assert!(elements > 1 << 32);
@@ -63,10 +63,10 @@ fn last_pixel(height: usize, width: usize, images: usize, channels: usize, wante
 
 #[test]
 fn one_image_of_more_than_four_billion_elements() {
-    last_pixel(65_536, 1_025, 1, 64, Wanted::Channel);
+    last_pixel(65_536, 1_025, 1, 64, KernelChoice::Channel);
 }
 
 #[test]
 fn many_images_of_together_more_than_four_billion_elements() {
-    last_pixel(1_024, 1_025, 65, 64, Wanted::Gather);
+    last_pixel(1_024, 1_025, 65, 64, KernelChoice::Gather);
 }

@@ -1,7 +1,7 @@
 //! Calls that must be refused, calls with nothing to do, and which kernel serves what.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::{Specialised, Wanted};
+use fourtap::cuda::msda::{KernelChoice, Specialised};
 use fourtap::msda::{self, Inputs, Levels, Sizes};
 use fourtap::{Backend, DType, Error, Layout, View, ViewMut};
 
@@ -174,7 +174,7 @@ fn the_fast_kernel_serves_what_it_is_made_for() {
         for channels in [8, 16, 32, 48, 64, 96, 128] {
             let plan = plan(Sizes { channels, ..sizes }, dtype, cuda).unwrap();
             assert!(
-                matches!(plan.kernel, Specialised::Gather(_)),
+                matches!(plan.step.kernel, Specialised::Gather(_)),
                 "{dtype}, {channels} channels: {plan}"
             );
         }
@@ -191,6 +191,6 @@ fn the_fast_kernel_serves_what_it_is_made_for() {
     }
     let exact = plan(sizes, DType::F64, cuda).unwrap();
     assert!(exact.to_string().contains("value is f64"), "{exact}");
-    let refused = plan(sizes, DType::F64, cuda.with_kernel(Wanted::Gather)).unwrap_err();
+    let refused = plan(sizes, DType::F64, cuda.with_msda(KernelChoice::Gather)).unwrap_err();
     assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
 }

@@ -9,6 +9,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Driver;
 use fourtap::cuda::jit::Nvrtc;
 use fourtap::cuda::shipped;
+use fourtap::{Error, Prepared};
 
 /// The first device; without one the test that asks is skipped, or fails if FOURTAP_REQUIRE_CUDA is set.
 pub fn device() -> Option<Cuda> {
@@ -20,6 +21,50 @@ pub fn device() -> Option<Cuda> {
             eprintln!("skipped, no GPU: {error}");
             None
         }
+    }
+}
+
+/// A device, and memory of it that calls work in.
+#[derive(Clone, Copy)]
+pub struct Lent {
+    pub cuda: Cuda,
+    /// Address and size; without, calls work in the stream's.
+    memory: Option<(u64, usize)>,
+}
+
+impl Lent {
+    /// This much, from this address on.
+    ///
+    /// # Safety
+    /// It is the device's, and nothing but one call after another uses it.
+    pub unsafe fn new(cuda: &Cuda, address: u64, bytes: usize) -> Self {
+        Lent {
+            cuda: *cuda,
+            memory: Some((address, bytes)),
+        }
+    }
+
+    pub fn launch(&self, call: Prepared<'_>) -> Result<(), Error> {
+        match self.memory {
+            // SAFETY: as whoever made this promised.
+            Some((address, bytes)) => unsafe { call.launch_in(address, bytes) },
+            None => call.launch(),
+        }
+    }
+}
+
+impl From<&Cuda> for Lent {
+    fn from(cuda: &Cuda) -> Self {
+        Lent {
+            cuda: *cuda,
+            memory: None,
+        }
+    }
+}
+
+impl From<&Lent> for Lent {
+    fn from(lent: &Lent) -> Self {
+        *lent
     }
 }
 

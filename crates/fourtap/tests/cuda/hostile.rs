@@ -1,7 +1,7 @@
 //! NaN, infinities and numbers near the end of the range, in every tensor; levels that are nonsense.
 
 use fourtap::cuda::driver::Buffer;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, CudaLevels, Levels, Sizes, oracle};
 use fourtap::verify::{Case, CudaCase, HOSTILE, LevelsIn, Storage, Tensor};
 use fourtap::{Backend, DType, f16};
@@ -46,8 +46,8 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             levels,
         };
         let reference = oracle::forward::<f64>(&case.inputs()).unwrap();
-        for wanted in [Wanted::Best, Wanted::Channel] {
-            let on_device = CudaCase::new(&case, cuda.with_kernel(wanted)).unwrap();
+        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+            let on_device = CudaCase::new(&case, cuda.with_msda(wanted)).unwrap();
             let out = on_device.forward(LevelsIn::Host).unwrap();
             for (index, (found, expected)) in out.to_f64().into_iter().zip(&reference).enumerate() {
                 let near = (found - expected.total).abs() <= 0.02 * (1.0 + expected.mass);
@@ -89,7 +89,7 @@ fn a_neighbour_outside_adds_nothing_even_next_to_infinity() {
         levels: 1,
         points: 1,
     };
-    for wanted in [Wanted::Gather, Wanted::Channel] {
+    for wanted in [KernelChoice::Gather, KernelChoice::Channel] {
         let problem = Problem {
             sizes,
             value: OnDevice::new(&cuda, &value, &sizes.value()),
@@ -97,7 +97,7 @@ fn a_neighbour_outside_adds_nothing_even_next_to_infinity() {
             weights: OnDevice::new(&cuda, &[1.0f32, 1.0], &sizes.attention_weights()),
         };
         let mut out = OnDevice::poisoned(&cuda, DType::F16, &sizes.out());
-        let cuda = cuda.with_kernel(wanted);
+        let cuda = cuda.with_msda(wanted);
         msda::forward(
             &Backend::Cuda(cuda),
             problem.inputs(&levels),
@@ -142,8 +142,8 @@ fn levels_that_lie_outside_are_empty_and_never_read() {
         (10, 10, i64::MIN),
         (0, 0, 1 << 40),
     ];
-    for wanted in [Wanted::Gather, Wanted::Channel] {
-        let cuda = cuda.with_kernel(wanted);
+    for wanted in [KernelChoice::Gather, KernelChoice::Channel] {
+        let cuda = cuda.with_msda(wanted);
         for (height, width, start) in nonsense {
             let shapes = Buffer::from_slice(cuda.context(), &[height, width]).unwrap();
             let starts = Buffer::from_slice(cuda.context(), &[start]).unwrap();

@@ -3,7 +3,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, Levels, Sizes};
 use fourtap::{Backend, Element, f16};
 
@@ -13,9 +13,9 @@ use crate::tensors::{OnDevice, Problem};
 /// Largest distance, over the largest magnitude, of the two kernels' results.
 fn distance<T: Element + Plain>(cuda: &Cuda, levels: &Levels, sizes: Sizes) -> f64 {
     let problem = Problem::new::<T>(cuda, sizes);
-    let [fast, plain] = [Wanted::Gather, Wanted::Channel].map(|wanted| {
+    let [fast, plain] = [KernelChoice::Gather, KernelChoice::Channel].map(|wanted| {
         let mut out = OnDevice::poisoned(cuda, T::DTYPE, &sizes.out());
-        let backend = Backend::Cuda(cuda.with_kernel(wanted));
+        let backend = Backend::Cuda(cuda.with_msda(wanted));
         msda::forward(&backend, problem.inputs(levels), out.view_mut()).unwrap();
         gpu::wait(cuda);
         out.buffer.to_vec::<T>().unwrap()

@@ -9,7 +9,7 @@ mod gpu;
 mod hostile;
 mod large;
 mod oracle;
-mod repeated;
+mod plan_cache;
 mod reproducible;
 mod sanitizer;
 mod tensors;

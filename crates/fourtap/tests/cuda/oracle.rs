@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fourtap::Error;
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::verify::{Case, Failure, LevelsIn, check_forward_on_cuda};
 use rayon::prelude::*;
 
@@ -24,15 +24,15 @@ pub fn check(cuda: &Cuda, seeds: Range<u64>, case_of: fn(u64) -> Case, tally: &T
     seeds.into_par_iter().for_each(|seed| {
         let case = case_of(seed);
         for (wanted, kernel) in [
-            (Wanted::Gather, "msda_forward_gather"),
-            (Wanted::GatherMany, "msda_forward_gather"),
-            (Wanted::Channel, "msda_forward_channel"),
+            (KernelChoice::Gather, "msda_forward_gather"),
+            (KernelChoice::GatherMany, "msda_forward_gather"),
+            (KernelChoice::Channel, "msda_forward_channel"),
         ] {
             for levels in [LevelsIn::Host, LevelsIn::Device] {
-                match check_forward_on_cuda(&case, &cuda.with_kernel(wanted), levels) {
+                match check_forward_on_cuda(&case, &cuda.with_msda(wanted), levels) {
                     Ok(()) => tally.add([kernel]),
                     Err(Failure::Refused(Error::Unsupported { .. }))
-                        if wanted != Wanted::Channel => {}
+                        if wanted != KernelChoice::Channel => {}
                     Err(failure) => {
                         panic!("seed {seed}, {wanted:?}, levels in {levels:?}: {failure}")
                     }

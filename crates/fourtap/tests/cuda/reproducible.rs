@@ -1,6 +1,6 @@
 //! The same bits from run to run, and integers on pixel centres the same as on the CPU.
 
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, Levels, Sizes};
 use fourtap::{Backend, DType, View, ViewMut, bf16, f16};
 
@@ -42,8 +42,8 @@ fn two_hundred_and_fifty_runs_give_the_same_bits() {
             assert!(run() == first, "run {number} of {} differs", T::DTYPE);
         }
     }
-    for wanted in [Wanted::Best, Wanted::Channel] {
-        let cuda = cuda.with_kernel(wanted);
+    for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+        let cuda = cuda.with_msda(wanted);
         runs::<f16>(&cuda, &levels, sizes);
         runs::<bf16>(&cuda, &levels, sizes);
         runs::<f32>(&cuda, &levels, sizes);
@@ -98,9 +98,9 @@ fn small_integers_on_pixel_centres_are_the_same_as_on_the_cpu() {
         locations: OnDevice::new(&cuda, &locations, &sizes.sampling_locations()),
         weights: OnDevice::new(&cuda, &weights, &sizes.attention_weights()),
     };
-    for wanted in [Wanted::Gather, Wanted::Channel] {
+    for wanted in [KernelChoice::Gather, KernelChoice::Channel] {
         let mut out = OnDevice::poisoned(&cuda, DType::F32, &sizes.out());
-        let backend = Backend::Cuda(cuda.with_kernel(wanted));
+        let backend = Backend::Cuda(cuda.with_msda(wanted));
         msda::forward(&backend, problem.inputs(&levels), out.view_mut()).unwrap();
         gpu::wait(&cuda);
         assert_eq!(out.buffer.to_vec::<f32>().unwrap(), on_cpu, "{wanted:?}");

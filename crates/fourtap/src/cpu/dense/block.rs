@@ -3,12 +3,12 @@
 use std::f64::consts::LN_2;
 use std::ops::Range;
 
+use super::lanes::{Lane, QUERIES};
 use super::plan::Plan;
 use super::product::{ADDED, Product, SCALED};
 use super::rows::{Collect, Rows, Spread};
 use super::softmax::{Softmax, Step};
 use super::task::Task;
-use super::{Lane, QUERIES};
 use crate::cpu::simd::{VectorReal, Vectorized};
 use crate::dtype::Element;
 

@@ -2,50 +2,59 @@
 //!
 //! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors,
 //! so keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
-//! across lanes. Keys come in steps of [`KEYS`] between multiples of that number; a query's result depends on the
+//! across lanes. Keys come in steps of [`lanes::KEYS`] between multiples of that number; a query's result depends on the
 //! keys it sees alone, never on its neighbours in the block or the number of threads.
 
 mod block;
+mod lanes;
 mod plan;
 mod product;
 mod rows;
 mod softmax;
 mod task;
+mod walk;
 
 use std::sync::Mutex;
 
 use rayon::prelude::*;
 
+use self::lanes::QUERIES;
 use self::plan::Plan;
 use self::task::Task;
 use super::Cpu;
 use super::simd::Vectorized;
-use super::tuning::DENSE_FORWARD;
 use super::workspace::{lock, workspaces};
-use crate::dense::{Forward, Sizes};
+use crate::dense::{Forward, Implementation, Inputs, Options, Outputs, Sizes};
 use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
+use crate::place::Place;
+use crate::prepared::Prepared;
 use crate::tuning::Class;
-
-/// Rows of a block.
-const QUERIES: usize = 64;
-
-/// Keys in a step: the weights of a step, [`KEYS`] times [`QUERIES`], stay in the nearest cache.
-const KEYS: usize = 64;
+use crate::tuning::spaces::cpu::DENSE_FORWARD;
 
 /// How many products of channels take as long as the work on one sample's channel of deformable attention.
 const PRODUCTS_A_SAMPLE: usize = 8;
 
-/// A number for each row of a block, where vectors can be read without crossing a cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Lane<R>([R; QUERIES]);
+impl Implementation for Cpu {
+    fn prepare_forward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        outputs: Outputs<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = Forward::new(inputs, options, outputs)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| cpu.dense_forward(&call)))
+    }
+}
 
 impl Cpu {
-    pub(crate) fn dense_forward(&self, call: &Forward<'_>) -> Result<()> {
+    // Planned where it is launched, since plans go by the number of threads there.
+    fn dense_forward(&self, call: &Forward<'_>) -> Result<()> {
         let problem = &call.problem;
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
-        let cpu = self.tuned(&DENSE_FORWARD, class, problem.dtype())?;
+        let cpu = self.tuned(&DENSE_FORWARD, class, problem.dtype());
         match problem.dtype() {
             DType::F16 => cpu.attend::<f16>(call),
             DType::BF16 => cpu.attend::<bf16>(call),

@@ -3,7 +3,7 @@
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
-use super::{KEYS, Lane, QUERIES};
+use super::lanes::{KEYS, Lane, QUERIES};
 use crate::cpu::raw::Raw;
 use crate::dense::{Forward, Problem, Sizes};
 use crate::dtype::Element;

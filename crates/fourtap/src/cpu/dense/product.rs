@@ -1,6 +1,6 @@
 //! Matrix products with queries in the lanes: both `K Q^T`, whose rows are keys, and `V^T P^T`, whose rows are channels.
 
-use super::Lane;
+use super::lanes::Lane;
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal};
 
 /// What becomes of a product.

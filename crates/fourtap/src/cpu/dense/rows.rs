@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Lane;
+use super::lanes::Lane;
 use super::plan::Plan;
 use crate::cpu::simd::{
     Access, Isa, Kernel, Lanes, MAX_LANES, Vectorized, load_some, store_strided,

@@ -1,6 +1,6 @@
 //! The softmax of logits that come a step at a time.
 
-use super::{Lane, QUERIES};
+use super::lanes::{Lane, QUERIES};
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal};
 
 /// What is known of each row after some steps.

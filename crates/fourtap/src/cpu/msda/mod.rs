@@ -18,30 +18,56 @@ use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
 use super::raw::Raw;
 use super::simd::Vectorized;
-use super::tuning::{MSDA_BACKWARD, MSDA_FORWARD};
 use super::workspace::{lock, workspaces};
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::Result;
-use crate::msda::{Backward, Forward, Sizes};
-use crate::tensor::ViewMut;
+use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, Sizes};
+use crate::place::Place;
+use crate::prepared::Prepared;
+use crate::tensor::{View, ViewMut};
 use crate::tuning::Class;
+use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
+
+impl Implementation for Cpu {
+    fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>> {
+        let call = Forward::new(inputs, out)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| {
+            cpu.msda_forward(&call);
+            Ok(())
+        }))
+    }
+
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = Backward::new(inputs, grad_out, gradients)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| cpu.msda_backward(&call)))
+    }
+}
 
 impl Cpu {
-    pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
+    // Planned where it is launched, since plans go by the number of threads there.
+    fn msda_forward(&self, call: &Forward<'_>) {
         let dtype = call.problem.value().dtype();
-        let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype)?;
+        let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
             DType::F16 => cpu.forward::<f16>(call),
             DType::BF16 => cpu.forward::<bf16>(call),
             DType::F32 => cpu.forward::<f32>(call),
             DType::F64 => cpu.forward::<f64>(call),
         }
-        Ok(())
     }
 
-    pub(crate) fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
+    fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
         let dtype = call.problem.value().dtype();
-        let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype)?;
+        let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
             DType::F16 => cpu.backward::<f16>(call),
             DType::BF16 => cpu.backward::<bf16>(call),

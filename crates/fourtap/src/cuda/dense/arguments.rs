@@ -3,18 +3,39 @@
 use std::f64::consts::LOG2_E;
 
 use super::plan::Plan;
-use crate::dense::Forward;
+use crate::dense::{Forward, Inputs, Outputs};
 use crate::layout::Layout;
 
-/// `Arguments` of kernels/dense/problem.cuh.
+/// What differs from one call to another like it: the first members of the kernels' `Arguments`.
 #[repr(C)]
-#[derive(Clone, Debug)]
-pub(super) struct Arguments {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
     query: u64,
     key: u64,
     value: u64,
     out: u64,
     lse: u64,
+}
+
+impl Addresses {
+    /// Those of a call; 0 for what it does not have.
+    pub fn new(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Self {
+        let lse = outputs.lse.as_ref();
+        Addresses {
+            query: inputs.query.as_ptr() as u64,
+            key: inputs.key.as_ptr() as u64,
+            value: inputs.value.as_ptr() as u64,
+            out: outputs.out.as_mut_ptr() as u64,
+            lse: lse.map_or(0, |lse| lse.as_mut_ptr() as u64),
+        }
+    }
+}
+
+/// `Arguments` of kernels/dense/problem.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Arguments {
+    addresses: Addresses,
     partial: u64,
     states: u64,
     query_strides: [i64; 4],
@@ -38,8 +59,8 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Of a call whose plan was made, so that all sizes fit.
-    pub fn new(call: &Forward<'_>, plan: &Plan, scratch: u64) -> Self {
+    /// Of a call whose plan was made, so that all sizes fit; without scratch memory.
+    pub fn new(call: &Forward<'_>, plan: &Plan) -> Self {
         let (problem, folded) = (&call.problem, &plan.folded);
         let group = problem.sizes().group() as i64;
         // Where rows are heads, each head of keys has as many of them as share it.
@@ -49,10 +70,6 @@ impl Arguments {
                 (strides[1], strides[2]) = (strides[1] * group, strides[1]);
             }
             strides
-        };
-        let from_first_key = |address: *const u8, layout: &Layout| {
-            let step = layout.strides()[2] * layout.dtype().size() as isize;
-            (address as u64).wrapping_add_signed((folded.first_key as isize * step) as i64)
         };
         let lse = call.outputs.lse.as_ref();
         let lse_strides = lse.map_or([0; 3], |lse| {
@@ -65,13 +82,9 @@ impl Arguments {
         let (first, past) = folded.bounds.unwrap_or((0, 0));
         let scale = problem.scale();
         Arguments {
-            query: call.inputs.query.as_ptr() as u64,
-            key: from_first_key(call.inputs.key.as_ptr(), problem.key()),
-            value: from_first_key(call.inputs.value.as_ptr(), problem.value()),
-            out: call.outputs.out.as_mut_ptr() as u64,
-            lse: lse.map_or(0, |lse| lse.as_mut_ptr() as u64),
-            partial: scratch + plan.states_bytes() as u64,
-            states: scratch,
+            addresses: Addresses::new(&call.inputs, &call.outputs),
+            partial: 0,
+            states: 0,
             query_strides: of_rows(problem.query()),
             key_strides: strides(problem.key()),
             value_strides: strides(problem.value()),
@@ -91,6 +104,23 @@ impl Arguments {
             sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
             kept: if scale == 0.0 { 0 } else { u32::MAX },
             splits: plan.splits,
+        }
+    }
+    /// The same for another call like the one they were made for, whose parts of `plan` lie at `scratch`.
+    pub fn at(&self, addresses: Addresses, plan: &Plan, scratch: u64) -> Self {
+        let from_first_key = |address: u64, strides: &[i64; 4]| {
+            let bytes = strides[2] * plan.dtype.size() as i64;
+            address.wrapping_add_signed(plan.folded.first_key as i64 * bytes)
+        };
+        Arguments {
+            addresses: Addresses {
+                key: from_first_key(addresses.key, &self.key_strides),
+                value: from_first_key(addresses.value, &self.value_strides),
+                ..addresses
+            },
+            partial: scratch + plan.states_bytes() as u64,
+            states: scratch,
+            ..self.clone()
         }
     }
 }

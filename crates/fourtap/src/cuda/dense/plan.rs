@@ -6,12 +6,16 @@ use super::folded::Folded;
 use super::specialised::{Combine, Mma, Specialised};
 use super::tile::{self, Tile};
 use super::tuning::Tuning;
-use crate::cuda::DeviceSize;
+use crate::cuda::device_size::DeviceSize;
+use crate::cuda::fit;
+use crate::cuda::handle::Cuda;
+use crate::cuda::step::Step;
 use crate::cuda::tuning::refused;
 use crate::dense::{Forward, Mask, Sizes};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::tuning::Class;
+use crate::tuning::spaces::cuda::DENSE_FORWARD;
 
 /// Queries and keys of a head must be fewer: kernels count them, and what lies between them, in 32 bits.
 const TOO_MANY: usize = 1 << 30;
@@ -59,29 +63,17 @@ pub struct Described {
     pub align: u32,
 }
 
-/// A kernel and how it is launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// The kernel.
-    pub kernel: Specialised,
-    /// Blocks: of queries, and of keys.
-    pub blocks: [u32; 2],
-    /// Threads of each.
-    pub threads: u32,
-    /// Shared memory each asks for beyond what the kernel declares.
-    pub shared_bytes: u32,
-}
-
 /// What a call will do: shown to whoever asks, and followed by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The attention itself.
-    pub forward: Step,
+    pub forward: Step<Specialised>,
     /// Where keys are divided among blocks: what puts their results together.
-    pub combine: Option<Step>,
+    pub combine: Option<Step<Specialised>>,
     /// Parts that keys are divided into.
     pub splits: u32,
     pub(super) folded: Folded,
+    pub(super) dtype: DType,
     head_v: u32,
 }
 
@@ -89,18 +81,18 @@ impl Described {
     /// Of a call.
     pub(super) fn of(call: &Forward<'_>) -> Self {
         let problem = &call.problem;
+        let inputs = &call.inputs;
         let tensors = [
-            (call.inputs.query.as_ptr() as usize, problem.query()),
-            (call.inputs.key.as_ptr() as usize, problem.key()),
-            (call.inputs.value.as_ptr() as usize, problem.value()),
-            (
-                call.outputs.out.as_mut_ptr() as usize,
-                call.outputs.out.layout(),
-            ),
+            ("query", &inputs.query),
+            ("key", &inputs.key),
+            ("value", &inputs.value),
+            ("out", call.outputs.out.as_view()),
         ];
         let aligned = |align: &u32| {
-            let fits = |&(address, layout): &(usize, &Layout)| is_aligned(address, layout, *align);
-            tensors.iter().all(fits)
+            tensors.iter().all(|(name, view)| {
+                let (first, layout) = (view.as_ptr(), view.layout());
+                fit::aligned(name, first, layout, &[0, 1, 2], &[3], *align as usize).is_ok()
+            })
         };
         Described {
             sizes: *problem.sizes(),
@@ -199,6 +191,7 @@ impl Described {
             combine,
             splits,
             folded,
+            dtype,
             head_v,
         })
     }
@@ -245,19 +238,6 @@ fn splits(blocks: u32, key_tiles: usize, device: DeviceSize) -> u32 {
     wanted.min(most).clamp(1, 65_535)
 }
 
-/// Whether every row begins at a multiple of `align` bytes and its channels lie without gaps.
-fn is_aligned(address: usize, layout: &Layout, align: u32) -> bool {
-    let (shape, strides) = (layout.shape(), layout.strides());
-    let sizes = shape.sizes();
-    let whole = |axis: usize| {
-        let bytes = strides[axis].unsigned_abs() * layout.dtype().size();
-        // A step nobody takes may be anything.
-        sizes[axis] <= 1 || bytes.is_multiple_of(align as usize)
-    };
-    let dense = sizes[3] <= 1 || strides[3] == 1;
-    dense && address.is_multiple_of(align as usize) && (0..3).all(whole)
-}
-
 fn unsupported(expected: &str, found: String) -> Error {
     Error::Unsupported {
         backend: "cuda",
@@ -267,8 +247,21 @@ fn unsupported(expected: &str, found: String) -> Error {
 }
 
 impl Plan {
+    /// For `call` on this device, as its handle, a table or nobody says.
+    pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
+        let described = Described::of(call);
+        let by_table = || {
+            let class = Class::of_dense(&described.sizes, &described.mask);
+            let entry = cuda.chosen(&DENSE_FORWARD, class, described.dtype)?;
+            Some(Tuning::of(&entry.choice))
+        };
+        cuda.planned(cuda.settings().dense.forward, by_table, |tuning| {
+            described.tuned(cuda.size(), tuning)
+        })
+    }
+
     /// What is launched, in order.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+    pub fn steps(&self) -> impl Iterator<Item = &Step<Specialised>> {
         [Some(&self.forward), self.combine.as_ref()]
             .into_iter()
             .flatten()

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use super::Tile;
-use crate::cuda::jit::{Architecture, Program};
+use super::tile::Tile;
 use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
-use crate::cuda::recipe::{Defines, Recipe, Shipped, flag, hash, name, number, program};
+use crate::cuda::recipe::{
+    Defines, DynamicShared, Recipe, Shipped, SpecialisedKernel, flag, name, number,
+};
 use crate::dtype::DType;
 
 const PROBLEM: &str = include_str!("../../../kernels/dense/problem.cuh");
@@ -78,6 +79,10 @@ impl Recipe for Mma {
             ("PADDED", flag(self.padded)),
             ("ALIGN", number(self.align)),
         ]
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::All
     }
 }
 
@@ -162,36 +167,15 @@ pub enum Specialised {
     Combine(Combine),
 }
 
-impl Specialised {
-    fn recipe(&self) -> &dyn Recipe {
-        match self {
-            Specialised::Mma(kernel) => kernel,
-            Specialised::Combine(kernel) => kernel,
+impl SpecialisedKernel for Specialised {
+    fn recipe(&self) -> Box<dyn Recipe + '_> {
+        match *self {
+            Specialised::Mma(kernel) => Box::new(kernel),
+            Specialised::Combine(kernel) => Box::new(kernel),
         }
-    }
-
-    /// Its function's name.
-    pub fn entry(&self) -> &'static str {
-        self.recipe().entry()
-    }
-
-    /// Whether launches ask for shared memory beyond what the source declares.
-    pub(in super::super) fn has_dynamic_shared(&self) -> bool {
-        matches!(self, Specialised::Mma(_))
-    }
-
-    /// Hash of its source, as [`shipped`] has it.
-    pub fn source_hash(&self) -> String {
-        hash(self.recipe().parts())
-    }
-
-    /// To compile for `architecture`.
-    pub fn program(&self, architecture: Architecture) -> Program {
-        program(self.recipe(), architecture)
     }
 }
 
-/// Short and speaking: it names cache entries too.
 impl fmt::Display for Specialised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.recipe().fmt(f)

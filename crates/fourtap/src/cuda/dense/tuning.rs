@@ -1,7 +1,7 @@
 //! What can be chosen about the kernel of dense attention.
 
 use super::tile::{self, Tile};
-use crate::tuning::{Choice, Parameter, Space};
+use crate::tuning::Choice;
 
 /// What is chosen. Where a number is 0, the plan chooses as it does untuned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,53 +20,6 @@ pub struct Tuning {
     pub bounds: u32,
 }
 
-pub(in crate::cuda) static FORWARD: Space = Space {
-    kernel: "cuda-dense-forward",
-    what: "dense attention on CUDA",
-    parameters: &[
-        Parameter::new(
-            "rows",
-            "queries of a block; 0 as usual",
-            &[0, 16, 32, 64, 128],
-            0,
-        )
-        .changing_bits(),
-        Parameter::new(
-            "keys",
-            "keys a block looks at at a time; 0 as usual",
-            &[0, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256],
-            0,
-        )
-        .changing_bits(),
-        Parameter::new(
-            "columns",
-            "warps, of four, among which these keys are divided; 0 as usual",
-            &[0, 1, 2, 4],
-            0,
-        )
-        .changing_bits(),
-        Parameter::new(
-            "blocks",
-            "blocks of a multiprocessor that the registers shall suffice for; 0 as usual",
-            &[0, 1, 2, 3, 4],
-            0,
-        ),
-        Parameter::new(
-            "splits",
-            "parts that keys are divided into, each a block's; 0 as usual",
-            &[0, 1, 2, 3, 4, 6, 8, 12, 16, 32],
-            0,
-        )
-        .changing_bits(),
-        Parameter::new(
-            "bounds",
-            "1: look at bounds even where every query sees all keys",
-            &[0, 1],
-            0,
-        ),
-    ],
-};
-
 /// Registers of a multiprocessor, and the most a thread can have: of every architecture so far.
 const REGISTERS: u32 = 1 << 16;
 const MOST_REGISTERS: u32 = 255;
@@ -75,17 +28,15 @@ const MOST_REGISTERS: u32 = 255;
 const OTHER_REGISTERS: u32 = 24;
 
 impl Tuning {
-    /// As a choice about this kernel says, whose values come in the order in which its space declares them.
+    /// As a choice about this kernel says.
     pub fn of(choice: &Choice) -> Self {
-        let mut values = choice.values().iter();
-        let mut next = || values.next().map_or(0, |(_, value)| *value);
         Tuning {
-            rows: next(),
-            keys: next(),
-            columns: next(),
-            blocks: next(),
-            splits: next(),
-            bounds: next(),
+            rows: choice.get("rows"),
+            keys: choice.get("keys"),
+            columns: choice.get("columns"),
+            blocks: choice.get("blocks"),
+            splits: choice.get("splits"),
+            bounds: choice.get("bounds"),
         }
     }
 
@@ -132,13 +83,14 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tuning::spaces::cuda::DENSE_FORWARD;
 
     #[test]
     fn every_value_finds_its_place() {
-        assert_eq!(Tuning::of(&FORWARD.defaults()), Tuning::default());
-        for parameter in FORWARD.parameters {
+        assert_eq!(Tuning::of(&DENSE_FORWARD.defaults()), Tuning::default());
+        for parameter in DENSE_FORWARD.parameters {
             let other = parameter.values[1];
-            let tuning = Tuning::of(&FORWARD.defaults().with(parameter.name, other));
+            let tuning = Tuning::of(&DENSE_FORWARD.defaults().with(parameter.name, other));
             let words = format!("{tuning:?}");
             let expected = format!(" {}: {other}", parameter.name);
             assert!(words.contains(&expected), "{words}");

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use super::Driver;
 use super::device::Device;
-use super::error::{DriverResult, SUCCESS};
-use super::library::{Api, Handle};
+use super::error::DriverResult;
+use super::library::{Api, Handle, SUCCESS};
 
 /// A device's primary context: the one that CUDA's runtime, and every library built on it, shares.
 ///

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use super::context::Context;
-use super::error::{DriverResult, NOT_READY};
-use super::library::Handle;
+use super::error::DriverResult;
+use super::library::{Handle, NOT_READY};
 use super::stream::Stream;
 
 const DISABLE_TIMING: u32 = 2;

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use super::api;
 use super::context::Context;
-use super::error::{DriverResult, SUCCESS};
-use super::library::{LaunchAttribute, LaunchAttributeValue, LaunchConfig};
+use super::error::DriverResult;
+use super::library::{LaunchAttribute, LaunchAttributeValue, LaunchConfig, SUCCESS};
 use super::module::Kernel;
 use super::stream::Stream;
 

@@ -4,9 +4,9 @@
 //! if it is missing, and those that return a status as a Rust enum are undefined the day a newer driver returns a
 //! number the enum does not list. Here a missing function is an error, and a status is a number.
 
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use super::error::{DriverError, DriverResult, SUCCESS};
+use super::error::{DriverError, DriverResult};
 
 /// What every function returns; 0 is success.
 pub(super) type Status = c_int;
@@ -213,4 +213,64 @@ unsafe fn function<F: Copy>(library: &libloading::Library, name: &'static str) -
         Ok(symbol) => Ok(*symbol),
         Err(_) => Err(DriverError::MissingFunction { function: name }),
     }
+}
+
+pub(super) const SUCCESS: Status = 0;
+pub(super) const INVALID_VALUE: Status = 1;
+pub(super) const OUT_OF_MEMORY: Status = 2;
+const STUB_LIBRARY: Status = 34;
+pub(super) const NOT_READY: Status = 600;
+
+impl Api {
+    /// A status as a result; `attempt` completes the sentence "could not ...".
+    pub(super) fn check(&self, status: Status, attempt: &str) -> DriverResult<()> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        Err(self.failure(status, attempt))
+    }
+
+    /// The error for a status that is not success. Apart, so that the path of success stays short.
+    #[cold]
+    pub(super) fn failure(&self, status: Status, attempt: &str) -> DriverError {
+        let (name, text) = self.describe(status);
+        DriverError::Call {
+            attempt: attempt.to_owned(),
+            code: status,
+            name,
+            text,
+        }
+    }
+
+    /// CUDA's name and explanation of a status.
+    pub(super) fn describe(&self, status: Status) -> (&'static str, &'static str) {
+        let mut name = std::ptr::null();
+        let mut text = std::ptr::null();
+        // SAFETY: both take any number and a place for one pointer; they leave null for numbers they do not know.
+        unsafe {
+            (self.cuGetErrorName)(status, &mut name);
+            (self.cuGetErrorString)(status, &mut text);
+        }
+        let (fallback_name, fallback_text) = match status {
+            // The stub fails in every function, these two included.
+            STUB_LIBRARY => (
+                "CUDA_ERROR_STUB_LIBRARY",
+                "the toolkit's stub for linking was found in place of the driver",
+            ),
+            _ => ("an error without a name", "the driver does not explain it"),
+        };
+        (
+            static_text(name).unwrap_or(fallback_name),
+            static_text(text).unwrap_or(fallback_text),
+        )
+    }
+}
+
+/// A string of the driver's own tables, which live as long as its library: to the end of the process.
+fn static_text(text: *const c_char) -> Option<&'static str> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and the driver's strings are terminated and never change.
+    unsafe { CStr::from_ptr(text) }.to_str().ok()
 }

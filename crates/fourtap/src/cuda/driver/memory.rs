@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use super::api;
 use super::context::Context;
-use super::error::{DriverError, DriverResult, OUT_OF_MEMORY, SUCCESS};
-use super::library::Address;
+use super::error::{DriverError, DriverResult};
+use super::library::{Address, OUT_OF_MEMORY, SUCCESS};
 use super::stream::Stream;
 
 /// A number that is its bytes: no padding, and every pattern of bits is one.

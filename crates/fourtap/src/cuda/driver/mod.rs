@@ -68,13 +68,13 @@ impl Driver {
         let (api, version) = library::load()?;
         // SAFETY: may be called at any time; 0 is the only flag there is.
         let status = unsafe { (api.cuInit)(0) };
-        if status != error::SUCCESS {
+        if status != library::SUCCESS {
             return Err(api.init_failure(status));
         }
         let mut count = 0;
         // SAFETY: writes one number.
         let status = unsafe { (api.cuDeviceGetCount)(&mut count) };
-        if status != error::SUCCESS {
+        if status != library::SUCCESS {
             return Err(api.init_failure(status));
         }
         Ok(Driver {

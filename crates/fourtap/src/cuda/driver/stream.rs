@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 
 use super::api;
 use super::context::Context;
-use super::error::{DriverResult, NOT_READY};
+use super::error::DriverResult;
 use super::event::Event;
 use super::graph::Graph;
-use super::library::Handle;
+use super::library::{Handle, NOT_READY};
 
 /// A stream somebody owns: the device, the caller or an [`OwnedStream`].
 ///

@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 
 use super::context::Context;
-use super::error::{DriverError, DriverResult, INVALID_VALUE};
+use super::error::{DriverError, DriverResult};
+use super::library::INVALID_VALUE;
 
 /// The numbers cuda.h gives to: no interleaving, no swizzling, no promotion to larger fetches, and zeros outside.
 const PLAIN: [c_int; 4] = [0; 4];

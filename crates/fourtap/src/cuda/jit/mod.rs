@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Instant;
 
+use crate::warning::print_warning;
+
 pub use architecture::{Architecture, Feature};
 pub use cache::{Cache, Cleared, Entry, PruneLimits, State};
 pub use error::JitError;
@@ -105,7 +107,7 @@ fn standard_cache() -> Option<&'static Cache> {
     let open = || match Cache::standard() {
         Ok(cache) => cache,
         Err(error) => {
-            cache::print_warning(&format!(
+            print_warning(&format!(
                 "kernels are compiled anew in each process: {error}"
             ));
             None

@@ -2,9 +2,10 @@
 
 use std::ffi::c_void;
 
+use crate::cuda::step::parameter;
 use crate::layout::Layout;
-use crate::msda::{Backward, Inputs, LevelTable, Problem};
-use crate::tensor::ViewMut;
+use crate::msda::{Backward, Gradients, Inputs, LevelTable, Problem};
+use crate::tensor::{View, ViewMut};
 
 /// Room for levels in a kernel's arguments, by steps: each room is a kernel of its own. The second step fits the
 /// 4 KiB all drivers pass, the last the 32764 bytes those from CUDA 12.1 on do.
@@ -98,6 +99,7 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
 }
 
 /// Arguments with the room for levels a kernel was compiled for.
+#[derive(Clone)]
 #[expect(
     clippy::large_enum_variant,
     reason = "the usual one shall not be allocated"
@@ -128,38 +130,63 @@ impl Held {
     }
 
     /// The same for another call like the one they were made for.
-    pub fn point_at(&mut self, addresses: Addresses) {
-        let own = match self {
+    pub fn at(&self, addresses: Addresses) -> Self {
+        let mut held = self.clone();
+        *match &mut held {
             Held::Small(arguments) => &mut arguments.addresses,
             Held::Medium(arguments) => &mut arguments.addresses,
             Held::Large(arguments) => &mut arguments.addresses,
-        };
-        *own = addresses;
+        } = addresses;
+        held
     }
 
     /// As launches take it.
     pub fn pointer(&self) -> *mut c_void {
         match self {
-            Held::Small(arguments) => pointer(arguments),
-            Held::Medium(arguments) => pointer(&**arguments),
-            Held::Large(arguments) => pointer(&**arguments),
+            Held::Small(arguments) => parameter(arguments),
+            Held::Medium(arguments) => parameter(&**arguments),
+            Held::Large(arguments) => parameter(&**arguments),
         }
     }
 }
 
-/// A parameter as launches take it.
-pub(super) fn pointer<T>(parameter: &T) -> *mut c_void {
-    (&raw const *parameter).cast_mut().cast()
+/// What differs from one backward call to another like it, besides [`Addresses`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GradientAddresses {
+    grad_out: u64,
+    value: u64,
+    locations: u64,
+    weights: u64,
+}
+
+impl GradientAddresses {
+    /// Those of a call; 0 for gradients it does not want.
+    pub fn new(grad_out: &View<'_>, gradients: &Gradients<'_>) -> Self {
+        let address = |gradient: &Option<ViewMut<'_>>| {
+            gradient
+                .as_ref()
+                .map_or(0, |gradient| gradient.as_mut_ptr() as u64)
+        };
+        GradientAddresses {
+            grad_out: grad_out.as_ptr() as u64,
+            value: address(&gradients.value),
+            locations: address(&gradients.sampling_locations),
+            weights: address(&gradients.attention_weights),
+        }
+    }
+
+    /// Of `grad_value`.
+    pub fn value(&self) -> u64 {
+        self.value
+    }
 }
 
 /// `Gradients` of kernels/msda/gradients.cuh.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub(super) struct GradientArguments {
-    grad_out: u64,
-    value: u64,
-    locations: u64,
-    weights: u64,
+    addresses: GradientAddresses,
     grad_out_strides: [i64; 3],
     value_strides: [i64; 4],
     location_strides: [i64; 6],
@@ -170,20 +197,20 @@ impl GradientArguments {
     /// Those of a call.
     pub fn new(call: &Backward<'_>) -> Self {
         let gradients = &call.gradients;
-        let address = |gradient: &Option<ViewMut<'_>>| {
-            gradient
-                .as_ref()
-                .map_or(0, |gradient| gradient.as_mut_ptr() as u64)
-        };
         GradientArguments {
-            grad_out: call.grad_out.as_ptr() as u64,
-            value: address(&gradients.value),
-            locations: address(&gradients.sampling_locations),
-            weights: address(&gradients.attention_weights),
+            addresses: GradientAddresses::new(&call.grad_out, gradients),
             grad_out_strides: strides(call.grad_out.layout().strides()),
             value_strides: strides_of(&gradients.value),
             location_strides: strides_of(&gradients.sampling_locations),
             weight_strides: strides_of(&gradients.attention_weights),
+        }
+    }
+
+    /// The same for another call like the one they were made for.
+    pub fn at(&self, addresses: GradientAddresses) -> Self {
+        GradientArguments {
+            addresses,
+            ..self.clone()
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Plans for a device that need not be there, of tensors that need not exist: row-major and aligned, as most are.
 
-use super::{BackwardPlan, BackwardTuning, DeviceSize, ForwardTuning, Plan, Types, Wanted};
+use super::backward::BackwardPlan;
+use super::forward::Plan;
+use super::options::KernelChoice;
+use super::specialised::Types;
+use super::tuning::{BackwardTuning, ForwardTuning};
+use crate::cuda::device_size::DeviceSize;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -27,7 +32,7 @@ use crate::tensor::{View, ViewMut};
 /// };
 /// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
 /// let plan = described.forward(device, Default::default())?;
-/// assert!(plan.kernel.to_string().starts_with("msda-forward-gather-f16"));
+/// assert!(plan.step.kernel.to_string().starts_with("msda-forward-gather-f16"));
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -55,19 +60,19 @@ impl Described<'_> {
     }
 
     /// What forward would do on such a device, untuned.
-    pub fn forward(&self, device: DeviceSize, wanted: Wanted) -> Result<Plan> {
+    pub fn forward(&self, device: DeviceSize, wanted: KernelChoice) -> Result<Plan> {
         self.planned_forward(device, wanted, &ForwardTuning::default())
     }
 
     /// What forward would do with this chosen.
     pub fn tuned_forward(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
-        self.planned_forward(device, Wanted::Best, tuning)
+        self.planned_forward(device, KernelChoice::Best, tuning)
     }
 
     fn planned_forward(
         &self,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         tuning: &ForwardTuning,
     ) -> Result<Plan> {
         let mut places = Places::new();
@@ -80,7 +85,7 @@ impl Described<'_> {
     pub fn backward(
         &self,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         deterministic: bool,
     ) -> Result<BackwardPlan> {
         self.planned_backward(device, wanted, deterministic, &BackwardTuning::default())
@@ -93,13 +98,13 @@ impl Described<'_> {
         deterministic: bool,
         tuning: &BackwardTuning,
     ) -> Result<BackwardPlan> {
-        self.planned_backward(device, Wanted::Best, deterministic, tuning)
+        self.planned_backward(device, KernelChoice::Best, deterministic, tuning)
     }
 
     fn planned_backward(
         &self,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         deterministic: bool,
         tuning: &BackwardTuning,
     ) -> Result<BackwardPlan> {
@@ -209,6 +214,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::recipe::SpecialisedKernel;
 
     const H200: DeviceSize = DeviceSize {
         multiprocessors: 132,
@@ -241,12 +247,12 @@ mod tests {
         // As in runs/2026-11-15-h200-ladder/bench.jsonl and runs/2026-11-17-h200-backward/backward.jsonl.
         let levels = levels();
         let call = encoder(DType::F16, &levels);
-        let forward = call.forward(H200, Wanted::Best).unwrap();
+        let forward = call.forward(H200, KernelChoice::Best).unwrap();
         assert_eq!(
             forward.to_string(),
             "msda-forward-gather-f16-d32-l4-p4-u32-t896, 132 blocks of 896 threads"
         );
-        let backward = call.backward(H200, Wanted::Best, false).unwrap();
+        let backward = call.backward(H200, KernelChoice::Best, false).unwrap();
         assert_eq!(
             backward.to_string(),
             "msda-backward-sort-f32-paired-w16, msda-backward-value-matrix-f16, \
@@ -258,19 +264,23 @@ mod tests {
     fn every_kernel_of_a_plan_is_a_step() {
         let levels = levels();
         let plan = encoder(DType::F32, &levels)
-            .backward(H200, Wanted::Best, true)
+            .backward(H200, KernelChoice::Best, true)
             .unwrap();
         let steps = plan.steps();
         let entries: Vec<_> = steps.iter().map(|step| step.kernel.entry()).collect();
         assert_eq!(entries, plan.kernels());
-        assert!(steps.iter().all(|step| step.blocks > 0 && step.threads > 0));
+        assert!(
+            steps
+                .iter()
+                .all(|step| step.blocks[0] > 0 && step.threads > 0)
+        );
     }
 
     #[test]
     fn what_cannot_gather_says_why() {
         let levels = levels();
         let plan = encoder(DType::F64, &levels)
-            .forward(H200, Wanted::Best)
+            .forward(H200, KernelChoice::Best)
             .unwrap();
         assert_eq!(plan.reason.as_deref(), Some("value is f64"));
     }
@@ -287,6 +297,6 @@ mod tests {
             channels: 0,
             ..encoder(DType::F32, &levels)
         };
-        assert!(call.forward(H200, Wanted::Best).is_err());
+        assert!(call.forward(H200, KernelChoice::Best).is_err());
     }
 }

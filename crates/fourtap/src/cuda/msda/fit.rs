@@ -3,12 +3,10 @@
 use super::arguments::LEVEL_CAPACITIES;
 use super::kind::Kind;
 use super::specialised::Types;
+use crate::cuda::fit::{Fit, aligned_forward};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::msda::{Inputs, Problem};
-
-/// In words why not.
-pub(super) type Fit<T> = std::result::Result<T, String>;
 
 pub(super) fn types(problem: &Problem) -> Types {
     Types {
@@ -69,7 +67,7 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
     if sizes.pixels < 3 {
         return Err(format!("{} pixels", sizes.pixels));
     }
-    let steps = aligned(
+    let steps = aligned_forward(
         "value",
         inputs.value.as_ptr(),
         problem.value(),
@@ -108,7 +106,7 @@ pub(super) fn expect_samples(
     (weights, at_weights): (&Layout, *const u8),
     per_lane: usize,
 ) -> Fit<()> {
-    aligned(
+    aligned_forward(
         "sampling_locations",
         at_locations,
         locations,
@@ -116,7 +114,7 @@ pub(super) fn expect_samples(
         &[3, 4, 5],
         2 * per_lane * locations.dtype().size(),
     )?;
-    aligned(
+    aligned_forward(
         "attention_weights",
         at_weights,
         weights,
@@ -125,45 +123,4 @@ pub(super) fn expect_samples(
         per_lane * weights.dtype().size(),
     )?;
     Ok(())
-}
-
-/// Checks that the axes `dense` are row-major without gaps, that those in `rows` step forward by whole multiples of
-/// `bytes`, and that the first element is aligned so. Returns the steps of `rows`, at most three, in bytes.
-pub(super) fn aligned(
-    tensor: &str,
-    first: *const u8,
-    layout: &Layout,
-    rows: &[usize],
-    dense: &[usize],
-    bytes: usize,
-) -> Fit<[usize; 3]> {
-    let (shape, strides) = (layout.shape(), layout.strides());
-    let mut expected = 1isize;
-    for &axis in dense.iter().rev() {
-        let size = shape.sizes()[axis];
-        if size > 1 && strides[axis] != expected {
-            return Err(format!("{tensor} has gaps on axis {axis}"));
-        }
-        expected *= size as isize;
-    }
-    if !(first as usize).is_multiple_of(bytes) {
-        return Err(format!("{tensor} is not aligned to {bytes} bytes"));
-    }
-    let mut steps = [0; 3];
-    for (found, &axis) in steps.iter_mut().zip(rows) {
-        // A step nobody takes may be anything.
-        let stride = if shape.sizes()[axis] > 1 {
-            strides[axis]
-        } else {
-            expected
-        };
-        let step = stride * layout.dtype().size() as isize;
-        if step < 0 || !(step as usize).is_multiple_of(bytes) {
-            return Err(format!(
-                "{tensor} steps by {step} bytes on axis {axis}, not by a multiple of {bytes}"
-            ));
-        }
-        *found = step as usize;
-    }
-    Ok(steps)
 }

@@ -2,33 +2,28 @@
 
 use std::fmt;
 
-use super::arguments::{Addresses, Held, Schedule, pointer};
-use super::fit::{self, Fit, aligned};
+use super::arguments::{Addresses, Held, Schedule};
+use super::fit;
 use super::kept::Kept;
-use super::repeated;
+use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
 use super::specialised::{Channel, Gather, Specialised};
-use super::tuning::{self, ALWAYS, ForwardTuning, NEVER, or_usual};
-use super::{DeviceSize, Wanted};
-use crate::cuda::driver::Kernel;
+use super::tuning::{ForwardTuning, or_usual};
+use crate::cuda::device_size::DeviceSize;
+use crate::cuda::fit::{Fit, aligned_forward};
+use crate::cuda::handle::Cuda;
+use crate::cuda::step::{LoadedStep, Step, parameter};
 use crate::cuda::tuning::refused;
-use crate::cuda::{Cuda, kernels};
 use crate::error::{Error, Result};
-use crate::msda::{Forward, Inputs};
-use crate::tensor::ViewMut;
+use crate::msda::Forward;
 use crate::tuning::Class;
+use crate::tuning::spaces::cuda::{ALWAYS, MSDA_FORWARD, NEVER};
 
 /// What a call will do: shown to whoever asks, and followed by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The kernel.
-    pub kernel: Specialised,
-    /// Blocks to launch.
-    pub blocks: u32,
-    /// Threads of each.
-    pub threads: u32,
-    /// Shared memory each asks for beyond what the kernel declares.
-    pub shared_bytes: u32,
+    /// The kernel and how it is launched.
+    pub step: Step<Specialised>,
     /// Why it is not a faster kernel.
     pub reason: Option<String>,
     pub(super) schedule: Option<Schedule>,
@@ -36,14 +31,13 @@ pub struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan {
+        let Plan { step, reason, .. } = self;
+        let Step {
             kernel,
-            blocks,
+            blocks: [blocks, _],
             threads,
             shared_bytes,
-            reason,
-            ..
-        } = self;
+        } = step;
         write!(f, "{kernel}, {blocks} blocks of {threads} threads")?;
         if *shared_bytes > 0 {
             write!(f, ", {shared_bytes} bytes of levels in shared memory")?;
@@ -59,25 +53,43 @@ impl fmt::Display for Plan {
 const CHANNEL_THREADS: u32 = 256;
 
 impl Plan {
+    /// For `call` on this device, as its handle, a table or nobody says.
+    pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
+        let options = cuda.settings().msda;
+        let by_table = || {
+            let problem = &call.problem;
+            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
+            let entry = cuda.chosen(&MSDA_FORWARD, class, dtype)?;
+            Some(ForwardTuning::of(&entry.choice))
+        };
+        cuda.planned(options.forward, by_table, |tuning| {
+            Plan::new(call, cuda.size(), options.kernel, tuning)
+        })
+    }
+
     /// For `call` on a device.
     pub(super) fn new(
         call: &Forward<'_>,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         tuning: &ForwardTuning,
     ) -> Result<Plan> {
         match (wanted, gather(call, device, wanted, tuning)) {
-            (Wanted::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
+            (KernelChoice::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
                 Err(refused(reason))
             }
-            (Wanted::Best | Wanted::Gather | Wanted::GatherMany, Ok(plan)) => Ok(plan),
-            (Wanted::Gather | Wanted::GatherMany, Err(reason)) => Err(Error::Unsupported {
-                backend: "cuda",
-                expected: "a problem the gather kernel can serve".to_string(),
-                found: reason,
-            }),
-            (Wanted::Best, Err(reason)) => channel(call, device, Some(reason)),
-            (Wanted::Channel, _) => channel(call, device, None),
+            (KernelChoice::Best | KernelChoice::Gather | KernelChoice::GatherMany, Ok(plan)) => {
+                Ok(plan)
+            }
+            (KernelChoice::Gather | KernelChoice::GatherMany, Err(reason)) => {
+                Err(Error::Unsupported {
+                    backend: "cuda",
+                    expected: "a problem the gather kernel can serve".to_string(),
+                    found: reason,
+                })
+            }
+            (KernelChoice::Best, Err(reason)) => channel(call, device, Some(reason)),
+            (KernelChoice::Channel, _) => channel(call, device, None),
         }
     }
 }
@@ -101,14 +113,16 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
     // Enough to fill any device many times over; threads loop over the rest.
     let most = device.multiprocessors as usize * 64;
     Ok(Plan {
-        kernel: Specialised::Channel(Channel {
-            types: fit::types(&call.problem),
-            strided: !dense,
-            level_capacity,
-        }),
-        blocks: blocks_needed.clamp(1, most.max(1)) as u32,
-        threads: CHANNEL_THREADS,
-        shared_bytes: 0,
+        step: Step {
+            kernel: Specialised::Channel(Channel {
+                types: fit::types(&call.problem),
+                strided: !dense,
+                level_capacity,
+            }),
+            blocks: [blocks_needed.clamp(1, most.max(1)) as u32, 1],
+            threads: CHANNEL_THREADS,
+            shared_bytes: 0,
+        },
         reason,
         schedule: None,
     })
@@ -125,13 +139,13 @@ fn rows_are_dense(call: &Forward<'_>) -> bool {
 fn gather(
     call: &Forward<'_>,
     device: DeviceSize,
-    wanted: Wanted,
+    wanted: KernelChoice,
     tuning: &ForwardTuning,
 ) -> Fit<Plan> {
     let (problem, inputs) = (&call.problem, &call.inputs);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
-    aligned(
+    aligned_forward(
         "out",
         call.out.as_mut_ptr(),
         call.out.layout(),
@@ -144,7 +158,7 @@ fn gather(
     let kind = fit::kind(problem);
     let rows = sizes.images * sizes.queries * sizes.heads;
     let split = match wanted {
-        Wanted::GatherMany => 1,
+        KernelChoice::GatherMany => 1,
         _ => kind.split(rows, device.multiprocessors),
     };
     let mut gather = kind.gather(pixel_units as u32, split);
@@ -190,7 +204,7 @@ fn gather(
         let (with_kept, as_many) = dealt(&keeping);
         let levels = problem.levels();
         let kept = match (wanted, tuning.keep) {
-            (Wanted::GatherMany, _) | (_, ALWAYS) => Kept::of(levels, &keeping, device),
+            (KernelChoice::GatherMany, _) | (_, ALWAYS) => Kept::of(levels, &keeping, device),
             _ => Kept::where_it_pays(levels, &keeping, &with_kept, device),
         };
         if let Some(kept) = kept {
@@ -208,94 +222,62 @@ fn gather(
         return Err("no level that can be kept".to_string());
     }
     Ok(Plan {
-        kernel: Specialised::Gather(gather),
-        blocks,
-        threads: gather.threads,
-        shared_bytes,
+        step: Step {
+            kernel: Specialised::Gather(gather),
+            blocks: [blocks, 1],
+            threads: gather.threads,
+            shared_bytes,
+        },
         reason: None,
         schedule: Some(schedule),
     })
 }
 
-impl Cuda {
-    /// What [`crate::msda::forward`] would do with these tensors.
-    pub fn explain_forward(&self, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<Plan> {
-        self.plan_forward(&Forward::new(inputs, out)?)
-    }
-
-    fn plan_forward(&self, call: &Forward<'_>) -> Result<Plan> {
-        let by_table = || {
-            let problem = &call.problem;
-            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
-            let entry = self.chosen(&tuning::FORWARD, class, dtype)?;
-            Ok(entry.map(|entry| ForwardTuning::of(&entry.choice)))
-        };
-        self.planned(self.asked.msda_forward(), by_table, |tuning| {
-            Plan::new(call, self.size(), self.kernel, tuning)
-        })
-    }
-
-    /// Queues the kernel. Nothing is allocated and nobody waits, once the kernel is loaded.
-    pub(crate) fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
-        let sizes = call.problem.sizes();
-        if sizes.images * sizes.queries * sizes.heads == 0 {
-            return Ok(());
-        }
-        let plan = self.plan_forward(call)?;
-        let capacity = match plan.kernel {
-            Specialised::Channel(channel) => Some(channel.level_capacity),
-            _ => None,
-        };
-        let ready = Ready {
-            kernel: kernels::load(self.context, &plan.kernel.into())?,
-            arguments: Held::new(&call.problem, &call.inputs, Some(&call.out), capacity),
-            plan,
-        };
-        // SAFETY: the call has been checked, and whoever made its views answers for the memory behind them.
-        unsafe { ready.launch(self) }?;
-        repeated::remember(self, call, ready);
-        Ok(())
-    }
-}
-
-/// All a launch takes.
-pub(super) struct Ready {
-    plan: Plan,
-    kernel: Kernel,
+/// A forward call with everything but its addresses.
+pub(super) struct ForwardLaunch {
+    /// None where there is nothing to compute.
+    step: Option<LoadedStep>,
+    schedule: Option<Schedule>,
     arguments: Held,
 }
 
-impl Ready {
-    /// The same for another call like the one it was made for.
-    pub fn point_at(&mut self, addresses: Addresses) {
-        self.arguments.point_at(addresses);
+impl ForwardLaunch {
+    /// Of a call that was checked, on this device.
+    pub fn new(cuda: &Cuda, call: &Forward<'_>) -> Result<Self> {
+        let sizes = call.problem.sizes();
+        let plan = match sizes.images * sizes.queries * sizes.heads {
+            0 => None,
+            _ => Some(Plan::on(cuda, call)?),
+        };
+        let capacity = match plan.as_ref().map(|plan| plan.step.kernel) {
+            Some(Specialised::Channel(channel)) => Some(channel.level_capacity),
+            _ => None,
+        };
+        Ok(ForwardLaunch {
+            step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
+            schedule: plan.and_then(|plan| plan.schedule),
+            arguments: Held::new(&call.problem, &call.inputs, Some(&call.out), capacity),
+        })
     }
 
-    /// Queues the kernel.
+    /// Queues the kernel. Nothing is allocated and nobody waits.
     ///
     /// # Safety
-    /// What it was made for, or pointed at since, is a call that was checked, on this device, and the memory of its
-    /// tensors is there until the stream has done the work.
-    pub unsafe fn launch(&self, cuda: &Cuda) -> Result<()> {
-        let plan = &self.plan;
-        let schedule = plan.schedule.as_ref().map(pointer);
+    /// The addresses are of a call like the one it was made for, on the same device, and the memory of its tensors is
+    /// there until the stream has done the work.
+    pub unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses) -> Result<()> {
+        let Some(step) = &self.step else {
+            return Ok(());
+        };
+        let arguments = self.arguments.at(addresses);
+        let schedule = self.schedule.as_ref().map(parameter);
         let mut parameters = [
-            self.arguments.pointer(),
+            arguments.pointer(),
             schedule.unwrap_or(std::ptr::null_mut()),
         ];
         let declared = 1 + usize::from(schedule.is_some());
         // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does; the rest as the caller
         // promises.
-        let launched = unsafe {
-            kernels::launch_loaded(
-                cuda,
-                &self.kernel,
-                [plan.blocks, 1],
-                plan.threads,
-                plan.shared_bytes,
-                &mut parameters[..declared],
-            )
-        };
-        Ok(launched?)
+        Ok(unsafe { step.launch(cuda, &mut parameters[..declared]) }?)
     }
 }

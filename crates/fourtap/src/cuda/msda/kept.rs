@@ -1,13 +1,9 @@
 //! Small levels kept in shared memory: which, and whether that pays.
 
-use super::DeviceSize;
 use super::arguments::Schedule;
-use super::specialised::Gather;
+use super::specialised::{Gather, MOST_KEPT_BYTES};
+use crate::cuda::device_size::DeviceSize;
 use crate::msda::Levels;
-
-/// What a block may take of a multiprocessor's fast memory, the rest of which is first-level cache: with more, large
-/// levels lose there what small ones gain.
-pub(in super::super) const MOST_BYTES: u32 = 100 << 10;
 
 /// A block's rows of one turn, in multiples of what it works on at a time, below which nothing is kept: copying and
 /// waiting for the last warp take their time. Measured was 14; where it stops to pay was not.
@@ -34,14 +30,14 @@ impl Kept {
         let rows = LEAST_ROUNDS * gather.rows_a_block();
         let many = schedule.share >= rows && schedule.plane >= 2 * rows;
         let half = |kept: &Kept| 2 * kept.levels.count_ones() >= gather.levels;
-        let roomy = device.shared_bytes >= 2 * MOST_BYTES;
+        let roomy = device.shared_bytes >= 2 * MOST_KEPT_BYTES;
         Kept::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
     }
 
     /// As many of the smallest levels as fit; none if not even one does.
     pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
         let pixel = gather.channels as usize * gather.types.value.size();
-        let most = MOST_BYTES.min(device.shared_bytes);
+        let most = MOST_KEPT_BYTES.min(device.shared_bytes);
         let room = most.checked_sub(gather.static_shared_bytes())?;
         // In levels of one column a pixel would have no right-hand neighbour.
         let mut sizes: Vec<(usize, usize)> = levels

@@ -1,10 +1,11 @@
 //! How rows are dealt to blocks.
 
-use super::DeviceSize;
 use super::arguments::{Divisor, Schedule};
 use super::specialised::Gather;
-use super::tuning::{ForwardTuning, dealing};
+use super::tuning::ForwardTuning;
+use crate::cuda::device_size::DeviceSize;
 use crate::msda::Sizes;
+use crate::tuning::spaces::cuda::dealing;
 
 /// What rows are dealt by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::oracle::{GradientReader, Reader, Sample};
 use fourtap::msda::{self, Inputs, Levels, Sizes};
 use fourtap::verify::Asked;
@@ -15,9 +15,9 @@ use crate::tensors::{OnDevice, Problem};
 
 const CHANNELS: usize = 64;
 
-fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted: Wanted) {
+fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted: KernelChoice) {
     let Some(cuda) = gpu::device() else { return };
-    let cuda = cuda.with_kernel(wanted).deterministic(true);
+    let cuda = cuda.with_msda(wanted).deterministic(true);
     let levels = Levels::packed(&[(height, width)]).unwrap();
     let sizes = Sizes {
         images,
@@ -135,10 +135,10 @@ fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted
 
 #[test]
 fn one_image_of_more_than_two_billion_elements() {
-    few_samples_on_many_pixels(32_800, 1_025, 1, Wanted::Channel);
+    few_samples_on_many_pixels(32_800, 1_025, 1, KernelChoice::Channel);
 }
 
 #[test]
 fn many_images_of_together_more_than_two_billion_elements() {
-    few_samples_on_many_pixels(1_024, 1_025, 33, Wanted::GatherMany);
+    few_samples_on_many_pixels(1_024, 1_025, 33, KernelChoice::GatherMany);
 }

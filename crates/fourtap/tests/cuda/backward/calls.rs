@@ -2,7 +2,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, CudaLevels, Gradients, Levels, Sizes};
 use fourtap::verify::Asked;
 use fourtap::{Backend, DType, Error, View, ViewMut};
@@ -78,8 +78,8 @@ fn what_the_fast_kernels_cannot_serve_is_refused_if_they_are_demanded() {
     let Some(cuda) = gpu::device() else { return };
     let levels = Levels::packed(&[(8, 8)]).unwrap();
     let problem = BackwardProblem::new::<f64>(&cuda, sizes(&levels));
-    for wanted in [Wanted::Gather, Wanted::GatherMany] {
-        let cuda = cuda.with_kernel(wanted);
+    for wanted in [KernelChoice::Gather, KernelChoice::GatherMany] {
+        let cuda = cuda.with_msda(wanted);
         let mut results = problem.results(&cuda);
         let error = problem.compute(&cuda, &levels, &mut results, Asked::ALL);
         assert!(
@@ -146,11 +146,11 @@ fn each_problem_gets_the_kernels_made_for_it() {
     // Small and f32, in the faster mode: one kernel adds to grad_value too.
     assert_eq!(explain(&cuda, 32, DType::F32), "samples_gather");
     assert_eq!(
-        explain(&cuda.with_kernel(Wanted::GatherMany), 32, DType::F32),
+        explain(&cuda.with_msda(KernelChoice::GatherMany), 32, DType::F32),
         "samples_gather sort value_channel"
     );
     assert_eq!(
-        explain(&cuda.with_kernel(Wanted::Channel), 32, DType::F16),
+        explain(&cuda.with_msda(KernelChoice::Channel), 32, DType::F16),
         "samples_channel sort value_channel"
     );
 }

@@ -8,7 +8,7 @@ use fourtap::{Element, f16};
 
 use super::exact::Integers;
 use super::tensors::{BackwardProblem, NAMES};
-use crate::gpu;
+use crate::gpu::{self, Lent};
 
 fn levels() -> Levels {
     Levels::packed(&[(20, 30), (10, 15)]).unwrap()
@@ -87,13 +87,13 @@ fn replay(
     let stream = OwnedStream::new(cuda.context(), true).unwrap();
     gpu::wait(cuda);
     // SAFETY: stream and memory outlive their use, and the calls come one after another.
-    let cuda = unsafe {
-        cuda.on_stream(stream.stream().as_raw())
-            .with_workspace(workspace.as_ptr(), bytes)
+    let lent = unsafe {
+        let cuda = cuda.on_stream(stream.stream().as_raw());
+        Lent::new(&cuda, workspace.as_ptr(), bytes)
     };
     // Once outside, so that the kernels are loaded.
     problem
-        .compute(&cuda, levels, &mut results, Asked::ALL)
+        .compute(&lent, levels, &mut results, Asked::ALL)
         .unwrap();
     stream.synchronize().unwrap();
     check("before the capture", results.bytes());
@@ -105,7 +105,7 @@ fn replay(
         .unwrap();
     for _ in 0..3 {
         problem
-            .compute(&cuda, levels, &mut results, Asked::ALL)
+            .compute(&lent, levels, &mut results, Asked::ALL)
             .unwrap();
     }
     let graph = stream.stream().end_capture().unwrap();

@@ -103,7 +103,7 @@ fn small_integers_on_pixel_centres_are_the_same_as_on_the_cpu() {
         let (problem, expected) = (integers.on_device(cuda), integers.expected());
         assert!(expected.iter().all(|all| all.iter().any(|&x| x != 0.0)));
         for (wanted, deterministic) in SETTINGS {
-            let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+            let cuda = cuda.with_msda(wanted).deterministic(deterministic);
             let mut results = problem.results(&cuda);
             match problem.compute(&cuda, &integers.levels, &mut results, Asked::ALL) {
                 Err(Error::Unsupported { .. }) if T::DTYPE == fourtap::DType::F64 => continue,

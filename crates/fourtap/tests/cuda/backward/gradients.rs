@@ -1,7 +1,7 @@
 //! The gradients are the derivatives of forward: finite differences in f64, both computed on the device.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::Levels;
 use fourtap::verify::{Asked, Case, CudaCase, LevelsIn, Storage, Tensor};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -79,12 +79,12 @@ fn gradients_are_the_slopes_of_forward() {
             let case = point(channels);
             let on_device = |cuda: Cuda| CudaCase::new(&case, cuda).unwrap();
             let ways = [
-                (Wanted::Best, false),
-                (Wanted::Best, true),
-                (Wanted::Channel, true),
+                (KernelChoice::Best, false),
+                (KernelChoice::Best, true),
+                (KernelChoice::Channel, true),
             ];
             let gradients = ways.map(|(wanted, deterministic)| {
-                let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+                let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                 on_device(cuda)
                     .backward(LevelsIn::Host, Asked::ALL)
                     .unwrap()

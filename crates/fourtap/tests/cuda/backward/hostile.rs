@@ -2,7 +2,7 @@
 
 use fourtap::DType;
 use fourtap::cuda::driver::Buffer;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{CudaLevels, Levels, Sizes, oracle};
 use fourtap::verify::{
     Asked, Case, CudaCase, ExpectedGradients, Failure, HOSTILE, LevelsIn, Storage, Tensor,
@@ -104,7 +104,7 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             let computed = match compute(&on_device, &cuda, way) {
                 Ok(computed) => computed,
                 Err(Failure::Refused(Error::Unsupported { .. }))
-                    if way.wanted != Wanted::Channel =>
+                    if way.wanted != KernelChoice::Channel =>
                 {
                     continue;
                 }
@@ -172,7 +172,7 @@ fn a_sample_that_takes_no_part_gets_and_gives_nothing() {
         grad_out: OnDevice::new(&cuda, &grad_out, &sizes.out()),
     };
     for (wanted, deterministic) in EACH_KERNEL {
-        let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+        let cuda = cuda.with_msda(wanted).deterministic(deterministic);
         let mut results = problem.results(&cuda);
         problem
             .compute(&cuda, &levels, &mut results, Asked::ALL)
@@ -214,7 +214,7 @@ fn levels_that_lie_outside_give_zeros_and_are_never_touched() {
         };
         let problem = BackwardProblem::new::<f32>(&cuda, sizes);
         for (wanted, deterministic) in EACH_KERNEL {
-            let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+            let cuda = cuda.with_msda(wanted).deterministic(deterministic);
             for (height, width, start) in nonsense {
                 let shapes = [height, width].repeat(count);
                 let shapes = Buffer::from_slice(cuda.context(), &shapes).unwrap();
@@ -224,7 +224,7 @@ fn levels_that_lie_outside_give_zeros_and_are_never_touched() {
                     unsafe { CudaLevels::new(0, count, shapes.as_ptr(), Some(starts.as_ptr())) };
                 let mut results = problem.results(&cuda);
                 match problem.compute(&cuda, levels, &mut results, Asked::ALL) {
-                    Err(Error::Unsupported { .. }) if wanted != Wanted::Channel => continue,
+                    Err(Error::Unsupported { .. }) if wanted != KernelChoice::Channel => continue,
                     computed => computed.unwrap(),
                 }
                 gpu::wait(&cuda);

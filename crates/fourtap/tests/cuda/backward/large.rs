@@ -2,7 +2,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
 use fourtap::verify::Asked;
 use fourtap::{DType, Element, bf16, f16};
@@ -26,13 +26,13 @@ fn compare<T: Element + Plain>(
         gpu::wait(cuda);
         results.numbers::<T>()
     };
-    let plain = compute(&cuda.with_kernel(Wanted::Channel));
-    let mut wanted = vec![Wanted::GatherMany];
+    let plain = compute(&cuda.with_msda(KernelChoice::Channel));
+    let mut wanted = vec![KernelChoice::GatherMany];
     if T::DTYPE == DType::F32 {
-        wanted.push(Wanted::Gather);
+        wanted.push(KernelChoice::Gather);
     }
     for wanted in wanted {
-        let fast = compute(&cuda.with_kernel(wanted));
+        let fast = compute(&cuda.with_msda(wanted));
         for ((tensor, fast), plain) in NAMES.iter().zip(&fast).zip(&plain) {
             let largest = plain.par_iter().map(|x| x.abs()).reduce(|| 0.0, f64::max);
             assert!(largest > 0.0);

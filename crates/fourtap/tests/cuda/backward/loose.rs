@@ -4,7 +4,7 @@ use std::ops::{AddAssign, Range};
 
 use fourtap::DType;
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Level, Levels, oracle};
 use fourtap::verify::{Case, CudaCase, ExpectedGradients, LevelsIn, Storage, Tensor};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -285,7 +285,12 @@ fn what_levels_give_one_by_one_adds_up_to_the_whole() {
 }
 
 /// Backward of problems with such levels in every way that can serve them; the host's memory holds none.
-pub fn check_loose(cuda: &Cuda, seeds: Range<u64>, settings: &[(Wanted, bool)], tally: &Tally) {
+pub fn check_loose(
+    cuda: &Cuda,
+    seeds: Range<u64>,
+    settings: &[(KernelChoice, bool)],
+    tally: &Tally,
+) {
     seeds.into_par_iter().for_each(|seed| {
         let loose = Loose::new(seed);
         let (expected, on_device) = (loose.expected(), loose.on_device(*cuda));

@@ -2,7 +2,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
 use fourtap::verify::{Asked, Case, CudaCase, ExpectedGradients, LevelsIn, Storage, Tensor};
 use fourtap::{DType, Element, f16};
@@ -26,8 +26,8 @@ fn each_choice_of_gradients_gives_the_same_bits_and_writes_nothing_else() {
     };
     fn of_type<T: Element + Plain>(cuda: &Cuda, levels: &Levels, sizes: Sizes) {
         let problem = BackwardProblem::new::<T>(cuda, sizes);
-        for wanted in [Wanted::Best, Wanted::Channel] {
-            let cuda = cuda.with_kernel(wanted).deterministic(true);
+        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+            let cuda = cuda.with_msda(wanted).deterministic(true);
             let compute = |asked| {
                 let mut results = problem.results(&cuda);
                 problem.compute(&cuda, levels, &mut results, asked).unwrap();
@@ -143,11 +143,11 @@ fn no_samples_give_zeros_and_nothing_to_do_is_no_error() {
             };
             let case = case_of(sizes, dtype, levels);
             for (wanted, deterministic) in [
-                (Wanted::Best, false),
-                (Wanted::Best, true),
-                (Wanted::Channel, true),
+                (KernelChoice::Best, false),
+                (KernelChoice::Best, true),
+                (KernelChoice::Channel, true),
             ] {
-                let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+                let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                 let on_device = CudaCase::new(&case, cuda).unwrap();
                 for &levels in tables {
                     let found = on_device

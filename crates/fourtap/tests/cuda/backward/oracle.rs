@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda;
 use fourtap::verify::{
     Asked, Case, CudaCase, ExpectedGradients, Failure, GradientTensors, LevelsIn, Tensor,
 };
-use fourtap::{Backend, DType, Error};
+use fourtap::{DType, Error};
 use rayon::prelude::*;
 
 use crate::gpu::{self, Tally};
@@ -17,15 +17,15 @@ use crate::oracle::cases;
 /// A way to compute gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    pub wanted: Wanted,
+    pub wanted: KernelChoice,
     pub deterministic: bool,
     pub levels: LevelsIn,
 }
 
 impl Way {
     /// With these kernels and modes, levels in host and device memory.
-    pub fn all(settings: &[(Wanted, bool)]) -> Vec<Way> {
-        let way = |&(wanted, deterministic): &(Wanted, bool)| {
+    pub fn all(settings: &[(KernelChoice, bool)]) -> Vec<Way> {
+        let way = |&(wanted, deterministic): &(KernelChoice, bool)| {
             [LevelsIn::Host, LevelsIn::Device].map(|levels| Way {
                 wanted,
                 deterministic,
@@ -36,26 +36,26 @@ impl Way {
     }
 
     pub fn on(&self, cuda: &Cuda) -> Cuda {
-        cuda.with_kernel(self.wanted)
+        cuda.with_msda(self.wanted)
             .deterministic(self.deterministic)
     }
 }
 
 /// Every kernel in every mode.
-pub const SETTINGS: [(Wanted, bool); 6] = [
-    (Wanted::Gather, false),
-    (Wanted::Gather, true),
-    (Wanted::GatherMany, false),
-    (Wanted::GatherMany, true),
-    (Wanted::Channel, false),
-    (Wanted::Channel, true),
+pub const SETTINGS: [(KernelChoice, bool); 6] = [
+    (KernelChoice::Gather, false),
+    (KernelChoice::Gather, true),
+    (KernelChoice::GatherMany, false),
+    (KernelChoice::GatherMany, true),
+    (KernelChoice::Channel, false),
+    (KernelChoice::Channel, true),
 ];
 
 /// Each kernel once, in the mode that takes most of it.
-pub const EACH_KERNEL: [(Wanted, bool); 3] = [
-    (Wanted::Gather, false),
-    (Wanted::GatherMany, true),
-    (Wanted::Channel, true),
+pub const EACH_KERNEL: [(KernelChoice, bool); 3] = [
+    (KernelChoice::Gather, false),
+    (KernelChoice::GatherMany, true),
+    (KernelChoice::Channel, true),
 ];
 
 /// All gradients of a case, and how they came about.
@@ -71,8 +71,10 @@ pub fn compute(case: &CudaCase<'_>, cuda: &Cuda, way: Way) -> Result<Computed, F
     let (inputs, grad_out) = (case.inputs(way.levels), case.grad_out());
     let mut gradients = case.gradients(Asked::ALL)?;
     let plan = cuda.explain_backward(inputs, grad_out, &gradients.views())?;
-    let workspace = cuda.backward_workspace(inputs, grad_out, &gradients.views())?;
-    msda::backward(&Backend::Cuda(cuda), inputs, grad_out, gradients.views())?;
+    let call = msda::prepare_backward(&cuda, inputs, grad_out, gradients.views())?;
+    let workspace = call.workspace_bytes();
+    assert_eq!(workspace, plan.workspace_bytes(), "as explained");
+    call.launch()?;
     Ok(Computed {
         gradients: gradients.read(&cuda)?,
         kernels: plan.kernels(),
@@ -141,7 +143,9 @@ pub fn compute_and_compare(
     let computed = compute(case, cuda, way);
     match computed.and_then(|found| expected.compare(&found.gradients).map(|()| found)) {
         Ok(computed) => Some(computed),
-        Err(Failure::Refused(Error::Unsupported { .. })) if way.wanted != Wanted::Channel => None,
+        Err(Failure::Refused(Error::Unsupported { .. })) if way.wanted != KernelChoice::Channel => {
+            None
+        }
         Err(failure) => panic!("seed {}, {way:?}: {failure}", case.case().seed),
     }
 }

@@ -2,7 +2,7 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{OwnedStream, Plain};
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
 use fourtap::verify::Asked;
 use fourtap::{Element, bf16, f16};
@@ -64,8 +64,8 @@ fn runs_of_all_types(
             Some(window) => BackwardProblem::crowded::<T>(cuda, sizes, window),
             None => BackwardProblem::new::<T>(cuda, sizes),
         };
-        for wanted in [Wanted::Best, Wanted::Channel] {
-            let cuda = cuda.with_kernel(wanted).deterministic(true);
+        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+            let cuda = cuda.with_msda(wanted).deterministic(true);
             runs::<T>(&cuda, levels, &problem, tally);
         }
     }

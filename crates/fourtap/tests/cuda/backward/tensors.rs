@@ -4,8 +4,9 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Plain, Stream};
 use fourtap::msda::{self, Gradients, Inputs, LevelTable, Sizes};
 use fourtap::verify::Asked;
-use fourtap::{Backend, DType, Element, Error, View};
+use fourtap::{DType, Element, Error, View};
 
+use crate::gpu::Lent;
 use crate::tensors::{OnDevice, Problem, numbers};
 
 /// The inputs of a problem of f32 coordinates, and the gradient backward starts from.
@@ -72,18 +73,17 @@ impl BackwardProblem {
     /// Queues the computation of the gradients asked for.
     pub fn compute<'a>(
         &'a self,
-        cuda: &Cuda,
+        on: impl Into<Lent>,
         levels: impl Into<LevelTable<'a>>,
         results: &mut Results,
         asked: Asked,
     ) -> Result<(), Error> {
+        let on = on.into();
         let (inputs, grad_out) = self.inputs(levels);
-        msda::backward(
-            &Backend::Cuda(*cuda),
-            inputs,
-            grad_out,
-            results.gradients(asked),
-        )
+        let gradients = results.gradients(asked);
+        on.launch(msda::prepare_backward(
+            &on.cuda, inputs, grad_out, gradients,
+        )?)
     }
 
     /// Bytes of memory the computation of all gradients takes besides.
@@ -95,8 +95,8 @@ impl BackwardProblem {
     ) -> usize {
         let (inputs, grad_out) = self.inputs(levels);
         let gradients = results.gradients(Asked::ALL);
-        cuda.backward_workspace(inputs, grad_out, &gradients)
-            .unwrap()
+        let call = msda::prepare_backward(cuda, inputs, grad_out, gradients);
+        call.unwrap().workspace_bytes()
     }
 
     /// The kernels that compute all gradients.

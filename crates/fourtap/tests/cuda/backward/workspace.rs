@@ -2,14 +2,14 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, Plain};
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{CudaLevels, Levels, Sizes};
 use fourtap::verify::Asked;
 use fourtap::{DType, Element, Error, bf16, f16};
 
 use super::oracle::SETTINGS;
 use super::tensors::BackwardProblem;
-use crate::gpu;
+use crate::gpu::{self, Lent};
 
 fn levels() -> Levels {
     Levels::packed(&[(20, 30), (10, 15)]).unwrap()
@@ -28,10 +28,10 @@ fn sizes(levels: &Levels) -> Sizes {
 }
 
 /// With a workspace in this memory.
-fn given(cuda: &Cuda, memory: &Buffer, bytes: usize) -> Cuda {
+fn given(cuda: &Cuda, memory: &Buffer, bytes: usize) -> Lent {
     assert!(bytes <= memory.len());
     // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
-    unsafe { cuda.with_workspace(memory.as_ptr(), bytes) }
+    unsafe { Lent::new(cuda, memory.as_ptr(), bytes) }
 }
 
 #[test]
@@ -40,8 +40,8 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
     fn of_type<T: Element + Plain>(cuda: &Cuda) {
         let levels = levels();
         let problem = BackwardProblem::new::<T>(cuda, sizes(&levels));
-        for wanted in [Wanted::Best, Wanted::Channel] {
-            let cuda = cuda.with_kernel(wanted).deterministic(true);
+        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+            let cuda = cuda.with_msda(wanted).deterministic(true);
             let mut results = problem.results(&cuda);
             let bytes = problem.workspace(&cuda, &levels, &mut results);
             assert!(bytes > 0, "{}, {wanted:?}", T::DTYPE);
@@ -107,7 +107,7 @@ fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
     let roomy = Buffer::alloc(cuda.context(), bytes + 256).unwrap();
     for beside in [1, 16, 128, 255] {
         // SAFETY: the memory is the device's, and what is wrong with it is refused before it is used.
-        let cuda = unsafe { cuda.with_workspace(roomy.as_ptr() + beside, bytes) };
+        let cuda = unsafe { Lent::new(&cuda, roomy.as_ptr() + beside, bytes) };
         let error = problem
             .compute(&cuda, &levels, &mut results, Asked::ALL)
             .unwrap_err();
@@ -207,10 +207,10 @@ fn workspaces_of_the_workloads_take_at_most_twice_the_inputs() {
                 + 4096;
             let mut results = problem.results(&cuda);
             for (wanted, deterministic) in SETTINGS {
-                if dtype == DType::F64 && wanted != Wanted::Channel {
+                if dtype == DType::F64 && wanted != KernelChoice::Channel {
                     continue;
                 }
-                let cuda = cuda.with_kernel(wanted).deterministic(deterministic);
+                let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                 for bytes in [
                     problem.workspace(&cuda, &levels, &mut results),
                     problem.workspace(&cuda, on_device, &mut results),

@@ -1,11 +1,13 @@
 //! What a call takes, refuses and leaves alone.
 
+use std::thread;
+
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, CaptureMode, OwnedStream};
-use fourtap::dense::{self, Inputs, Options, Sizes};
-use fourtap::{Backend, DType, Error, f16};
+use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Sizes};
+use fourtap::{Backend, DType, Error, Layout, View, ViewMut, f16};
 
-use crate::gpu;
+use crate::gpu::{self, Lent};
 use crate::tensors::{OnDevice, numbers};
 
 /// Few queries, many keys: these are divided among blocks.
@@ -53,15 +55,22 @@ impl Tensors {
     }
 
     /// The result's bits.
-    fn run(&mut self, cuda: &Cuda) -> Result<Vec<u8>, Error> {
+    fn run(&mut self, on: impl Into<Lent>) -> Result<Vec<u8>, Error> {
+        let on = on.into();
+        let cuda = &on.cuda;
         self.out.buffer.fill(0xff, cuda.stream()).unwrap();
         let inputs = Inputs {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
         };
-        let backend = Backend::Cuda(*cuda);
-        dense::forward(&backend, inputs, Options::default(), self.out.view_mut())?;
+        let out = self.out.view_mut();
+        on.launch(dense::prepare_forward(
+            cuda,
+            inputs,
+            Options::default(),
+            out,
+        )?)?;
         gpu::wait(cuda);
         Ok(self.out.buffer.to_vec().unwrap())
     }
@@ -78,7 +87,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
     memory.fill(0xa5, cuda.stream()).unwrap();
     // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
     let given =
-        |from: u64, bytes: usize| unsafe { cuda.with_workspace(memory.as_ptr() + from, bytes) };
+        |from: u64, bytes: usize| unsafe { Lent::new(&cuda, memory.as_ptr() + from, bytes) };
     assert!(tensors.run(&given(256, bytes)).unwrap() == expected);
     let around = memory.to_vec::<u8>().unwrap();
     let outside = around[..256].iter().chain(&around[256 + bytes..]);
@@ -189,5 +198,109 @@ fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
             _ => assert!(found.iter().all(|x| x.is_nan())),
         }
         let _ = out.view_mut();
+    }
+}
+
+/// What differs between calls of one thread.
+#[derive(Clone)]
+struct Call {
+    cuda: Cuda,
+    /// Where in the buffer queries, keys and values begin, in elements.
+    at: [u64; 3],
+    options: Options,
+    with_lse: bool,
+    /// Where the result goes; none for memory of its own.
+    into: Option<u64>,
+}
+
+impl Call {
+    /// The bytes of the results, or why there are none.
+    fn make(&self, numbers: &OnDevice, sizes: &Sizes) -> Result<Vec<u8>, Error> {
+        let cuda = &self.cuda;
+        let address = |at: u64| numbers.buffer.as_ptr() + 2 * at;
+        let layout = |shape: &[usize]| Layout::contiguous(DType::F16, shape);
+        // SAFETY: every tensor of the calls here lies inside the buffer, which lives until the result was read.
+        let view = |at, shape: [usize; 4]| unsafe { View::on_cuda(0, address(at), layout(&shape)) };
+        let inputs = Inputs {
+            query: view(self.at[0], sizes.query()),
+            key: view(self.at[1], sizes.key()),
+            value: view(self.at[2], sizes.value()),
+        };
+        let mut own = OnDevice::poisoned(cuda, DType::F16, &sizes.out());
+        let mut lse = OnDevice::poisoned(cuda, DType::F32, &sizes.lse());
+        let outputs = Outputs {
+            out: match self.into {
+                // SAFETY: as above; such calls are refused.
+                Some(at) => unsafe { ViewMut::on_cuda(0, address(at), layout(&sizes.out())) },
+                None => own.view_mut(),
+            },
+            lse: self.with_lse.then(|| lse.view_mut()),
+        };
+        dense::forward(cuda, inputs, self.options, outputs)?;
+        gpu::wait(cuda);
+        let results = [&own, &lse].map(|tensor| tensor.buffer.to_vec::<u8>().unwrap());
+        Ok(results.concat())
+    }
+}
+
+#[test]
+fn recent_plans_change_no_call() {
+    let Some(cuda) = gpu::device() else { return };
+    let count = 1 << 16;
+    let random: Vec<f16> = numbers(count, 4).map(f16::from_f64).collect();
+    let random = OnDevice::new(&cuda, &random, &[count]);
+    let sizes = Sizes {
+        batch: 1,
+        query_heads: 2,
+        key_heads: 2,
+        queries: 40,
+        keys: 100,
+        channels: 64,
+        value_channels: 64,
+    };
+    let usual = Call {
+        cuda,
+        at: [0, 1 << 14, 1 << 15],
+        options: Options::default(),
+        with_lse: true,
+        into: None,
+    };
+    let with = |change: &dyn Fn(&mut Call)| {
+        let mut call = usual.clone();
+        change(&mut call);
+        call
+    };
+    let calls = [
+        usual.clone(),
+        with(&|call| call.at = [128, (1 << 14) + 256, 1 << 15]),
+        // Aligned for elements, not for what kernels read at a time.
+        with(&|call| call.at[0] = 1),
+        with(&|call| call.at[1] += 2),
+        with(&|call| call.with_lse = false),
+        with(&|call| call.options.scale = Some(0.5)),
+        with(&|call| call.options.mask = Mask::causal(Alignment::TopLeft)),
+        with(&|call| call.options.mask = Mask::window(Alignment::TopLeft, Some(3), None)),
+        with(&|call| call.cuda = cuda.for_multiprocessors(1000)),
+        with(&|call| call.cuda = cuda.deterministic(true)),
+        // Refused.
+        with(&|call| call.into = Some(0)),
+        with(&|call| call.options.scale = Some(f64::NAN)),
+    ];
+    let alone = |call: &Call| {
+        thread::scope(|scope| scope.spawn(|| call.make(&random, &sizes)).join().unwrap())
+    };
+    let expected: Vec<_> = calls.iter().map(alone).collect();
+    assert_eq!(expected.iter().filter(|result| result.is_err()).count(), 2);
+    assert_ne!(expected[0], expected[1], "other numbers");
+    for distance in 1..calls.len() {
+        for first in 0..calls.len() {
+            for index in [first, (first + distance) % calls.len()] {
+                let found = calls[index].make(&random, &sizes);
+                assert!(
+                    found == expected[index],
+                    "call {index} after {first}, {distance}"
+                );
+            }
+        }
     }
 }

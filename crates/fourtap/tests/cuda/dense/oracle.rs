@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use fourtap::cuda::Cuda;
 use fourtap::cuda::dense::{Plan, Specialised};
+use fourtap::cuda::{Cuda, SpecialisedKernel};
 use fourtap::dense::Sizes;
 use fourtap::verify::{DenseCase, DenseExpected, DenseOnCuda, check_dense_on_cuda};
 use rayon::prelude::*;

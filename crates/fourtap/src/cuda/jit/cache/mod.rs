@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use self::entry::Kind;
 use self::lock::Lock;
 use super::{CacheKey, JitError};
+use crate::warning::print_warning;
 pub use upkeep::{Cleared, Entry, PruneLimits, State};
 
 /// A file larger than this is not a kernel, and not worth the memory to find out.
@@ -199,10 +200,4 @@ fn read(path: &Path) -> io::Result<(File, Vec<u8>)> {
         return Err(io::Error::other("it is too large for a kernel"));
     }
     Ok((file, bytes))
-}
-
-/// Prints a warning as one line. A closed standard error is no reason to fail.
-pub(super) fn print_warning(text: &str) {
-    let line = text.replace('\n', " ");
-    let _ = writeln!(io::stderr(), "fourtap: warning: {line}");
 }

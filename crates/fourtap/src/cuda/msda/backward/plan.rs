@@ -3,16 +3,23 @@
 use std::fmt;
 
 use super::sorting::Sorting;
+use crate::cuda::device_size::DeviceSize;
+use crate::cuda::fit::{Fit, aligned_forward};
+use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::Schedule;
-use crate::cuda::msda::fit::{self, Fit, aligned};
+use crate::cuda::msda::fit;
+use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
-use crate::cuda::msda::specialised::{SamplesChannel, SamplesGather, Search, Specialised};
-use crate::cuda::msda::tuning::{ALWAYS, BackwardTuning, NEVER, or_usual};
-use crate::cuda::msda::{DeviceSize, Gather, Wanted};
+use crate::cuda::msda::specialised::{Gather, SamplesChannel, SamplesGather, Search, Specialised};
+use crate::cuda::msda::tuning::{BackwardTuning, or_usual};
+use crate::cuda::recipe::SpecialisedKernel;
+use crate::cuda::step::Step;
 use crate::cuda::tuning::refused;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::msda::Backward;
+use crate::tuning::Class;
+use crate::tuning::spaces::cuda::{ALWAYS, MSDA_BACKWARD, NEVER};
 
 /// Threads a block of the generic kernels.
 const CHANNEL_THREADS: u32 = 256;
@@ -28,41 +35,45 @@ const MOST_DECLARED: u32 = 47 << 10;
 /// Samples times channels up to which atomic additions are quicker than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
 
-/// One kernel of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// The kernel.
-    pub kernel: Specialised,
-    /// Blocks to launch.
-    pub blocks: u32,
-    /// Threads of each.
-    pub threads: u32,
-    /// Shared memory of each beyond what the kernel declares.
-    pub shared_bytes: u32,
-    pub(super) schedule: Option<Schedule>,
-}
-
 /// What a backward call will do: shown to whoever asks, and followed by the launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackwardPlan {
     /// Gradients of locations and weights, and by atomic additions also of `value`.
-    pub(super) samples: Option<Step>,
+    pub(super) samples: Option<Step<Specialised>>,
+    /// How these are dealt to blocks, by kernels that ask.
+    pub(super) schedule: Option<Schedule>,
     /// Whether `grad_value` is set to zero before that.
     pub(super) scatter: bool,
     /// `grad_value` from sorted samples.
     pub(super) sorting: Option<Sorting>,
     /// `grad_value` by searching, where levels turn out not to be what sorting needs.
-    pub(super) search: Option<Step>,
+    pub(super) search: Option<Step<Specialised>>,
     /// Why not faster kernels.
     pub(super) reasons: Vec<String>,
 }
 
 impl BackwardPlan {
+    /// For `call` on this device, as its handle, a table or nobody says.
+    pub(in crate::cuda::msda) fn on(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
+        let settings = cuda.settings();
+        let options = settings.msda;
+        let by_table = || {
+            let problem = &call.problem;
+            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
+            let entry = cuda.chosen(&MSDA_BACKWARD, class, dtype)?;
+            Some(BackwardTuning::of(&entry.choice))
+        };
+        cuda.planned(options.backward, by_table, |tuning| {
+            let deterministic = settings.deterministic;
+            BackwardPlan::new(call, cuda.size(), options.kernel, deterministic, tuning)
+        })
+    }
+
     /// For `call` on a device.
     pub(in crate::cuda::msda) fn new(
         call: &Backward<'_>,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         deterministic: bool,
         tuning: &BackwardTuning,
     ) -> Result<Self> {
@@ -81,7 +92,9 @@ impl BackwardPlan {
             true => gather(call, device, tuning),
             false => Err("no samples".to_string()),
         };
-        if any_samples && let (Wanted::Gather | Wanted::GatherMany, Err(reason)) = (wanted, &gather)
+        if any_samples
+            && let (KernelChoice::Gather | KernelChoice::GatherMany, Err(reason)) =
+                (wanted, &gather)
         {
             return Err(Error::Unsupported {
                 backend: "cuda",
@@ -99,15 +112,16 @@ impl BackwardPlan {
         }
         let scatter = may_scatter
             && match (wanted, tuning.scatter) {
-                (Wanted::Best, NEVER) => false,
-                (Wanted::Best, ALWAYS) => true,
-                (Wanted::Best, _) => sizes.samples() * sizes.channels <= SCATTER_MOST,
-                (Wanted::Gather, _) => true,
-                (Wanted::GatherMany | Wanted::Channel, _) => false,
+                (KernelChoice::Best, NEVER) => false,
+                (KernelChoice::Best, ALWAYS) => true,
+                (KernelChoice::Best, _) => sizes.samples() * sizes.channels <= SCATTER_MOST,
+                (KernelChoice::Gather, _) => true,
+                (KernelChoice::GatherMany | KernelChoice::Channel, _) => false,
             };
         match gather {
-            Ok(step) if wanted != Wanted::Channel => {
+            Ok((step, schedule)) if wanted != KernelChoice::Channel => {
                 plan.scatter = scatter;
+                plan.schedule = Some(schedule);
                 plan.samples = Some(Step {
                     kernel: with_scatter(step.kernel, scatter),
                     ..step
@@ -120,15 +134,14 @@ impl BackwardPlan {
                         types: fit::types(problem),
                         level_capacity,
                     }),
-                    blocks: multiprocessors * BLOCKS_EACH,
+                    blocks: [multiprocessors * BLOCKS_EACH, 1],
                     threads: CHANNEL_THREADS,
                     shared_bytes: 0,
-                    schedule: None,
                 });
             }
         }
         if !any_samples || !(of_samples || plan.scatter) {
-            plan.samples = None;
+            (plan.samples, plan.schedule) = (None, None);
         }
 
         let Some(grad_value) = &gradients.value else {
@@ -154,10 +167,9 @@ impl BackwardPlan {
         if search.always || problem.cuda_levels().is_some() {
             plan.search = Some(Step {
                 kernel: Specialised::ValueSearch(search),
-                blocks: multiprocessors * BLOCKS_EACH,
+                blocks: [multiprocessors * BLOCKS_EACH, 1],
                 threads: SEARCH_THREADS,
                 shared_bytes: 0,
-                schedule: None,
             });
         }
         Ok(plan)
@@ -174,10 +186,10 @@ impl BackwardPlan {
     }
 
     /// All kernels it may launch, in their order; those that sort and sum once for each part of the work.
-    pub fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<Step<Specialised>> {
         let sorting = self.sorting.iter().flat_map(Sorting::steps);
         let others = self.search.iter().chain(&self.samples);
-        sorting.chain(others.cloned()).collect()
+        sorting.chain(others.copied()).collect()
     }
 
     /// The kernels of [`BackwardPlan::steps`].
@@ -187,7 +199,7 @@ impl BackwardPlan {
 
     /// The names of their functions.
     pub fn kernels(&self) -> Vec<&'static str> {
-        self.all().iter().map(Specialised::entry).collect()
+        self.all().iter().map(SpecialisedKernel::entry).collect()
     }
 }
 
@@ -227,11 +239,15 @@ fn can_scatter(call: &Backward<'_>) -> bool {
 }
 
 /// The gather kernel for the gradients of samples, or in words why it cannot serve the call.
-fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> Fit<Step> {
+fn gather(
+    call: &Backward<'_>,
+    device: DeviceSize,
+    tuning: &BackwardTuning,
+) -> Fit<(Step<Specialised>, Schedule)> {
     let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
-    aligned(
+    aligned_forward(
         "grad_out",
         call.grad_out.as_ptr(),
         call.grad_out.layout(),
@@ -290,7 +306,7 @@ fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> F
     fits(gather.per_lane)?;
     let dealing = Dealing::new(device).of_blocks(tuning.blocks);
     let (schedule, blocks) = schedule(sizes, &gather, dealing);
-    Ok(Step {
+    let step = Step {
         kernel: match on_matrix {
             true => Specialised::SamplesMatrix(gather),
             false => Specialised::SamplesGather(SamplesGather {
@@ -298,9 +314,9 @@ fn gather(call: &Backward<'_>, device: DeviceSize, tuning: &BackwardTuning) -> F
                 scatter: false,
             }),
         },
-        blocks,
+        blocks: [blocks, 1],
         threads: gather.threads,
         shared_bytes: 0,
-        schedule: Some(schedule),
-    })
+    };
+    Ok((step, schedule))
 }

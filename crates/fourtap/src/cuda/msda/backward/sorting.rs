@@ -1,11 +1,13 @@
 //! `grad_value` by sorting samples: which kernels, in what pieces, and how much memory that takes.
 
-use super::plan::Step;
+use crate::cuda::device_size::DeviceSize;
+use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::msda::arguments::{Divisor, LEVEL_CAPACITIES, Work};
-use crate::cuda::msda::fit::{self, Fit, aligned};
+use crate::cuda::msda::fit;
+use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::specialised::{Sort, Specialised, Sum};
 use crate::cuda::msda::tuning::BackwardTuning;
-use crate::cuda::msda::{DeviceSize, Wanted};
+use crate::cuda::step::Step;
 use crate::msda::{Backward, Level, Problem};
 use crate::tensor::ViewMut;
 
@@ -55,7 +57,7 @@ impl Sorting {
         call: &Backward<'_>,
         grad_value: &ViewMut<'_>,
         device: DeviceSize,
-        wanted: Wanted,
+        wanted: KernelChoice,
         tuning: &BackwardTuning,
     ) -> Fit<Self> {
         let problem = &call.problem;
@@ -83,7 +85,7 @@ impl Sorting {
             wide,
         };
         let sum = match matrix(call, grad_value) {
-            Ok(()) if wanted != Wanted::Channel => Specialised::ValueMatrix(sum),
+            Ok(()) if wanted != KernelChoice::Channel => Specialised::ValueMatrix(sum),
             _ => Specialised::ValueChannel(sum),
         };
         let mut sorting = Sorting {
@@ -153,7 +155,7 @@ impl Sorting {
     }
 
     /// What is launched for each pass, in this order.
-    pub(super) fn steps(&self) -> [Step; 2] {
+    pub(super) fn steps(&self) -> [Step<Specialised>; 2] {
         let (sort, threads) = (self.sort, self.sort.threads());
         [
             (
@@ -166,10 +168,9 @@ impl Sorting {
         ]
         .map(|(kernel, blocks, threads, shared_bytes)| Step {
             kernel,
-            blocks,
+            blocks: [blocks, 1],
             threads,
             shared_bytes,
-            schedule: None,
         })
     }
 
@@ -306,7 +307,7 @@ fn narrow(call: &Backward<'_>) -> bool {
 fn paired(call: &Backward<'_>) -> bool {
     let locations = &call.inputs.sampling_locations;
     let bytes = 2 * locations.dtype().size();
-    aligned(
+    aligned_forward(
         "sampling_locations",
         locations.as_ptr(),
         locations.layout(),
@@ -330,7 +331,7 @@ fn matrix(call: &Backward<'_>, grad_value: &ViewMut<'_>) -> Fit<()> {
         ));
     }
     let grad_out = &call.grad_out;
-    aligned(
+    aligned_forward(
         "grad_out",
         grad_out.as_ptr(),
         grad_out.layout(),
@@ -338,7 +339,7 @@ fn matrix(call: &Backward<'_>, grad_value: &ViewMut<'_>) -> Fit<()> {
         &[2],
         16,
     )?;
-    aligned(
+    aligned_forward(
         "grad_value",
         grad_value.as_mut_ptr(),
         grad_value.layout(),

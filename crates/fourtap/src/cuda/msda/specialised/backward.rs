@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use super::sources::{
+use super::common::sources::{
     BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, SAMPLES, TYPES,
 };
-use super::{Defines, Gather, Recipe, Types, flag, name, number, smallest_capacity};
+use super::common::{Types, smallest_capacity};
+use super::forward::Gather;
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
+use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, name, number};
 use crate::dtype::DType;
 
 macro_rules! kernel {
@@ -144,6 +146,10 @@ impl Recipe for Sort {
             smallest_capacity(),
         ]);
         defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::Some
     }
 }
 

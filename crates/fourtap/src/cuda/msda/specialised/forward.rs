@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use super::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
-use super::{Defines, Recipe, Types, flag, number, smallest_capacity};
+use super::common::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
+use super::common::{Types, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
+use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, number};
 
 const CHANNEL_ENTRY: &str = "msda_forward_channel";
 const CHANNEL_PARTS: &[&str] = &[
@@ -105,6 +106,10 @@ pub struct Gather {
 
 /// Lanes of a warp.
 const WARP: u32 = 32;
+
+/// What a block that keeps levels may take of a multiprocessor's fast memory, the rest of which is first-level cache: with
+/// more, large levels lose there what small ones gain.
+pub(in crate::cuda::msda) const MOST_KEPT_BYTES: u32 = 100 << 10;
 
 /// Threads of a block that keeps levels: with more, what they tell each other would push what is kept past the next
 /// size of shared memory a multiprocessor can be set to.
@@ -240,6 +245,13 @@ impl Recipe for Gather {
         defines.push(("ALTERNATE", flag(self.alternate)));
         defines.push(("KEEP", flag(self.keeps)));
         defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        match self.keeps {
+            true => DynamicShared::AtMost(MOST_KEPT_BYTES),
+            false => DynamicShared::None,
+        }
     }
 }
 

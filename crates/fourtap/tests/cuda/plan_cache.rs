@@ -5,9 +5,9 @@ use std::thread;
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
-use fourtap::cuda::msda::Wanted;
-use fourtap::msda::{self, CudaLevels, Inputs, LevelTable, Levels, Sizes};
-use fourtap::{Backend, DType, Error, Layout, View, ViewMut};
+use fourtap::cuda::msda::KernelChoice;
+use fourtap::msda::{self, CudaLevels, Gradients, Inputs, LevelTable, Levels, Sizes};
+use fourtap::{DType, Error, Layout, View, ViewMut};
 
 use crate::gpu;
 use crate::tensors::{OnDevice, numbers};
@@ -25,8 +25,18 @@ struct Call {
     at: [Option<u64>; 3],
     /// Elements between two pixels beyond their channels.
     gap: usize,
-    /// Where the result goes; none for memory of its own.
+    /// Where the first result goes; none for memory of its own.
     into: Option<u64>,
+    /// Where in the buffer `grad_out` begins.
+    grad_out_at: u64,
+    /// Whether backward computes the gradients of weights too.
+    all_gradients: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pass {
+    Forward,
+    Backward,
 }
 
 impl Call {
@@ -46,8 +56,8 @@ impl Call {
         }
     }
 
-    /// The bits of the result, or why there is none.
-    fn make(&self, numbers: &OnDevice) -> Result<Vec<u32>, Error> {
+    /// The bits of the results of a pass, or why there are none.
+    fn make(&self, numbers: &OnDevice, pass: Pass) -> Result<Vec<u32>, Error> {
         let Call { cuda, .. } = *self;
         let sizes = self.sizes();
         let address = |at: u64| numbers.buffer.as_ptr() + 4 * at;
@@ -92,21 +102,57 @@ impl Call {
             sampling_locations: view(self.at[1], dense(&sizes.sampling_locations())),
             attention_weights: view(self.at[2], dense(&sizes.attention_weights())),
         };
-        let mut own = OnDevice::poisoned(&cuda, DType::F32, &sizes.out());
-        let out = match self.into {
-            // SAFETY: as above; such calls are refused.
-            Some(at) => unsafe { ViewMut::on_cuda(0, address(at), dense(&sizes.out())) },
-            None => own.view_mut(),
+        let shapes: &[&[usize]] = match pass {
+            Pass::Forward => &[&sizes.out()],
+            Pass::Backward => &[
+                &sizes.sampling_locations(),
+                &sizes.attention_weights(),
+                &sizes.value(),
+            ],
         };
-        msda::forward(&Backend::Cuda(cuda), inputs, out)?;
+        let mut own: Vec<_> = shapes
+            .iter()
+            .map(|shape| OnDevice::poisoned(&cuda, DType::F32, shape))
+            .collect();
+        let mut written: Vec<_> = own.iter_mut().map(OnDevice::view_mut).collect();
+        if let Some(at) = self.into {
+            // SAFETY: as above; such calls are refused.
+            written[0] = unsafe { ViewMut::on_cuda(0, address(at), dense(shapes[0])) };
+        }
+        let mut written = written.into_iter();
+        match pass {
+            Pass::Forward => msda::forward(&cuda, inputs, written.next().unwrap())?,
+            Pass::Backward => {
+                // The bits of atomic additions are those of chance.
+                let cuda = cuda.deterministic(true);
+                let grad_out = view(Some(self.grad_out_at), dense(&sizes.out()));
+                let gradients = Gradients {
+                    sampling_locations: written.next(),
+                    attention_weights: written.next().filter(|_| self.all_gradients),
+                    value: written.next(),
+                };
+                msda::backward(&cuda, inputs, grad_out, gradients)?;
+            }
+        }
         gpu::wait(&cuda);
-        let found = own.buffer.to_vec::<f32>().unwrap();
-        Ok(found.into_iter().map(f32::to_bits).collect())
+        let results = own
+            .iter()
+            .flat_map(|tensor| tensor.buffer.to_vec::<f32>().unwrap());
+        Ok(results.map(f32::to_bits).collect())
     }
 }
 
 #[test]
-fn what_a_thread_remembers_changes_no_call() {
+fn recent_plans_change_no_forward_call() {
+    recent_plans_change_no_call(Pass::Forward);
+}
+
+#[test]
+fn recent_plans_change_no_backward_call() {
+    recent_plans_change_no_call(Pass::Backward);
+}
+
+fn recent_plans_change_no_call(pass: Pass) {
     let Some(cuda) = gpu::device() else { return };
     let count = 1 << 16;
     let random: Vec<f32> = numbers(count, 9).map(|x| (1.2 * x - 0.1) as f32).collect();
@@ -121,6 +167,8 @@ fn what_a_thread_remembers_changes_no_call() {
         at: [Some(0), Some(1 << 14), Some(1 << 15)],
         gap: 0,
         into: None,
+        grad_out_at: 3 << 14,
+        all_gradients: true,
     };
     let at =
         |value: u64, locations: u64, weights: u64| [Some(value), Some(locations), Some(weights)];
@@ -146,10 +194,13 @@ fn what_a_thread_remembers_changes_no_call() {
         with(&|call| call.channels = 16),
         with(&|call| call.gap = 4),
         with(&|call| call.gap = 1),
-        with(&|call| call.cuda = cuda.with_kernel(Wanted::Channel)),
-        with(&|call| call.cuda = cuda.with_kernel(Wanted::GatherMany)),
+        with(&|call| call.cuda = cuda.with_msda(KernelChoice::Channel)),
+        with(&|call| call.cuda = cuda.with_msda(KernelChoice::GatherMany)),
         with(&|call| call.cuda = cuda.for_multiprocessors(1)),
         with(&|call| call.cuda = cuda.deterministic(true)),
+        with(&|call| call.grad_out_at += 64),
+        with(&|call| call.grad_out_at += 1),
+        with(&|call| call.all_gradients = false),
         // Refused, each for a reason of its own.
         with(&|call| call.at[0] = None),
         with(&|call| call.at[2] = None),
@@ -157,8 +208,9 @@ fn what_a_thread_remembers_changes_no_call() {
         with(&|call| call.into = Some((1 << 15) + 8)),
         with(&|call| (call.on_device, call.into) = (true, Some(1 << 14))),
     ];
-    let alone =
-        |call: &Call| thread::scope(|scope| scope.spawn(|| call.make(&random)).join().unwrap());
+    let alone = |call: &Call| {
+        thread::scope(|scope| scope.spawn(|| call.make(&random, pass)).join().unwrap())
+    };
     let expected: Vec<_> = calls.iter().map(alone).collect();
     assert_eq!(expected.iter().filter(|result| result.is_err()).count(), 5);
     assert_ne!(expected[0], expected[1], "other numbers");
@@ -167,10 +219,10 @@ fn what_a_thread_remembers_changes_no_call() {
         for first in 0..calls.len() {
             let second = (first + distance) % calls.len();
             for index in [first, second] {
-                let found = calls[index].make(&random);
+                let found = calls[index].make(&random, pass);
                 assert!(
                     found == expected[index],
-                    "call {index} after {first}, {distance}"
+                    "{pass:?}: call {index} after {first}, {distance}"
                 );
             }
         }

@@ -1,0 +1,52 @@
+//! The steps of a task: its blocks use each step's keys and values one after another while they are near.
+
+use super::block::Block;
+use super::lanes::{KEYS, Lane, QUERIES};
+use super::plan::Workspace;
+use super::task::Task;
+use crate::cpu::simd::Vectorized;
+use crate::dtype::Real;
+
+impl<E: Vectorized> Task<'_, E> {
+    /// Computes the rows.
+    ///
+    /// # Safety
+    /// They lie in the problem, and nobody else writes them.
+    pub unsafe fn run(&self, memory: &mut Vec<Lane<E::Accumulator>>) {
+        let (plan, sizes) = (self.plan, self.plan.sizes);
+        // Does nothing from a worker's second task on. What a task leaves behind, the next one overwrites.
+        memory.resize(plan.workspace(), Lane([E::Accumulator::ZERO; QUERIES]));
+        let Workspace {
+            weights,
+            keys: room_for_keys,
+            values: room_for_values,
+            blocks,
+        } = Workspace::new(memory, &sizes);
+        let starts = self.rows.clone().step_by(QUERIES);
+        let mut blocks: Vec<_> = starts
+            .zip(blocks.chunks_exact_mut(sizes.channels + sizes.value_channels))
+            .map(|(start, memory)| {
+                let rows = start..(start + QUERIES).min(self.rows.end);
+                Block::new(self, rows, memory)
+            })
+            .collect();
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+            return;
+        };
+        let (mut start, end) = (first.seen.start, last.seen.end);
+        while start < end {
+            let keys = start..((start / KEYS + 1) * KEYS).min(end);
+            start = keys.end;
+            let key_rows = self.rows_of(&plan.key, &keys, sizes.channels, room_for_keys);
+            let values = self.rows_of(&plan.value, &keys, sizes.value_channels, room_for_values);
+            for block in &mut blocks {
+                // SAFETY: the last row sees keys up to `end`, so these lie in the problem.
+                unsafe { block.step(self, &keys, key_rows, values, weights) };
+            }
+        }
+        for block in blocks {
+            // SAFETY: as the caller promises.
+            unsafe { block.store(self) };
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What tensors must be like for a kernel to serve them. Refusals are in words, for whoever asks why.
+
+use crate::layout::Layout;
+
+/// In words why not.
+pub(super) type Fit<T> = std::result::Result<T, String>;
+
+/// Checks that the axes `dense` are row-major without gaps, that those in `rows` step by whole multiples of `bytes`, and
+/// that the first element is aligned so. Returns the steps of `rows`, at most five, in bytes.
+pub(super) fn aligned(
+    tensor: &str,
+    first: *const u8,
+    layout: &Layout,
+    rows: &[usize],
+    dense: &[usize],
+    bytes: usize,
+) -> Fit<[isize; 5]> {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    let mut expected = 1isize;
+    for &axis in dense.iter().rev() {
+        let size = shape.sizes()[axis];
+        if size > 1 && strides[axis] != expected {
+            return Err(format!("{tensor} has gaps on axis {axis}"));
+        }
+        expected *= size as isize;
+    }
+    if !(first as usize).is_multiple_of(bytes) {
+        return Err(format!("{tensor} is not aligned to {bytes} bytes"));
+    }
+    let mut steps = [0; 5];
+    for (found, &axis) in steps.iter_mut().zip(rows) {
+        // A step nobody takes may be anything.
+        let is_taken = shape.sizes()[axis] > 1;
+        let stride = if is_taken { strides[axis] } else { expected };
+        *found = stride * layout.dtype().size() as isize;
+        if is_taken && !found.unsigned_abs().is_multiple_of(bytes) {
+            return Err(uneven(tensor, *found, axis, bytes));
+        }
+    }
+    Ok(steps)
+}
+
+/// The same of a tensor whose rows come one after another in memory, each a whole number of such pieces long.
+pub(super) fn aligned_forward(
+    tensor: &str,
+    first: *const u8,
+    layout: &Layout,
+    rows: &[usize],
+    dense: &[usize],
+    bytes: usize,
+) -> Fit<[usize; 5]> {
+    let steps = aligned(tensor, first, layout, rows, dense, bytes)?;
+    let is_even = |step: isize| usize::try_from(step).is_ok_and(|step| step.is_multiple_of(bytes));
+    match steps.iter().position(|step| !is_even(*step)) {
+        None => Ok(steps.map(|step| step as usize)),
+        Some(row) => Err(uneven(tensor, steps[row], rows[row], bytes)),
+    }
+}
+
+fn uneven(tensor: &str, step: isize, axis: usize, bytes: usize) -> String {
+    format!("{tensor} steps by {step} bytes on axis {axis}, not by a multiple of {bytes}")
+}

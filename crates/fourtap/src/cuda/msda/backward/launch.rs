@@ -1,0 +1,149 @@
+//! The kernels of a backward call, one after another.
+
+use super::plan::BackwardPlan;
+use super::sorting::Sorting;
+use crate::cuda::driver::zero;
+use crate::cuda::error::CudaError;
+use crate::cuda::handle::Cuda;
+use crate::cuda::msda::arguments::{
+    Addresses, GradientAddresses, GradientArguments, Held, Schedule, Work,
+};
+use crate::cuda::msda::specialised::Specialised;
+use crate::cuda::step::{LoadedStep, parameter};
+use crate::error::Result;
+use crate::msda::Backward;
+
+/// A backward call with everything but its addresses.
+pub(in crate::cuda::msda) struct BackwardLaunch {
+    workspace_bytes: usize,
+    gradients: GradientArguments,
+    /// `grad_value` from sorted samples.
+    sorting: Option<SortingLaunch>,
+    /// `grad_value` by searching.
+    search: Option<StepLaunch>,
+    /// Bytes of `grad_value` that are set to zero before atomic additions.
+    zeroed_bytes: Option<usize>,
+    /// Gradients of locations and weights.
+    samples: Option<StepLaunch>,
+    schedule: Option<Schedule>,
+}
+
+struct SortingLaunch {
+    sorting: Sorting,
+    sort: LoadedStep,
+    sum: LoadedStep,
+    arguments: Held,
+}
+
+struct StepLaunch {
+    step: LoadedStep,
+    arguments: Held,
+}
+
+impl BackwardLaunch {
+    /// Of a call that was checked, on this device. All kernels are loaded before any is queued: whatever fails leaves
+    /// nothing half done.
+    pub fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
+        let plan = BackwardPlan::on(cuda, call)?;
+        let arguments = |room| Held::new(&call.problem, &call.inputs, None, room);
+        let workspace_bytes = plan.workspace_bytes();
+        let sorting = match plan.sorting {
+            None => None,
+            Some(sorting) => {
+                let [sort, sum] = sorting.steps();
+                Some(SortingLaunch {
+                    sort: sort.load(cuda)?,
+                    sum: sum.load(cuda)?,
+                    arguments: arguments(None),
+                    sorting,
+                })
+            }
+        };
+        let mut others = [plan.search, plan.samples].map(|step| {
+            step.map(|step| {
+                let room = match step.kernel {
+                    Specialised::ValueSearch(kernel) => Some(kernel.level_capacity),
+                    Specialised::SamplesChannel(kernel) => Some(kernel.level_capacity),
+                    _ => None,
+                };
+                Ok::<_, CudaError>(StepLaunch {
+                    step: step.load(cuda)?,
+                    arguments: arguments(room),
+                })
+            })
+        });
+        let [search, samples] = others.each_mut().map(|step| step.take().transpose());
+        let of_value = call.gradients.value.as_ref().filter(|_| plan.scatter);
+        Ok(BackwardLaunch {
+            workspace_bytes,
+            gradients: GradientArguments::new(call),
+            sorting,
+            search: search?,
+            zeroed_bytes: of_value
+                .map(|gradient| gradient.shape().elements().unwrap_or(0) * gradient.dtype().size()),
+            samples: samples?,
+            schedule: plan.schedule,
+        })
+    }
+
+    /// Scratch memory it takes.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// Queues the kernels. Nothing is allocated and nobody waits.
+    ///
+    /// # Safety
+    /// The addresses are of a call like the one it was made for, on the same device, the memory of its tensors is there
+    /// until the stream has done the work, and so is scratch memory at `workspace`.
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        (addresses, of_gradients): (Addresses, GradientAddresses),
+        workspace: u64,
+    ) -> Result<()> {
+        let gradients = self.gradients.at(of_gradients);
+        if let Some(launch) = &self.sorting {
+            let arguments = launch.arguments.at(addresses);
+            for work in launch.sorting.passes(workspace) {
+                let mut parameters = [arguments.pointer(), parameter(&work)];
+                // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects; the rest as the
+                // caller promises.
+                unsafe { launch.sort.launch(cuda, &mut parameters) }?;
+                let mut parameters = [arguments.pointer(), parameter(&gradients), parameter(&work)];
+                // SAFETY: as above; the kernels that sum take the gradients besides.
+                unsafe { launch.sum.launch(cuda, &mut parameters) }?;
+            }
+        }
+        if let Some(launch) = &self.search {
+            let sorting = self.sorting.as_ref();
+            let first_pass = sorting.and_then(|it| it.sorting.passes(workspace).next());
+            // Without sorting the kernel does not look at it.
+            let work: Work = first_pass.unwrap_or_default();
+            let arguments = launch.arguments.at(addresses);
+            let mut parameters = [arguments.pointer(), parameter(&gradients), parameter(&work)];
+            // SAFETY: the kernel takes these three; the rest as above.
+            unsafe { launch.step.launch(cuda, &mut parameters) }?;
+        }
+        if let Some(bytes) = self.zeroed_bytes {
+            let entered = cuda.context().enter()?;
+            // SAFETY: atomic additions are planned only for a gradient without gaps, which has so many bytes.
+            let done = unsafe { zero(of_gradients.value(), bytes, cuda.stream()) };
+            drop(entered);
+            done?;
+        }
+        if let Some(launch) = &self.samples {
+            let arguments = launch.arguments.at(addresses);
+            let schedule = self.schedule.as_ref().map(parameter);
+            let mut parameters = [
+                arguments.pointer(),
+                parameter(&gradients),
+                schedule.unwrap_or(std::ptr::null_mut()),
+            ];
+            let declared = 2 + usize::from(schedule.is_some());
+            // SAFETY: as above; the gather kernel takes a schedule besides, the other does not.
+            unsafe { launch.step.launch(cuda, &mut parameters[..declared]) }?;
+        }
+        Ok(())
+    }
+}

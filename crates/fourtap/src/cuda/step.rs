@@ -1,0 +1,74 @@
+//! One kernel of a plan, and its launch.
+
+use std::ffi::c_void;
+
+use super::driver::{self, Kernel, Launch};
+use super::error::CudaError;
+use super::handle::Cuda;
+use super::kernels;
+use super::recipe::SpecialisedKernel;
+
+/// A kernel and how it is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<Specialised> {
+    /// The kernel.
+    pub kernel: Specialised,
+    /// Blocks to launch, in x and y.
+    pub blocks: [u32; 2],
+    /// Threads of each.
+    pub threads: u32,
+    /// Shared memory each asks for beyond what the kernel declares.
+    pub shared_bytes: u32,
+}
+
+impl<Specialised: SpecialisedKernel> Step<Specialised> {
+    /// With its kernel on this device: compiled now, if it never was.
+    pub(super) fn load(&self, cuda: &Cuda) -> Result<LoadedStep, CudaError> {
+        Ok(LoadedStep {
+            kernel: kernels::load(cuda.context(), &self.kernel)?,
+            blocks: self.blocks,
+            threads: self.threads,
+            shared_bytes: self.shared_bytes,
+        })
+    }
+}
+
+/// A step that can be launched, on the device it was loaded for.
+pub(super) struct LoadedStep {
+    kernel: Kernel,
+    blocks: [u32; 2],
+    threads: u32,
+    shared_bytes: u32,
+}
+
+impl LoadedStep {
+    /// Queues the kernel. Nothing is allocated and nobody waits.
+    ///
+    /// # Safety
+    /// The parameters are what the kernel declares, laid out as it does, and the memory they lead to is as it expects
+    /// until the stream has done the work. The device is the one it was loaded for.
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let entered = cuda.context().enter()?;
+        let [x, y] = self.blocks;
+        let how = Launch {
+            grid: [x, y, 1],
+            block: [self.threads, 1, 1],
+            shared_bytes: self.shared_bytes,
+            stream: cuda.stream(),
+            ..Launch::default()
+        };
+        // SAFETY: as the caller promises.
+        let launched = unsafe { driver::launch(&self.kernel, &how, parameters) };
+        drop(entered);
+        Ok(launched?)
+    }
+}
+
+/// A parameter as launches take it.
+pub(super) fn parameter<T>(parameter: &T) -> *mut c_void {
+    (&raw const *parameter).cast_mut().cast()
+}

@@ -1,0 +1,81 @@
+//! A call between its check and its launch.
+
+use std::fmt;
+
+use crate::error::Result;
+
+/// A call that was checked and planned, and has not begun: what `prepare_forward` and `prepare_backward` of an operator
+/// return. Dropped, it leaves no trace.
+///
+/// ```
+/// use fourtap::dense::{self, Inputs, Options};
+/// use fourtap::{Backend, View, ViewMut};
+///
+/// let (query, key, value) = ([0.0f32, 0.0], [1.0f32, 2.0], [10.0f32, 20.0]);
+/// let inputs = Inputs {
+///     query: View::new(&query, &[1, 1, 2, 1]),
+///     key: View::new(&key, &[1, 1, 2, 1]),
+///     value: View::new(&value, &[1, 1, 2, 1]),
+/// };
+/// let mut out = [f32::NAN; 2];
+/// let outputs = ViewMut::new(&mut out, &[1, 1, 2, 1]);
+/// let call = dense::prepare_forward(&Backend::default(), inputs, Options::default(), outputs)?;
+/// assert_eq!(call.workspace_bytes(), 0);
+/// call.launch()?;
+/// assert_eq!(out, [15.0, 15.0]);
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+#[must_use = "nothing is computed before it is launched"]
+pub struct Prepared<'a> {
+    workspace_bytes: usize,
+    launch: Box<dyn FnOnce(Option<Workspace>) -> Result<()> + Send + 'a>,
+}
+
+/// Device memory that a caller lends to one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workspace {
+    /// Where it begins.
+    pub address: u64,
+    /// How much there is.
+    pub bytes: usize,
+}
+
+impl<'a> Prepared<'a> {
+    /// What `launch` does, with the memory the caller lends or, if it lends none, with its own.
+    pub(crate) fn new(
+        workspace_bytes: usize,
+        launch: impl FnOnce(Option<Workspace>) -> Result<()> + Send + 'a,
+    ) -> Self {
+        Prepared {
+            workspace_bytes,
+            launch: Box::new(launch),
+        }
+    }
+
+    /// Bytes of device memory it works in; 0 on the CPU.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// Computes, or queues the work on the stream it was prepared for. The device memory it works in is the stream's.
+    pub fn launch(self) -> Result<()> {
+        (self.launch)(None)
+    }
+
+    /// The same in memory of the caller's. Memory of fewer than [`Prepared::workspace_bytes`], or at an address that is no
+    /// multiple of 256, is refused.
+    ///
+    /// # Safety
+    /// The memory is of the device that the call was prepared for, and nothing else uses it until the work is done.
+    pub unsafe fn launch_in(self, address: u64, bytes: usize) -> Result<()> {
+        (self.launch)(Some(Workspace { address, bytes }))
+    }
+}
+
+impl fmt::Debug for Prepared<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared")
+            .field("workspace_bytes", &self.workspace_bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! A result against the oracle's, and what can be wrong with it.
+
+use super::rule::{Judgement, Pass, judge};
+use super::tensor::Tensor;
+use crate::error::Error;
+use crate::oracle;
+
+/// What a backend got wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// A legal call was refused.
+    #[error("a legal call was refused: {0}")]
+    Refused(#[from] Error),
+    /// An element is too far from the oracle.
+    #[error(
+        "{tensor}: element {} is {:e} where the oracle says {:e}; off by {:e}, allowed {:e}; in the 2-norm {:e}, \
+         allowed {:e}",
+        .judgement.worst, .judgement.found, .judgement.expected, .judgement.max_error, .judgement.max_allowed,
+        .judgement.relative_error, .judgement.relative_allowed
+    )]
+    Inaccurate {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// How far off.
+        judgement: Judgement,
+    },
+    /// Memory around an output was written.
+    #[error("{tensor}: {elements} elements around it were overwritten")]
+    WroteOutside {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// How many.
+        elements: usize,
+    },
+}
+
+/// Every element of a result, and the memory around it.
+pub(super) fn compare(
+    tensor: &'static str,
+    pass: Pass,
+    found: &Tensor,
+    oracle: &[oracle::Sum<f64>],
+    naive: &[oracle::Sum<f32>],
+) -> Result<(), Failure> {
+    let elements = found.damaged_guards();
+    if elements > 0 {
+        return Err(Failure::WroteOutside { tensor, elements });
+    }
+    let judgement = judge(pass, found.dtype(), &found.to_f64(), oracle, naive);
+    if judgement.passed() {
+        Ok(())
+    } else {
+        Err(Failure::Inaccurate { tensor, judgement })
+    }
+}
