@@ -1,14 +1,13 @@
 //! A call from Python: tensors described, results made, the library run without Python's lock.
 
-use fourtap::cuda::Cuda;
+use fourtap::Prepared;
 use fourtap::msda::{self, Gradients, Problem};
-use fourtap::{Backend, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::raise;
 use crate::frameworks::Framework;
-use crate::operands::{Known, Operands};
+use crate::operands::{Known, Operands, saturating_product};
 use crate::threads;
 
 /// Attention, written to `out` or to a new tensor.
@@ -38,40 +37,44 @@ pub fn forward<'py>(
     let layout = result.layout(&out)?;
     // SAFETY: it is new, or the caller gave it to be written; that it shares no memory with the inputs is checked.
     let result = unsafe { result.view_mut(layout) };
-    let done = match framework.cuda(py, described.value.place)? {
-        Some(cuda) => py.detach(|| msda::forward(&Backend::Cuda(cuda), inputs, result)),
+    match framework.cuda(py, described.value.place)? {
+        Some(cuda) => on_device(py, framework, operands.value, || {
+            msda::prepare_forward(&cuda, inputs, result)
+        })?,
         None => {
-            let problem = Problem::new(&inputs).map_err(|error| raise(py, error))?;
-            let sizes = problem.sizes();
-            let elements = sizes.samples().saturating_mul(sizes.channels);
+            let elements = described.samples_times_channels();
             let workers = framework.threads(py)?;
             py.detach(|| {
-                threads::run(workers, elements, |cpu| {
-                    msda::forward(&Backend::Cpu(cpu), inputs, result)
-                })
+                threads::run(workers, elements, |cpu| msda::forward(&cpu, inputs, result))
             })
+            .map_err(|error| raise(py, error))?;
         }
-    };
-    done.map_err(|error| raise(py, error))?;
+    }
     Ok(out)
 }
 
-/// Gives one call on a device so many bytes of the framework's memory. What is returned is held until the call's work
-/// is queued; the framework gives it to nobody before that work is done.
-pub fn lend_scratch<'py>(
+/// Prepares a call on a device and launches it. The memory it works in, if it needs any, is the framework's, which gives it
+/// to nobody before the work queued is done. `beside` is a tensor on that device.
+pub fn on_device<'a>(
+    py: Python<'_>,
     framework: &impl Framework,
-    beside: &Bound<'py, PyAny>,
-    cuda: &mut Cuda,
-    bytes: usize,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if bytes == 0 {
-        return Ok(None);
-    }
+    beside: &Bound<'_, PyAny>,
+    prepare: impl FnOnce() -> fourtap::Result<Prepared<'a>> + Send,
+) -> PyResult<()> {
+    // Without Python's lock: preparing may compile a kernel. What needs no memory is launched at once.
+    let prepared = py.detach(|| match prepare()? {
+        call if call.workspace_bytes() == 0 => call.launch().map(|()| None),
+        call => Ok(Some(call)),
+    });
+    let Some(call) = prepared.map_err(|error| raise(py, error))? else {
+        return Ok(());
+    };
+    let bytes = call.workspace_bytes();
     let memory = framework.scratch(beside, bytes)?;
-    let address = framework.describe("workspace", &memory)?.address;
+    let address = framework.describe("workspace", &memory)?.address as u64;
     // SAFETY: so many bytes of this device, which only this call uses.
-    *cuda = unsafe { cuda.with_workspace(address as u64, bytes) };
-    Ok(Some(memory))
+    py.detach(|| unsafe { call.launch_in(address, bytes) })
+        .map_err(|error| raise(py, error))
 }
 
 /// The gradients wanted of value, locations and weights, in new tensors; `None` for the others.
@@ -83,11 +86,9 @@ pub fn backward<'py>(
     deterministic: bool,
     wanted: [bool; 3],
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let failed = |error: Error| raise(py, error);
     let described = operands.describe(framework, Known::default())?;
     // SAFETY: as in `forward`.
     let inputs = unsafe { operands.inputs(&described)? };
-    let sizes = *Problem::new(&inputs).map_err(failed)?.sizes();
     // Gradients of sums and means come as one number spread out. A copy is quicker than kernels for any strides.
     let grad_out = match framework.owns(grad_out)? {
         true => framework.dense(grad_out)?,
@@ -131,28 +132,25 @@ pub fn backward<'py>(
         attention_weights,
     };
 
-    let mut cuda = framework.cuda(py, described.value.place)?;
-    let mut _scratch = None;
-    if let Some(cuda) = &mut cuda {
-        *cuda = cuda.deterministic(deterministic);
-        let bytes = cuda
-            .backward_workspace(inputs, of_out, &gradients)
-            .map_err(failed)?;
-        _scratch = lend_scratch(framework, operands.value, cuda, bytes)?;
+    match framework.cuda(py, described.value.place)? {
+        Some(cuda) => {
+            let cuda = cuda.deterministic(deterministic);
+            on_device(py, framework, operands.value, || {
+                msda::prepare_backward(&cuda, inputs, of_out, gradients)
+            })?;
+        }
+        None => {
+            let workers = framework.threads(py)?;
+            // However few samples there are, every pixel's gradient is written.
+            let pixels = described.value.sizes.iter().fold(1, saturating_product);
+            let elements = described.samples_times_channels().saturating_add(pixels);
+            py.detach(|| {
+                threads::run(workers, elements, |cpu| {
+                    msda::backward(&cpu, inputs, of_out, gradients)
+                })
+            })
+            .map_err(|error| raise(py, error))?;
+        }
     }
-    let workers = match cuda {
-        Some(_) => 1,
-        None => framework.threads(py)?,
-    };
-    // However few samples there are, every pixel's gradient is written.
-    let pixels = sizes.images * sizes.pixels * sizes.heads;
-    let elements = (sizes.samples().saturating_add(pixels)).saturating_mul(sizes.channels);
-    py.detach(|| match cuda {
-        Some(cuda) => msda::backward(&Backend::Cuda(cuda), inputs, of_out, gradients),
-        None => threads::run(workers, elements, |cpu| {
-            msda::backward(&Backend::Cpu(cpu), inputs, of_out, gradients)
-        }),
-    })
-    .map_err(failed)?;
     PyTuple::new(py, made)
 }

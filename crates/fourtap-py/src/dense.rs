@@ -2,17 +2,19 @@
 
 use std::iter::repeat_n;
 
-use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Problem};
-use fourtap::{Backend, View, ViewMut};
+use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs};
+use fourtap::{View, ViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::call::lend_scratch;
+use crate::call::on_device;
 use crate::errors::{Kind, raise, unexpected};
 use crate::frameworks::Framework;
 use crate::frameworks::numpy::NumPy;
 use crate::frameworks::torch::Torch;
+use crate::operands::saturating_product;
+use crate::route::{Answer, Route};
 use crate::tensor::{Axes, Element, Tensor};
 use crate::threads;
 
@@ -64,28 +66,25 @@ pub fn torch_dense<'py>(
     )
 }
 
-/// Which of the ways of `_dense.py` a call takes.
+/// The result of a call that is plain, or the route it is to take.
 #[pyfunction(signature = (query, key, value, wanted, /))]
 pub fn torch_dense_if_plain<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
     wanted: Any<'_, 'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Answer<'py>> {
     let py = query.py();
     let torch = Torch::get(py)?;
     let operands = Operands { query, key, value };
     let Some(known) = torch.reads_directly(py, operands.named(), &[])? else {
-        return Ok(py.NotImplemented().into_bound(py));
+        return Ok(Answer::Take(Route::Registered));
     };
-    if torch.casts(py)? {
-        return Ok(py.Ellipsis().into_bound(py));
-    }
-    if torch.wants_gradient(py, operands.named())? {
-        return Ok(py.None().into_bound(py));
+    if let Some(route) = Route::of_plain(torch, py, operands.named())? {
+        return Ok(Answer::Take(route));
     }
     // Not before: while somebody traces, numbers may be symbols, which reading would fix.
-    attend(torch, operands, known, wanted.extract()?)
+    attend(torch, operands, known, wanted.extract()?).map(Answer::Done)
 }
 
 #[pyfunction(signature = (query, key, value, wanted, /))]
@@ -151,12 +150,10 @@ fn attend<'py>(
         }
     };
     let options = wanted.options();
-    let problem = Problem::new(&inputs, options).map_err(|error| raise(py, error))?;
-
     let out = empty_out(framework, operands.query, &query, &value)?;
     let lse = match wanted.return_lse {
         true => {
-            let element = Element::Real(problem.lse_dtype());
+            let element = Element::Real(dense::lse_dtype(inputs.query.dtype()));
             let (_, rows) = last(&query.sizes);
             Some(framework.empty(operands.query, &query, element, rows)?)
         }
@@ -172,24 +169,21 @@ fn attend<'py>(
             },
         }
     };
-    let done = match framework.cuda(py, query.place)? {
-        Some(mut cuda) => {
-            let plan = cuda.explain_dense(inputs, options, &outputs);
-            let bytes = plan.map_err(|error| raise(py, error))?.workspace_bytes();
-            let _scratch = lend_scratch(framework, operands.query, &mut cuda, bytes)?;
-            py.detach(|| dense::forward(&Backend::Cuda(cuda), inputs, options, outputs))
-        }
+    match framework.cuda(py, query.place)? {
+        Some(cuda) => on_device(py, framework, operands.query, || {
+            dense::prepare_forward(&cuda, inputs, options, outputs)
+        })?,
         None => {
             let workers = framework.threads(py)?;
-            let work = work(&problem);
+            let work = work(&query, &value);
             py.detach(|| {
                 threads::run(workers, work, |cpu| {
-                    dense::forward(&Backend::Cpu(cpu), inputs, options, outputs)
+                    dense::forward(&cpu, inputs, options, outputs)
                 })
             })
+            .map_err(|error| raise(py, error))?;
         }
-    };
-    done.map_err(|error| raise(py, error))?;
+    }
     match lse {
         Some(lse) => Ok(PyTuple::new(py, [out, lse])?.into_any()),
         None => Ok(out),
@@ -341,15 +335,14 @@ fn empty_out<'py>(
     framework.empty(object, query, query.element, &sizes)
 }
 
-/// What [`Tuning::serial_work`] is compared with: an eighth of the products.
+/// How much work a call is, for tensors that fit each other: an eighth of the products, which is what
+/// [`Tuning::serial_work`] is compared with.
 ///
 /// [`Tuning::serial_work`]: fourtap::cpu::Tuning::serial_work
-fn work(problem: &Problem) -> usize {
-    let sizes = problem.sizes();
-    let [b, h, s] = sizes.lse();
-    let channels = sizes.channels + sizes.value_channels;
-    let products = [h, s, sizes.keys, channels]
-        .into_iter()
-        .fold(b, usize::saturating_mul);
-    products / 8
+fn work(query: &Tensor, value: &Tensor) -> usize {
+    let (channels, rows) = last(&query.sizes);
+    let (value_channels, key_rows) = last(&value.sizes);
+    let keys = key_rows.last().copied().unwrap_or(1);
+    let each = channels.saturating_add(value_channels).saturating_mul(keys);
+    rows.iter().fold(each, saturating_product) / 8
 }

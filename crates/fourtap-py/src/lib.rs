@@ -6,6 +6,7 @@ mod errors;
 mod frameworks;
 mod levels;
 mod operands;
+mod route;
 mod tensor;
 mod threads;
 
@@ -17,6 +18,7 @@ use pyo3::types::PyTuple;
 use frameworks::numpy::NumPy;
 use frameworks::torch::Torch;
 use operands::{Known, Operands};
+use route::{Answer, Route};
 
 /// See `_native.pyi` for what each function promises.
 #[pymodule(gil_used = true)]
@@ -63,7 +65,7 @@ fn torch_forward<'py>(
     call::forward(value.py(), torch, &operands, Known::default(), out)
 }
 
-/// Which of the ways of `_torch.py` a call takes.
+/// The result of a call that is plain, or the route it is to take.
 #[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
 fn torch_forward_if_plain<'py>(
     value: Any<'_, 'py>,
@@ -72,7 +74,7 @@ fn torch_forward_if_plain<'py>(
     sampling_locations: Any<'_, 'py>,
     attention_weights: Any<'_, 'py>,
     out: Option<Any<'_, 'py>>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Answer<'py>> {
     let operands = Operands {
         value,
         spatial_shapes,
@@ -85,15 +87,12 @@ fn torch_forward_if_plain<'py>(
     let [shapes, starts] = operands.levels();
     let known = torch.reads_directly(py, operands.real(), &[shapes, starts, out])?;
     let Some(known) = known else {
-        return Ok(py.NotImplemented().into_bound(py));
+        return Ok(Answer::Take(Route::Registered));
     };
-    if torch.casts(py)? {
-        return Ok(py.Ellipsis().into_bound(py));
+    if let Some(route) = Route::of_plain(torch, py, operands.real())? {
+        return Ok(Answer::Take(route));
     }
-    if torch.wants_gradient(py, operands.real())? {
-        return Ok(py.None().into_bound(py));
-    }
-    call::forward(py, torch, &operands, known, out)
+    call::forward(py, torch, &operands, known, out).map(Answer::Done)
 }
 
 #[pyfunction(signature = (

@@ -37,6 +37,18 @@ impl Described<'_> {
             _ => None,
         }
     }
+
+    /// How much work a call is, for tensors that fit each other: what decides whether threads are woken for it.
+    pub fn samples_times_channels(&self) -> usize {
+        let samples = self.attention_weights.sizes.iter();
+        let channels = self.value.sizes.last().copied().unwrap_or(0);
+        samples.fold(channels, saturating_product)
+    }
+}
+
+/// To fold sizes with.
+pub fn saturating_product(product: usize, size: &usize) -> usize {
+    product.saturating_mul(*size)
 }
 
 impl<'a, 'py> Operands<'a, 'py> {

@@ -33,6 +33,10 @@ pub struct Prepared<'a> {
 
 /// Device memory that a caller lends to one call.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(dead_code, reason = "only devices work in memory of the caller's")
+)]
 pub(crate) struct Workspace {
     /// Where it begins.
     pub address: u64,

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from fourtap import _native
 from fourtap._registered import has_tangent
+from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted) ->
     if _is_traced():
         return _attend_registered(query, key, value, wanted)
     result = _attend_if_plain(query, key, value, wanted)
-    if result is NotImplemented:
+    if type(result) is not Route:
+        return result
+    if result is Route.REGISTERED:
         return _attend_registered(query, key, value, wanted)
-    if result is None or result is Ellipsis:
-        query, key, value = _autocast(query, key, value)
-        _refuse_derivatives(query, key, value)
-        return _native.torch_dense(query, key, value, wanted)
-    return result
+    query, key, value = _autocast(query, key, value)
+    _refuse_derivatives(query, key, value)
+    return _native.torch_dense(query, key, value, wanted)
 
 
 def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fourtap._route import Route
+
 __version__: str
 
 Array = NDArray[Any]
@@ -37,13 +39,8 @@ def torch_forward_if_plain(
     attention_weights: Tensor,
     out: Tensor | None,
     /,
-) -> Any:
-    """The same where that is all there is to do. Otherwise nothing is done.
-
-    NotImplemented if the registered operator is to be called: where a tensor is not plain memory (a fake one, a
-    subclass, one that a transform wraps) or somebody watches operators being called (a mode, a tracer, forward-mode
-    differentiation). Ellipsis if autocast may want other types, None if autograd is to remember the call.
-    """
+) -> Tensor | Route:
+    """The same where that is all there is to do. Otherwise nothing is done, and the route says what is to be."""
 
 def torch_backward(
     grad_out: Tensor,
@@ -96,7 +93,7 @@ def numpy_backward(
 def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted, /) -> Tensor | tuple[Tensor, Tensor]:
     """Dense attention on the device of the tensors and its current stream; a pair with lse, if that is wanted."""
 
-def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted, /) -> Any:
+def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted, /) -> Any | Route:
     """The same where that is all there is to do. Otherwise as `torch_forward_if_plain`."""
 
 def numpy_dense(query: Array, key: Array, value: Array, wanted: Wanted, /) -> Array | tuple[Array, Array]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fourtap import _native, _registered
+from fourtap._route import Route
 
 __all__ = ["Tensor", "attend", "forward", "gradients", "is_traced"]
 
@@ -27,7 +28,7 @@ _backward = _native.torch_backward_if_plain
 
 
 def attend(
-    found: Any,
+    found: Route,
     value: Tensor,
     shapes: Any,
     starts: Any,
@@ -37,9 +38,9 @@ def attend(
     out: Tensor | None,
 ) -> Tensor:
     """As ``fourtap.ms_deform_attn``, where :func:`forward` found something in the way, or is not to be called."""
-    if found is NotImplemented:
+    if found is Route.REGISTERED:
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
-    if found is Ellipsis:
+    if found is Route.AUTOCAST:
         value, locations, weights = _registered.autocast(value, locations, weights)
         if not _registered.wants_gradient(value, locations, weights):
             return _native.torch_forward(value, shapes, starts, locations, weights, out)

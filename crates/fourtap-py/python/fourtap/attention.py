@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 
 from fourtap import _native
+from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def ms_deform_attn(
     """
     if _HAS_TORCH and isinstance(value, Tensor):
         found = (
-            NotImplemented
+            Route.REGISTERED
             if is_traced()
             else forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out)
         )

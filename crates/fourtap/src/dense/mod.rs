@@ -29,7 +29,7 @@ mod problem;
 
 pub use mask::{Alignment, Mask};
 pub use model::Traffic;
-pub use problem::{Forward, Problem, Sizes};
+pub use problem::{Forward, Problem, Sizes, lse_dtype};
 
 use crate::error::Result;
 use crate::prepared::Prepared;

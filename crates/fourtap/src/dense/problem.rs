@@ -173,10 +173,7 @@ impl Problem {
 
     /// The element type of `lse`: f32, or f64 where everything is.
     pub fn lse_dtype(&self) -> DType {
-        match self.dtype() {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        }
+        lse_dtype(self.dtype())
     }
 
     /// The factor of `Q K^T`.
@@ -221,6 +218,14 @@ impl Problem {
             expected: expected.to_string(),
             found: self.place,
         })
+    }
+}
+
+/// The element type of `lse` for queries of this one: f32, or f64 where everything is.
+pub fn lse_dtype(query: DType) -> DType {
+    match query {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
     }
 }
 

@@ -1,0 +1,65 @@
+//! The ways of a call with PyTorch tensors.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::frameworks::torch::Torch;
+
+/// What is to be done where a result cannot simply be computed: `fourtap._route.Route`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Registered,
+    Autocast,
+    Autograd,
+}
+
+/// What a call that may be plain comes to.
+pub enum Answer<'py> {
+    /// A result.
+    Done(Bound<'py, PyAny>),
+    /// Nothing was done.
+    Take(Route),
+}
+
+impl Route {
+    /// For tensors whose memory can be read as it lies; none if the call is plain.
+    pub fn of_plain<const N: usize>(
+        torch: &Torch,
+        py: Python<'_>,
+        real: [(&'static str, &Bound<'_, PyAny>); N],
+    ) -> PyResult<Option<Route>> {
+        if torch.casts(py)? {
+            return Ok(Some(Route::Autocast));
+        }
+        let remembers = torch.wants_gradient(py, real)?;
+        Ok(remembers.then_some(Route::Autograd))
+    }
+
+    /// The member of Python's class.
+    fn member<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
+        let members = MEMBERS.get_or_try_init(py, || -> PyResult<_> {
+            let class = py.import("fourtap._route")?.getattr("Route")?;
+            let member = |name: &str| class.getattr(name).map(Bound::unbind);
+            Ok([
+                member("REGISTERED")?,
+                member("AUTOCAST")?,
+                member("AUTOGRAD")?,
+            ])
+        })?;
+        Ok(members[self as usize].bind(py).clone())
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Answer<'py> {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Answer::Done(result) => Ok(result),
+            Answer::Take(route) => route.member(py),
+        }
+    }
+}
