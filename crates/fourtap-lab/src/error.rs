@@ -1,10 +1,11 @@
 //! What can go wrong, and what to do about it.
 
-use crate::exit::ExitCode;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
-use crate::machine::gib;
+use crate::console;
+use crate::exit::ExitCode;
+use crate::units::gib;
 use crate::workload::Operator;
 
 /// Why a command failed.
@@ -198,31 +199,6 @@ pub enum Error {
     /// This program cannot be started a second time.
     #[error("a process of its own for each probe: cannot be started: {0}")]
     Start(io::Error),
-    /// There is no kernel cache.
-    #[error("cache: expected a directory for compiled kernels, found that there is to be none")]
-    NoCache,
-    /// Kernels in the cache are not what was written.
-    #[error("{}: expected sound kernels only, found {damaged} damaged", .directory.display())]
-    DamagedKernels { directory: PathBuf, damaged: usize },
-    /// No device looks for kernels of this architecture.
-    #[error(
-        "--arch {found}: expected {expected}, which is what such devices look for, found {found}"
-    )]
-    Architecture {
-        expected: fourtap::cuda::jit::Architecture,
-        found: fourtap::cuda::jit::Architecture,
-    },
-    /// The compiler does not know an architecture.
-    #[error("--arch: {source}")]
-    UnknownArchitecture {
-        source: Box<fourtap::cuda::jit::JitError>,
-    },
-    /// Jobs asked for cannot be started.
-    #[error("--jobs {requested}: expected that many threads to start: {reason}")]
-    Jobs { requested: u32, reason: String },
-    /// The threads asked for cannot be started.
-    #[error("--threads {requested}: expected that many threads to start: {reason}")]
-    Threads { requested: u32, reason: String },
     /// The seeds asked for run past the last one.
     #[error(
         "--seed {seed}: expected room for {cases} seeds, found the last possible seed before their end"
@@ -231,6 +207,9 @@ pub enum Error {
     /// A result is not near enough to the oracle.
     #[error("{benchmark}: verification failed, so it is not timed: {found}")]
     Verification { benchmark: String, found: String },
+    /// `doctor`, `cache` or `bake` failed.
+    #[error(transparent)]
+    Admin(#[from] fourtap_admin::Error),
     /// A call was refused that should not have been.
     #[error(transparent)]
     Library(Box<fourtap::Error>),
@@ -243,12 +222,13 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A verification failed.
-pub const EXIT_MISMATCH: u8 = 3;
+pub const EXIT_MISMATCH: u8 = ExitCode::MISMATCH.number();
 
 impl Error {
     /// What the user may try.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Error::Admin(source) => return source.hint(),
             Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "check the path"
             }
@@ -374,14 +354,6 @@ impl Error {
             Error::CounterFile { .. } => {
                 "write it with `ncu --csv --page raw --print-units base`, or --page details"
             }
-            Error::NoCache => {
-                "FOURTAP_CACHE_DIR is empty or off, or there is no home directory; set it to a directory"
-            }
-            Error::DamagedKernels { .. } => {
-                "remove them with --remove; they are compiled again when next needed"
-            }
-            Error::Jobs { .. } => "ask for fewer jobs",
-            Error::Threads { .. } => "ask for fewer threads",
             Error::Verification { .. } => {
                 "if the inputs hold NaN or infinity this is expected; else please report it with this command"
             }
@@ -393,31 +365,30 @@ impl Error {
     /// The code the process ends with.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Verification { .. } | Error::Rung { .. } => ExitCode::from(EXIT_MISMATCH),
+            Error::Admin(source) => source.exit_code(),
+            Error::Verification { .. } | Error::Rung { .. } => ExitCode::MISMATCH,
             Error::Seeds { .. }
             | Error::Misplaced { .. }
             | Error::WrongOperator { .. }
             | Error::Incomplete { .. }
-            | Error::Architecture { .. }
             | Error::Metric { .. }
-            | Error::PageFormat { .. } => ExitCode::from(2),
+            | Error::PageFormat { .. } => ExitCode::USAGE,
             _ => ExitCode::FAILURE,
         }
     }
 
     /// Whether the reader of standard output has gone.
     pub fn is_closed_pipe(&self) -> bool {
-        matches!(self, Error::Stdout(source) if source.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Error::Admin(source) => source.is_closed_pipe(),
+            Error::Stdout(source) => source.kind() == io::ErrorKind::BrokenPipe,
+            _ => false,
+        }
     }
 
     /// Says it on standard error.
     pub fn report(&self) {
-        let mut text = format!("error: {self}\n");
-        if let Some(hint) = self.hint() {
-            text += &format!("hint: {hint}\n");
-        }
-        // Nobody is left to tell if even this fails.
-        let _ = io::stderr().write_all(text.as_bytes());
+        console::report(self, self.hint());
     }
 }
 

@@ -9,7 +9,6 @@ mod computation;
 mod cuda;
 mod dense;
 mod error;
-mod exit;
 mod explain;
 mod generate;
 mod header;
@@ -34,27 +33,21 @@ mod tensors;
 mod touched;
 mod trial;
 mod tune;
-mod units;
 mod verification;
 mod workload;
 
 use std::ffi::OsString;
 
 use clap::Parser;
+use fourtap_admin::{console, exit, units};
 
-pub use exit::ExitCode;
-
-pub use program::run_by;
+pub use fourtap_admin::ExitCode;
 
 /// Does what these words say, the first being the program's name, and prints what comes of it.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match cli::Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(usage) => {
-            // Help and complaints alike. Where they cannot be printed, the number still tells.
-            let _ = usage.print();
-            return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
-        }
+        Err(usage) => return console::report_usage(&usage),
     };
     match commands::execute(cli) {
         Ok(code) => code,

@@ -3,16 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use fourtap::cpu::Cpu;
-
 use crate::record::Reading;
 
-const PROCESSORS: &str = "/sys/devices/system/cpu";
+pub use fourtap_admin::machine::{cpu_model, memory_available, nvidia_driver};
 
-/// The processor's name.
-pub fn cpu_model() -> Option<String> {
-    Cpu::model().map(str::to_string)
-}
+const PROCESSORS: &str = "/sys/devices/system/cpu";
 
 /// Bytes of the processor's caches, as far as the system tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,41 +115,6 @@ pub fn load() -> Option<f64> {
 fn minute_load(loadavg: &str) -> Option<f64> {
     let load: f64 = loadavg.split_whitespace().next()?.parse().ok()?;
     load.is_finite().then_some(load)
-}
-
-/// The version of the NVIDIA driver.
-pub fn nvidia_driver() -> Option<String> {
-    let text = fs::read_to_string("/sys/module/nvidia/version").ok()?;
-    Some(text.trim().to_string())
-}
-
-/// Bytes of memory the machine has.
-pub fn memory_total() -> Option<u64> {
-    bounded(meminfo("MemTotal:"))
-}
-
-/// Bytes of memory that can be had without swapping.
-pub fn memory_available() -> Option<u64> {
-    bounded(meminfo("MemAvailable:"))
-}
-
-fn meminfo(key: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with(key))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// A container may have less than its machine.
-fn bounded(bytes: Option<u64>) -> Option<u64> {
-    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = limit.and_then(|text| text.trim().parse().ok());
-    [bytes, limit].into_iter().flatten().min()
-}
-
-/// Bytes for people.
-pub fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::machine;
 use crate::table;
 
+pub use fourtap_admin::units::dotted;
+
 /// A backend, and what a record says about it.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -60,12 +62,7 @@ pub struct CudaDevice {
     pub nvrtc: Option<String>,
 }
 
-/// "13.0".
-pub fn dotted((major, minor): (u32, u32)) -> String {
-    format!("{major}.{minor}")
-}
-
-/// Its reverse.
+/// The numbers of "13.0".
 pub fn parse_dotted(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))

@@ -36,11 +36,10 @@ mod _native {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }
 
-/// What the `fourtap` command does with these words, as the number it ends with. `program` is how to start it again.
+/// Runs the command line with these words, the first being the program's name. Returns its exit code.
 #[pyfunction]
-fn command_line(py: Python<'_>, words: Vec<OsString>, program: Vec<OsString>) -> u8 {
-    fourtap_lab::run_by(program);
-    py.detach(|| fourtap_lab::run(words).number())
+fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| fourtap_admin::run(words).number())
 }
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import sysconfig
 import time
+from pathlib import Path
 
 import fourtap
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fourtap", *words], capture_output=True, text=True, timeout=300)
+def run(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fourtap", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def test_doctor_gives_the_same_report_as_the_command() -> None:
@@ -33,28 +36,61 @@ def test_doctor_gives_the_same_report_as_the_command() -> None:
     }
 
 
-def test_probes_run_in_processes_of_their_own() -> None:
-    done = run("probe", "fma-f32", "--device", "cpu", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    (record,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert record["name"] == "fma-f32" and record["outcome"] == "measured" and record["rate"] > 0
+def test_cache_and_bake_are_there(tmp_path: Path) -> None:
+    environment = {**os.environ, "FOURTAP_CACHE_DIR": str(tmp_path)}
+    listed = run("cache", "list", "--json", environment=environment)
+    assert listed.returncode == 0, listed.stderr
+    assert json.loads(listed.stdout)["count"] == 0
+    sizes = ("--channels", "32", "--heads", "8", "--levels", "4", "--points", "4")
+    # Refused before a compiler is looked for, so that this needs none.
+    refused = run("bake", "--arch", "sm_90a", *sizes, "-o", str(tmp_path))
+    assert refused.returncode == 1 and "expected a file, found a folder" in refused.stderr
 
 
 def test_help_and_mistakes_end_as_on_the_command_line() -> None:
-    assert "Usage: fourtap" in run("--help").stdout
-    wrong = run("benhc")
-    assert wrong.returncode == 2 and "benhc" in wrong.stderr and wrong.stdout == ""
-    missing = run("run", "nowhere.safetensors", "-o", "out.safetensors")
-    assert missing.returncode not in (0, 101) and "nowhere.safetensors" in missing.stderr
+    shown = run("--help").stdout
+    assert "Usage: fourtap" in shown
+    commands = shown.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in commands] == ["doctor", "cache", "bake", "help"]
+    wrong = run("cahce")
+    assert wrong.returncode == 2 and "cahce" in wrong.stderr and "'cache'" in wrong.stderr and wrong.stdout == ""
 
 
-def test_an_interrupt_ends_it_at_once() -> None:
-    command = [sys.executable, "-m", "fourtap", "check", "--cases", "10000000"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) == -signal.SIGINT
+def test_commands_of_the_lab_end_in_a_usage_error_that_says_where_they_are() -> None:
+    for command in ("bench", "compare", "check", "run"):
+        done = run(command, "--json", "-")
+        assert done.returncode == 2 and done.stdout == "", done
+        (where,) = [line for line in done.stderr.splitlines() if "the lab's `fourtap` binary" in line]
+        assert "cargo install --path crates/fourtap-lab" in where
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    # `doctor` waits for what a pack says for as long as somebody may write to it.
+    pack = tmp_path / "pack"
+    os.mkfifo(pack)
+    environment = {**os.environ, "FOURTAP_PACK": str(pack)}
+    command = [sys.executable, "-m", "fourtap", "doctor"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    writer = open_once_read(pack)
+    try:
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == -signal.SIGINT
+    finally:
+        os.close(writer)
+        process.kill()
+
+
+def open_once_read(pipe: Path) -> int:
+    """Open a named pipe for writing, as soon as another process reads it."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 def test_it_starts_without_importing_pytorch() -> None:

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use fourtap::DType;
 use fourtap::cpu::Simd;
 use fourtap::cuda::msda::Wanted;
 use serde::{Deserialize, Serialize};
+
+pub use fourtap_admin::choices::{CoordinatesChoice, DTypeChoice};
 
 /// `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,43 +89,6 @@ impl From<KernelChoice> for Wanted {
             KernelChoice::Best => Wanted::Best,
             KernelChoice::Gather => Wanted::Gather,
             KernelChoice::Channel => Wanted::Channel,
-        }
-    }
-}
-
-/// `--coordinates`: the element type of sampling_locations and attention_weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CoordinatesChoice {
-    F32,
-    Value,
-}
-
-impl CoordinatesChoice {
-    /// Their type beside a value of this type.
-    pub fn dtype(self, value: DType) -> DType {
-        match self {
-            CoordinatesChoice::F32 => DType::F32,
-            CoordinatesChoice::Value => value,
-        }
-    }
-}
-
-/// `--dtype`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DTypeChoice {
-    F32,
-    F16,
-    Bf16,
-    F64,
-}
-
-impl From<DTypeChoice> for DType {
-    fn from(choice: DTypeChoice) -> DType {
-        match choice {
-            DTypeChoice::F32 => DType::F32,
-            DTypeChoice::F16 => DType::F16,
-            DTypeChoice::Bf16 => DType::BF16,
-            DTypeChoice::F64 => DType::F64,
         }
     }
 }

@@ -3,7 +3,6 @@
 mod choices;
 mod compare;
 mod explain;
-mod kernels;
 mod ladder;
 mod probe;
 mod profile;
@@ -14,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use fourtap_admin::cli::ThreadsArgs;
 
 use crate::workload::Operator;
 
@@ -22,15 +22,11 @@ pub use choices::{
 };
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};
-pub use kernels::{BakeArgs, CacheAction, CacheArgs};
 pub use ladder::{Errand, LadderArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
 pub use tune::{OneArgs, Rehearsal, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs};
-
-/// More threads than any machine has cores only exhausts the system.
-const MOST_THREADS: i64 = 4096;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -44,9 +40,8 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// Threads to use [default: all cores]
-    #[arg(long, global = true, help_heading = "Device", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
-    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -75,12 +70,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Hold random problems to the f64 oracle, every element compared
     Check(CheckArgs),
-    /// Say what this machine has and what is missing
-    Doctor(DoctorArgs),
-    /// Look after the kernels compiled on this machine
-    Cache(CacheArgs),
-    /// Compile kernels into a file, for machines without a compiler
-    Bake(BakeArgs),
+    #[command(flatten)]
+    Admin(fourtap_admin::Command),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -264,14 +255,6 @@ pub struct CheckArgs {
     pub json: bool,
     #[command(flatten)]
     pub target: TargetArgs,
-}
-
-/// `fourtap doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Print a JSON record instead of words
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[cfg(test)]

@@ -1,11 +1,8 @@
 //! One module a subcommand.
 
-mod bake;
 mod bench;
-mod cache;
 mod check;
 mod compare;
-mod doctor;
 mod explain;
 mod ladder;
 mod probe;
@@ -14,27 +11,17 @@ mod report;
 mod run;
 mod tune;
 
-use crate::exit::ExitCode;
-use std::io::{self, Write};
-
 use clap::CommandFactory;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::cli::{Cli, Command};
+use crate::console::{self, note, progress};
 use crate::error::{Error, Result};
+use crate::exit::ExitCode;
 
 /// Does what was typed.
 pub fn execute(cli: Cli) -> Result<ExitCode> {
-    if let Some(requested) = cli.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(requested as usize)
-            .build_global()
-            .map_err(|error| Error::Threads {
-                requested,
-                reason: error.to_string(),
-            })?;
-    }
+    cli.threads.start()?;
     match cli.command {
         Command::Run(arguments) => run::execute(&arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
@@ -46,9 +33,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Tune(arguments) => tune::execute(&arguments),
         Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
-        Command::Doctor(arguments) => doctor::execute(&arguments),
-        Command::Cache(arguments) => cache::execute(&arguments),
-        Command::Bake(arguments) => bake::execute(&arguments),
+        Command::Admin(command) => Ok(command.execute()?),
         Command::Completions { shell } => {
             // Into memory first: the generator panics if it cannot write.
             let mut script = Vec::new();
@@ -59,36 +44,16 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Writes data to standard output; `print!` would panic where that is closed.
+/// Writes data to standard output.
 fn print(data: impl AsRef<[u8]>) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(data.as_ref())
-        .and_then(|()| stdout.flush())
-        .map_err(Error::Stdout)
+    console::print(data).map_err(Error::Stdout)
 }
 
 /// Writes one JSON record, on one line.
 fn print_json(record: &impl Serialize) -> Result<()> {
-    print(json_line(record)?)
+    console::print_json(record).map_err(Error::Stdout)
 }
 
 fn json_line(record: &impl Serialize) -> Result<String> {
-    let json = serde_json::to_string(record).map_err(|error| Error::Stdout(error.into()))?;
-    Ok(json + "\n")
-}
-
-/// Tells the user something that is not data.
-fn note(text: &str) {
-    // A note that cannot be read is no reason to stop.
-    let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// A bar on standard error; nothing is drawn unless that is a terminal.
-fn progress(steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
-    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
+    console::json_line(record).map_err(Error::Stdout)
 }

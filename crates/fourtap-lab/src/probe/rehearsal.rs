@@ -17,7 +17,7 @@ pub fn probes() -> Vec<Probe> {
             std::process::abort()
         }),
         Probe::new("rehearse-error", GROUP, "ends with an error", |_| {
-            Err(Error::NoCache)
+            Err(fourtap_admin::Error::NoCache.into())
         }),
         Probe::new("rehearse-wrong", GROUP, "computes wrongly", |_| {
             Err(Error::Probe {

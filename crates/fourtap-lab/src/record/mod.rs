@@ -22,14 +22,12 @@ pub use bench::{
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use dense::{DenseSizes, MaskRecord};
-pub use origin::{Origin, VERSION};
+pub use fourtap_admin::{SCHEMA, VERSION};
+pub use origin::Origin;
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use run::Run;
 pub use rung::{Against, RungClaim, RungLaunch, RungProblem, RungRecord, RungSizes, SmallProblems};
 pub use timing::Timing;
-
-/// Raised when a field changes its meaning or goes.
-pub const SCHEMA: u32 = 2;
 
 /// What a line of a results file can be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,10 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::SCHEMA;
-
-/// Version of fourtap.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+use super::{SCHEMA, VERSION};
 
 /// What made a record, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

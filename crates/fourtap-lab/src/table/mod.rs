@@ -8,15 +8,12 @@ mod list;
 mod probe;
 mod tune;
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table, TableComponent};
-use fourtap::cuda::jit::{Entry, State};
-
 use self::cuda::cuda_results;
 use self::dense::dense_results;
 use crate::record::{BenchRecord, ProbeRecord};
-use crate::units;
 use crate::workload::Operator;
+
+pub use fourtap_admin::table::{align_right, shortened, with_header};
 
 pub use self::comparison::comparison;
 pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
@@ -34,7 +31,6 @@ const VERIFIED: &str = "Every result was verified against the f64 oracle.";
 
 /// Letters of a workload's name that fit a table of 100 columns.
 const NAME_WIDTH: usize = 28;
-const KERNEL_NAME_WIDTH: usize = 44;
 
 /// Columns a terminal has at least.
 const COLUMNS: usize = 100;
@@ -93,28 +89,6 @@ fn on_device(records: &[&BenchRecord]) -> String {
     device.map_or(String::new(), |device| format!("On {device}.\n"))
 }
 
-/// The kernels of a cache.
-pub fn cached(entries: &[Entry]) -> String {
-    let mut table = with_header(&["kernel", "for", "NVRTC", "size", "unused for", ""]);
-    let or_unknown = |text: Option<String>| text.unwrap_or("?".to_string());
-    for entry in entries {
-        let unused = entry.last_used.elapsed().unwrap_or_default();
-        table.add_row([
-            shortened(&entry.name, KERNEL_NAME_WIDTH),
-            or_unknown(entry.architecture.map(|it| it.to_string())),
-            or_unknown(entry.nvrtc.map(|it| it.to_string())),
-            units::bytes(entry.size),
-            units::age(unused),
-            match entry.state {
-                State::Sound => "".to_string(),
-                State::Damaged(_) => "damaged".to_string(),
-            },
-        ]);
-    }
-    align_right(&mut table, 2..5);
-    format!("{table}\n")
-}
-
 /// "1 thread", "2 threads".
 pub fn threads(count: usize) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
@@ -123,32 +97,6 @@ pub fn threads(count: usize) -> String {
 /// The text, or a dash where there is none.
 pub fn or_dash(text: Option<String>) -> String {
     text.unwrap_or("-".to_string())
-}
-
-/// A table with these columns, lines around the header and at the end.
-pub fn with_header(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    // Lines around the header and at the end, none between the rows.
-    for between in [
-        TableComponent::HorizontalLines,
-        TableComponent::MiddleIntersections,
-        TableComponent::LeftBorderIntersections,
-        TableComponent::RightBorderIntersections,
-    ] {
-        table.remove_style(between);
-    }
-    table.set_header(header);
-    table
-}
-
-/// Numbers are read from the right.
-pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
-    for index in columns {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }
 
 /// Three digits that matter, or more, whatever the scale.
@@ -161,16 +109,6 @@ pub fn milliseconds(milliseconds: f64) -> String {
         _ => 5,
     };
     format!("{milliseconds:.decimals$}")
-}
-
-/// The end of a long name tells more than its beginning.
-pub fn shortened(name: &str, width: usize) -> String {
-    let count = name.chars().count();
-    if count <= width {
-        return name.to_string();
-    }
-    let end: String = name.chars().skip(count - width + 1).collect();
-    format!("…{end}")
 }
 
 /// Lines of at most [`COLUMNS`], all but the first indented.
@@ -196,15 +134,6 @@ pub fn wrapped(text: &str, indent: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_names_keep_their_end() {
-        assert_eq!(shortened("detr-encoder", NAME_WIDTH), "detr-encoder");
-        let long = "/a/very/long/path/to/some/folder/with/inputs.safetensors";
-        let short = shortened(long, NAME_WIDTH);
-        assert_eq!(short.chars().count(), NAME_WIDTH);
-        assert!(short.ends_with("inputs.safetensors"));
-    }
 
     #[test]
     fn lines_break_between_words() {

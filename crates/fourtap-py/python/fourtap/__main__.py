@@ -1,4 +1,4 @@
-"""``python -m fourtap``: the same command line as ``fourtap``."""
+"""``python -m fourtap``: the commands ``doctor``, ``cache`` and ``bake``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fourtap import _native
 
 
 def main() -> int:
-    """Run the command line with this process's arguments, and return the number it ends with."""
+    """Run the command line with this process's arguments, and return its exit code."""
     # Python's handler would only take note, and Ctrl-C would wait for the command's end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _native.command_line(["fourtap", *sys.argv[1:]], [sys.executable, "-m", "fourtap"])
+    return _native.command_line(["fourtap", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

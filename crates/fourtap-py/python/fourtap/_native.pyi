@@ -17,8 +17,8 @@ Starts = Tensor | Array | Sequence[int] | None
 # the arguments enable_gqa and return_lse.
 Wanted = tuple[float | None, int | None, int | None, bool, bool, bool]
 
-def command_line(words: list[str], program: list[str], /) -> int:
-    """Do what the `fourtap` command does with these words; the number it ends with."""
+def command_line(words: list[str], /) -> int:
+    """Run the command line with these words, the first being the program's name; its exit code."""
 
 def torch_forward(
     value: Tensor,

@@ -7,8 +7,8 @@ use fourtap::cuda::Cuda;
 use fourtap::dense::Inputs;
 use fourtap::verify::{self, DenseCase, DenseExpected, Failure, Tensor};
 use fourtap::{Backend, DType};
+use fourtap_admin::check::{Outcome, Path, Report, each};
 
-use super::{Outcome, Path, Report, each};
 use crate::array::Array;
 use crate::computation::computed;
 use crate::dense::{DenseTrial, verify_all};
@@ -22,7 +22,7 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
         .map(|&simd| (simd.name(), verify::backends(simd)))
         .collect();
     let names = paths.iter().map(|simd| simd.name().to_string()).collect();
-    each(Operator::Dense, seeds, names, |seed| {
+    each(Operator::Dense.name(), seeds, names, |seed| {
         let case = &DenseCase::random(seed);
         let expected = DenseExpected::new(case);
         let check = |backend: &Backend, with_lse| match &expected {
@@ -50,7 +50,7 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
 pub fn on_cuda(seeds: Range<u64>, cuda: Cuda) -> Report {
     let device = cuda.ordinal();
     let names = vec![format!("cuda:{device}")];
-    each(Operator::Dense, seeds, names, |seed| {
+    each(Operator::Dense.name(), seeds, names, |seed| {
         let case = DenseCase::random(seed);
         if !matches!(case.query.dtype(), DType::F16 | DType::BF16) {
             return Vec::new();

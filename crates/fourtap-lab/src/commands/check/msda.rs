@@ -2,38 +2,13 @@
 
 use std::ops::Range;
 
-use fourtap::Backend;
-use fourtap::cpu::Simd;
 use fourtap::cuda::Cuda;
 use fourtap::verify::{self, Case, Failure, LevelsIn};
+use fourtap_admin::check::{Outcome, Path, Report, each};
 
-use super::{Outcome, Path, Report, each};
 use crate::cli::{Direction, KernelChoice, TargetArgs};
 use crate::cuda::Mode;
 use crate::workload::Operator;
-
-/// Both passes of these problems through each of `paths`.
-pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
-    let backends: Vec<_> = paths
-        .iter()
-        .map(|&simd| (simd.name(), verify::backends(simd)))
-        .collect();
-    let names = paths.iter().map(|simd| simd.name().to_string()).collect();
-    each(Operator::Msda, seeds, names, |seed| {
-        let case = &Case::random(seed);
-        let outcome = |(simd, backends): &(&'static str, Vec<Backend>)| {
-            let mut checks = backends.iter().map(|one| verify::check(case, one));
-            Outcome {
-                path: Path::Cpu { simd },
-                found: checks.find_map(|check| Some(check.err()?.to_string())),
-                repeat: format!(
-                    "fourtap check --operator msda --simd {simd} --cases 1 --seed {seed}"
-                ),
-            }
-        };
-        backends.iter().map(outcome).collect()
-    })
-}
 
 /// Both passes of these problems through the kernels asked for, backward in the modes asked for, with levels in host
 /// memory and, every third, in the device's.
@@ -52,7 +27,7 @@ pub fn on_cuda(seeds: Range<u64>, cuda: Cuda, target: &TargetArgs) -> Report {
     let names = kernels
         .iter()
         .map(|kernel| format!("cuda:{device} ({})", kernel.name()));
-    each(Operator::Msda, seeds, names.collect(), |seed| {
+    each(Operator::Msda.name(), seeds, names.collect(), |seed| {
         let case = &Case::random(seed);
         let mut tables = vec![LevelsIn::Host];
         // By the seed, so that repeating it alone takes the same way.
@@ -105,7 +80,7 @@ fn one_way(
             pass: mode
                 .map_or(Direction::Forward, |_| Direction::Backward)
                 .name(),
-            mode,
+            mode: mode.map(Mode::name),
             levels: match levels {
                 LevelsIn::Host => "host",
                 LevelsIn::Device => "device",

@@ -143,7 +143,7 @@ impl<'a> Trying<'a> {
             outputs[0] = Array::poisoned("rehearsed", dtype, shape.sizes())?;
         }
         let Some((usual_repeats, usual, usual_verified)) = &self.usual else {
-            return Err(Error::NoCache);
+            return Err(fourtap_admin::Error::NoCache.into());
         };
         let same = are_same(usual, &outputs);
         let verification = match same {

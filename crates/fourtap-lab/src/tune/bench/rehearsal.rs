@@ -8,7 +8,7 @@ use fourtap::tuning::Choice;
 
 use crate::cli::Rehearsal;
 use crate::cuda::{Grid, Source, Stopwatch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const KERNELS: &str = include_str!("../../../kernels/probe/rehearsal.cu");
 
@@ -42,7 +42,7 @@ impl Rehearsed {
             std::process::abort();
         }
         match self.is("error") {
-            true => Err(Error::NoCache),
+            true => Err(fourtap_admin::Error::NoCache.into()),
             false => Ok(()),
         }
     }

@@ -9,13 +9,13 @@ use fourtap::tuning::{Table, active};
 use serde::Serialize;
 
 use self::cuda::CudaDiagnosis;
-use super::check::{self, Report};
-use super::{print, print_json};
+use crate::check::{self, Report};
 use crate::cli::DoctorArgs;
-use crate::error::Result;
+use crate::console::{print, print_json};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::machine::{self, gib};
-use crate::record::SCHEMA;
+use crate::units::gib;
+use crate::{SCHEMA, VERSION, machine};
 
 /// Random problems of the self-check: under a second.
 const CASES: u64 = 20;
@@ -72,7 +72,7 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
     let cuda = CudaDiagnosis::new();
     let diagnosis = Diagnosis {
         schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        version: VERSION,
         command: "doctor",
         system: std::env::consts::OS,
         architecture: std::env::consts::ARCH,
@@ -87,13 +87,13 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
         tuning: tuning()?,
         gpu: cuda.used(),
         cuda,
-        self_check: check::check(0, CASES, &available)?,
+        self_check: check::msda_on_cpu(0..CASES, &available),
     };
-    if arguments.json {
-        print_json(&diagnosis)?;
-    } else {
-        print(diagnosis.in_words())?;
-    }
+    let printed = match arguments.json {
+        true => print_json(&diagnosis),
+        false => print(diagnosis.in_words()),
+    };
+    printed.map_err(Error::Stdout)?;
     Ok(diagnosis.self_check.exit_code())
 }
 
@@ -162,7 +162,8 @@ impl Diagnosis {
         if !self.self_check.mismatches.is_empty() {
             lines.push((
                 "advice".to_string(),
-                "results are wrong here: run `fourtap check` and report what it prints".to_string(),
+                "results are wrong here: please report what `fourtap doctor --json` prints"
+                    .to_string(),
             ));
         }
         lines

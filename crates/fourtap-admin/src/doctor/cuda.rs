@@ -6,9 +6,8 @@ use fourtap::cuda::driver::{DeviceFacts, Driver};
 use fourtap::cuda::jit::{Cache, JitError, Nvrtc, Pack};
 use serde::Serialize;
 
-use crate::machine::{self, gib};
-use crate::target::dotted;
-use crate::units::{bytes, kernels};
+use crate::machine;
+use crate::units::{bytes, dotted, gib, kernels};
 
 /// What was found.
 #[derive(Debug, Serialize)]

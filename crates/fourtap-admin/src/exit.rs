@@ -10,9 +10,13 @@ impl ExitCode {
     pub const SUCCESS: ExitCode = ExitCode(0);
     /// Something went wrong.
     pub const FAILURE: ExitCode = ExitCode(1);
+    /// The command line was used wrongly.
+    pub const USAGE: ExitCode = ExitCode(2);
+    /// A verification failed.
+    pub const MISMATCH: ExitCode = ExitCode(3);
 
     /// The number.
-    pub fn number(self) -> u8 {
+    pub const fn number(self) -> u8 {
         self.0
     }
 }

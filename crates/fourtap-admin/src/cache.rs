@@ -1,17 +1,17 @@
 //! `fourtap cache`: looking after the kernels compiled on this machine.
 
-use crate::exit::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourtap::cuda::jit::{Cache, Entry, PruneLimits, State};
 use serde::Serialize;
 
-use super::{print, print_json};
 use crate::cli::{CacheAction, CacheArgs};
+use crate::console::{print, print_json};
 use crate::error::{Error, Result};
-use crate::record::{SCHEMA, VERSION};
+use crate::exit::ExitCode;
 use crate::table;
 use crate::units::{bytes, kernels};
+use crate::{SCHEMA, VERSION};
 
 /// What was found or done.
 #[derive(Debug, Serialize)]
@@ -144,11 +144,11 @@ pub fn execute(arguments: &CacheArgs) -> Result<ExitCode> {
             (report, words)
         }
     };
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(words)?;
-    }
+    let printed = match arguments.json {
+        true => print_json(&report),
+        false => print(words),
+    };
+    printed.map_err(Error::Stdout)?;
     match arguments.action {
         CacheAction::Verify { remove: false } if report.count > 0 => Err(Error::DamagedKernels {
             directory: cache.directory().to_path_buf(),

@@ -1,6 +1,5 @@
 //! `fourtap bake`: kernels compiled into a file, for machines without a compiler.
 
-use crate::exit::ExitCode;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -14,11 +13,11 @@ use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{note, print_json, progress};
 use crate::cli::BakeArgs;
+use crate::console::{note, print_json, progress};
 use crate::error::{Error, Result};
-use crate::record::{SCHEMA, VERSION};
-use crate::units;
+use crate::exit::ExitCode;
+use crate::{SCHEMA, VERSION, units};
 
 /// What was done.
 #[derive(Debug, Serialize)]
@@ -75,7 +74,7 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
 
     let bytes = fs::metadata(&arguments.output).map_or(0, |file| file.len());
     if arguments.json {
-        return print_json(&Baked {
+        let baked = Baked {
             schema: SCHEMA,
             version: VERSION,
             command: "bake",
@@ -84,8 +83,9 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
             kernels,
             bytes,
             seconds: started.elapsed().as_secs_f64(),
-        })
-        .map(|()| ExitCode::SUCCESS);
+        };
+        print_json(&baked).map_err(Error::Stdout)?;
+        return Ok(ExitCode::SUCCESS);
     }
     note(&format!(
         "wrote {}: {}, {}, compiled by NVRTC {} in {:.1} s",

@@ -56,6 +56,16 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Bytes of memory for people.
+pub fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+/// A version such as "13.0".
+pub fn dotted((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
 /// "1 kernel", "2 kernels".
 pub fn kernels(count: usize) -> String {
     format!("{count} kernel{}", if count == 1 { "" } else { "s" })

@@ -1,0 +1,49 @@
+//! What options about element types can be set to.
+
+use clap::ValueEnum;
+use fourtap::DType;
+
+/// `--coordinates`: the element type of sampling_locations and attention_weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(
+    missing_docs,
+    reason = "`--help` would spend a paragraph on each variant"
+)]
+pub enum CoordinatesChoice {
+    F32,
+    Value,
+}
+
+impl CoordinatesChoice {
+    /// Their type beside a value of this type.
+    pub fn dtype(self, value: DType) -> DType {
+        match self {
+            CoordinatesChoice::F32 => DType::F32,
+            CoordinatesChoice::Value => value,
+        }
+    }
+}
+
+/// `--dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(
+    missing_docs,
+    reason = "`--help` would spend a paragraph on each variant"
+)]
+pub enum DTypeChoice {
+    F32,
+    F16,
+    Bf16,
+    F64,
+}
+
+impl From<DTypeChoice> for DType {
+    fn from(choice: DTypeChoice) -> DType {
+        match choice {
+            DTypeChoice::F32 => DType::F32,
+            DTypeChoice::F16 => DType::F16,
+            DTypeChoice::Bf16 => DType::BF16,
+            DTypeChoice::F64 => DType::F64,
+        }
+    }
+}
