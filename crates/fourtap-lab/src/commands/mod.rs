@@ -4,32 +4,42 @@ mod bench;
 mod check;
 mod compare;
 mod explain;
-mod ladder;
-mod probe;
+pub mod probe;
 mod profile;
 mod report;
 mod run;
 mod tune;
 
-use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Cli, Command};
-use crate::console::{self, note, progress};
+use crate::cli::{self, Command, Typed};
+use crate::console;
+pub use crate::console::{note, progress};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 
 /// Does what was typed.
-pub fn execute(cli: Cli) -> Result<ExitCode> {
-    cli.threads.start()?;
-    match cli.command {
+pub fn execute(typed: Typed) -> Result<ExitCode> {
+    let threads = match &typed {
+        Typed::Own(cli) => &cli.threads,
+        Typed::Added { threads, .. } => threads,
+    };
+    threads.start()?;
+    let command = match typed {
+        Typed::Own(cli) => cli.command,
+        Typed::Added {
+            extension,
+            arguments,
+            ..
+        } => return extension.execute(&arguments),
+    };
+    match command {
         Command::Run(arguments) => run::execute(&arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Compare(arguments) => compare::execute(&arguments),
         Command::Probe(arguments) => probe::execute(&arguments),
         Command::Explain(arguments) => explain::execute(&arguments),
         Command::Profile(arguments) => profile::execute(&arguments),
-        Command::Ladder(arguments) => ladder::execute(&arguments),
         Command::Tune(arguments) => tune::execute(&arguments),
         Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
@@ -37,7 +47,9 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Completions { shell } => {
             // Into memory first: the generator panics if it cannot write.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "fourtap", &mut script);
+            let mut command = cli::command();
+            let name = command.get_name().to_string();
+            clap_complete::generate(shell, &mut command, name, &mut script);
             print(&script)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -45,12 +57,12 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 /// Writes data to standard output.
-fn print(data: impl AsRef<[u8]>) -> Result<()> {
+pub fn print(data: impl AsRef<[u8]>) -> Result<()> {
     console::print(data).map_err(Error::Stdout)
 }
 
 /// Writes one JSON record, on one line.
-fn print_json(record: &impl Serialize) -> Result<()> {
+pub fn print_json(record: &impl Serialize) -> Result<()> {
     console::print_json(record).map_err(Error::Stdout)
 }
 

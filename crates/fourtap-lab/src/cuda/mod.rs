@@ -2,6 +2,7 @@
 
 mod array;
 mod chosen;
+mod hardware;
 mod kernel;
 mod mode;
 mod nvml;
@@ -10,6 +11,7 @@ mod trial;
 
 pub use array::DeviceArray;
 pub use chosen::{backward_kernels, forward_kernel};
+pub use hardware::Hardware;
 pub use kernel::{Argument, Grid, Loaded, Source};
 pub use mode::Mode;
 pub use stopwatch::{Stopwatch, Timed};

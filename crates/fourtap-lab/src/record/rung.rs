@@ -10,6 +10,25 @@ use crate::target::Device;
 use crate::verification::Verification;
 use crate::workload::Operator;
 
+/// What records call the ends of the ladder.
+impl Operator {
+    /// The name of the library's own forward among the rungs.
+    pub fn shipped(self) -> &'static str {
+        match self {
+            Operator::Msda => "shipped",
+            Operator::Dense => "shipped-dense",
+        }
+    }
+
+    /// The plainest rung, which speeds are shown against.
+    pub fn plainest(self) -> &'static str {
+        match self {
+            Operator::Msda => "a01",
+            Operator::Dense => "d01",
+        }
+    }
+}
+
 /// One rung on one workload. Only what passed every check has a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RungRecord {

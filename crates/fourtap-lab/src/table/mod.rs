@@ -3,9 +3,9 @@
 mod comparison;
 mod cuda;
 mod dense;
-mod ladder;
 mod list;
 mod probe;
+mod rungs;
 mod tune;
 
 use self::cuda::cuda_results;
@@ -16,9 +16,9 @@ use crate::workload::Operator;
 pub use fourtap_admin::table::{align_right, shortened, with_header};
 
 pub use self::comparison::comparison;
-pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
 pub use self::list::workloads;
 pub use self::probe::{probe_results, probes};
+pub use self::rungs::{cases, rungs, standing, times, verdict};
 pub use self::tune::{spaces, tuned};
 
 /// What the columns of [`results`] mean.

@@ -6,13 +6,11 @@ use fourtap::cuda::driver::DeviceFacts;
 use fourtap::cuda::jit::{self, Architecture, Program};
 use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
 use fourtap::cuda::{DeviceSize, dense};
-use fourtap::dense::{Alignment, Mask};
 use fourtap::tuning::Choice;
 
-use super::Subject;
+use super::{ExternalKernel, Subject};
+use crate::cuda::Hardware;
 use crate::error::Result;
-use crate::ladder::plan::Hardware;
-use crate::ladder::{Case, Rung, dense as ladder_dense, source};
 use crate::workload::AnyWorkload;
 
 /// What computes.
@@ -22,8 +20,8 @@ pub enum Engine {
     Cpu,
     /// The library, on a CUDA device.
     Cuda(Gpu),
-    /// A rung of the ladder, on a CUDA device.
-    Rung(Rung, Gpu),
+    /// A kernel of another crate, on a CUDA device.
+    External(&'static dyn ExternalKernel, Gpu),
 }
 
 /// A CUDA device by what can be known of it without using it.
@@ -35,7 +33,7 @@ pub struct Gpu {
     pub capability: (u32, u32),
     /// What the library's plans go by.
     pub size: DeviceSize,
-    /// What the rungs' plans go by.
+    /// What the plans of other kernels go by.
     pub hardware: Hardware,
 }
 
@@ -68,9 +66,8 @@ impl Subject {
                 let planned = self.planned(gpu, choice).map_err(|error| why(&error))?;
                 Ok(planned.key)
             }
-            Engine::Rung(rung, gpu) => {
-                let shape = self.case()?.shape().map_err(|error| error.to_string())??;
-                rung.planned(&shape, &gpu.hardware, choice)?;
+            Engine::External(kernel, gpu) => {
+                kernel.accepts(self, &gpu.hardware, choice)?;
                 Ok(choice.to_string())
             }
         }
@@ -87,58 +84,8 @@ impl Subject {
                     .map(|planned| (planned.programs)(architecture))
                     .map_err(|error| why(&error)))
             }
-            Engine::Rung(rung, gpu) => {
-                let architecture = gpu.architecture()?;
-                let case = match self.case() {
-                    Ok(case) => case,
-                    Err(words) => return Ok(Err(words)),
-                };
-                let shape = case.shape()?;
-                let programs = shape.and_then(|shape| {
-                    let plan = rung.planned(&shape, &gpu.hardware, choice)?;
-                    let steps = plan.steps.iter();
-                    let entries = steps.map(|step| {
-                        let source = source(rung, &shape, choice, &plan, step.entry);
-                        source.program(architecture)
-                    });
-                    Ok(entries.collect())
-                });
-                Ok(programs)
-            }
-        }
-    }
-
-    /// The problem, as rungs are given it; in words if they cannot be.
-    pub fn case(&self) -> std::result::Result<Case, String> {
-        match &self.workload {
-            AnyWorkload::Msda(_) if self.dtype != DType::F16 => {
-                Err(format!("rungs take value in f16, not in {}", self.dtype))
-            }
-            AnyWorkload::Msda(workload) => Ok(Case::Msda(workload.clone(), self.distribution)),
-            AnyWorkload::Dense(workload) => {
-                let sizes = workload.sizes();
-                let mask = workload.options().mask;
-                let is_causal = mask == Mask::causal(Alignment::TopLeft);
-                let alike = sizes.query_heads == sizes.key_heads
-                    && sizes.channels == sizes.value_channels
-                    && (is_causal || mask == Mask::default());
-                if !alike {
-                    return Err(
-                        "rungs take heads of the same number and channels, under a causal \
-                                mask or none"
-                            .to_string(),
-                    );
-                }
-                let workload = ladder_dense::Workload {
-                    name: "",
-                    batch: sizes.batch,
-                    heads: sizes.query_heads,
-                    queries: sizes.queries,
-                    keys: sizes.keys,
-                    channels: sizes.channels,
-                    dtype: self.dtype,
-                };
-                Ok(Case::Dense(workload, is_causal))
+            Engine::External(kernel, gpu) => {
+                kernel.programs(self, &gpu.hardware, choice, gpu.architecture()?)
             }
         }
     }
@@ -227,9 +174,9 @@ fn why(error: &crate::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Direction, Distribution};
+    use crate::cli::Distribution;
     use crate::selection;
-    use crate::tune::{Built, Points, Tunable, hints, tunables};
+    use crate::tune::{Built, Points, Tunable, hints};
     use crate::workload::Operator;
     use std::path::PathBuf;
 
@@ -259,10 +206,7 @@ mod tests {
         let named = PathBuf::from(workload);
         Subject {
             space: tunable.space,
-            engine: match tunable.rung {
-                Some(rung) => Engine::Rung(*rung, gpu()),
-                None => Engine::Cuda(gpu()),
-            },
+            engine: Engine::Cuda(gpu()),
             direction: tunable.computes().1,
             workload: selection::any_workload(&named, None).unwrap(),
             named,
@@ -303,24 +247,6 @@ mod tests {
             assert!(many.all.len() > 50, "{workload}: {}", many.all.len());
             assert!(!hints(&many, &subject).is_empty(), "{workload}");
         }
-    }
-
-    #[test]
-    fn rungs_have_choices() {
-        let mut with_choices = 0;
-        for tunable in tunables().iter().filter(|it| it.rung.is_some()) {
-            let workload = match tunable.computes() {
-                (Operator::Msda, Direction::Forward) => "seed-full",
-                _ => "dense-s512-d64",
-            };
-            let subject = subject(tunable.space.kernel, workload);
-            // Some rungs refuse the problem as a whole.
-            if subject.carried(&subject.space.defaults()).is_ok() {
-                let points = points(&subject, true);
-                with_choices += usize::from(points.all.len() > 1);
-            }
-        }
-        assert!(with_choices > 10, "{with_choices}");
     }
 
     /// Where there is a compiler, which on machines that need one there is.

@@ -14,7 +14,7 @@ pub fn hints(points: &Points, subject: &Subject) -> Vec<Choice> {
             let channels = workload.sizes().channels.next_multiple_of(32) as u32;
             shared_memory(points, gpu, channels)
         }
-        (Engine::Cuda(gpu) | Engine::Rung(_, gpu), _) => threads(points, gpu),
+        (Engine::Cuda(gpu) | Engine::External(_, gpu), _) => threads(points, gpu),
     };
     let mut seen = Vec::new();
     hints.retain(|hint| {

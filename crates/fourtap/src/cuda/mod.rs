@@ -50,6 +50,9 @@ pub use handle::Cuda;
 pub use recipe::{Shipped, SpecialisedKernel};
 pub use step::Step;
 
+/// What each kernel takes, by architecture, as the tests hold it: what was compiled, registers, stack and shared memory.
+pub const KERNEL_TABLE: &str = include_str!("../../kernels/table.txt");
+
 /// All kernels this library ships.
 pub fn shipped() -> Vec<Shipped> {
     [msda::shipped(), dense::shipped()].concat()
