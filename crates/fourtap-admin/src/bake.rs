@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use fourtap::DType;
+use fourtap::cuda::SpecialisedKernel;
 use fourtap::cuda::jit::{Architecture, JitError, Nvrtc, PackBuilder, Program};
 use fourtap::cuda::msda::{Kind, Types};
 use indicatif::ProgressBar;

@@ -44,7 +44,7 @@ impl Choices {
             Backend::Cuda(cuda) => {
                 let kernel = format!("cuda-{computed}");
                 let entry = match Space::named(&kernel) {
-                    Some(space) => cuda.chosen(space, class, dtype)?,
+                    Some(space) => cuda.chosen(space, class, dtype),
                     None => None,
                 };
                 let device = cuda.tuning_device().to_string();
@@ -55,7 +55,7 @@ impl Choices {
         };
         let kernel = format!("cpu-{computed}");
         let entry = match Space::named(&kernel) {
-            Some(space) => cpu.chosen(space, class, dtype)?.entry,
+            Some(space) => cpu.chosen(space, class, dtype).entry,
             None => None,
         };
         Choices::new(kernel, class, Cpu::tuning_device(), entry)
@@ -68,7 +68,7 @@ impl Choices {
     ) -> Result<(Self, Option<&'static Entry>)> {
         let kernel = format!("cuda-{computed}");
         let is_it = |device: &str| device == name;
-        let entry = active()?.find(&kernel, (class, dtype), is_it, true);
+        let entry = active().find(&kernel, (class, dtype), is_it, true);
         let choices = Choices::new(kernel, class, name.to_string(), entry)?;
         Ok((choices, entry))
     }
@@ -79,7 +79,7 @@ impl Choices {
         device: String,
         entry: Option<&'static Entry>,
     ) -> Result<Self> {
-        let tables = active()?;
+        let tables = active();
         let file_of = |entry: &Entry| {
             let mut tables = tables.tables();
             let found = tables.find(|(_, table)| table.entries().contains(entry));

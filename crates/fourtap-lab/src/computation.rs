@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::cuda::Cuda;
 use fourtap::tuning::Class;
-use fourtap::{Backend, DType, View, ViewMut};
+use fourtap::{Backend, DType, Prepared, View, ViewMut};
 
 use crate::array::Array;
 use crate::cuda::DeviceTrial;
@@ -22,7 +22,7 @@ pub trait Computation: Debug + Sync {
     /// What computes it.
     fn backend(&self) -> Backend;
 
-    /// What is read, by name, in the order of [`Computation::call`].
+    /// What is read, by name, in the order of [`Computation::prepare`].
     fn tensors(&self) -> Vec<(&'static str, View<'_>)>;
 
     /// The names of [`Computation::outputs`].
@@ -32,12 +32,12 @@ pub trait Computation: Debug + Sync {
     fn outputs(&self) -> Result<Vec<Array>>;
 
     /// One call of the library, with other tensors of the same layouts.
-    fn call<'t>(
-        &self,
+    fn prepare<'t>(
+        &'t self,
         backend: &Backend,
         inputs: &[View<'t>],
         outputs: Vec<ViewMut<'t>>,
-    ) -> Result<()>;
+    ) -> Result<Prepared<'t>>;
 
     /// Bytes that must move at least once.
     fn compulsory_bytes(&self) -> u64;
@@ -65,7 +65,7 @@ pub trait Computation: Debug + Sync {
     fn compute(&self, outputs: &mut [Array]) -> Result<()> {
         let inputs: Vec<View<'_>> = self.tensors().into_iter().map(|(_, view)| view).collect();
         let outputs = outputs.iter_mut().map(Array::view_mut).collect();
-        self.call(&self.backend(), &inputs, outputs)
+        Ok(self.prepare(&self.backend(), &inputs, outputs)?.launch()?)
     }
 }
 

@@ -83,7 +83,7 @@ impl Chosen {
         let found = |requested| {
             let cuda = Cuda::new(requested as usize)?.deterministic(arguments.deterministic);
             Ok(match arguments.kernel {
-                Some(kernel) => cuda.with_kernel(kernel.into()),
+                Some(kernel) => cuda.with_msda(kernel),
                 None => cuda,
             })
         };

@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::msda::{self, Backward, Gradients, Inputs, Problem, Traffic};
 use fourtap::tuning::Class;
-use fourtap::{Backend, DType, Layout, View, ViewMut, bf16, f16};
+use fourtap::{Backend, DType, Layout, Prepared, View, ViewMut, bf16, f16};
 
 use crate::array::{Array, bytes_of};
 use crate::computation::{Computation, TunedAs};
@@ -164,23 +164,18 @@ impl Computation for Trial<'_> {
         Trial::outputs(self)
     }
 
-    fn call<'t>(
-        &self,
+    fn prepare<'t>(
+        &'t self,
         backend: &Backend,
         inputs: &[View<'t>],
         outputs: Vec<ViewMut<'t>>,
-    ) -> Result<()> {
+    ) -> Result<Prepared<'t>> {
         let (inputs, grad_out) = self.with(inputs);
         let mut outputs = outputs.into_iter();
-        match grad_out {
-            None => Ok(msda::forward(backend, inputs, first(&mut outputs))?),
-            Some(grad_out) => Ok(msda::backward(
-                backend,
-                inputs,
-                grad_out,
-                gradients(outputs),
-            )?),
-        }
+        Ok(match grad_out {
+            None => msda::prepare_forward(backend, inputs, first(&mut outputs)),
+            Some(grad_out) => msda::prepare_backward(backend, inputs, grad_out, gradients(outputs)),
+        }?)
     }
 
     fn compulsory_bytes(&self) -> u64 {

@@ -37,6 +37,9 @@ struct Diagnosis {
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
     tuning: Vec<TuningTable>,
+    /// What is wrong with the user's own table, which is left out then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tuning_unreadable: Option<String>,
     gpu: String,
     cuda: CudaDiagnosis,
     self_check: Report,
@@ -52,8 +55,8 @@ struct TuningTable {
     set_aside: Vec<(usize, String)>,
 }
 
-/// The tables in use, or what is wrong with them.
-fn tuning() -> Result<Vec<TuningTable>> {
+/// The tables in use.
+fn tuning() -> Vec<TuningTable> {
     let table = |(file, table): (Option<&Path>, &Table)| TuningTable {
         file: file.map(|file| file.display().to_string()),
         entries: table.entries().len(),
@@ -63,7 +66,7 @@ fn tuning() -> Result<Vec<TuningTable>> {
             .map(|one| (one.line, one.why.clone()))
             .collect(),
     };
-    Ok(active()?.tables().map(table).collect())
+    active().tables().map(table).collect()
 }
 
 pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
@@ -84,7 +87,8 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
         vector_paths_missing: missing.map(|simd| simd.name()).collect(),
         memory_bytes: machine::memory_total(),
         memory_available_bytes: machine::memory_available(),
-        tuning: tuning()?,
+        tuning: tuning(),
+        tuning_unreadable: active().unreadable().map(ToString::to_string),
         gpu: cuda.used(),
         cuda,
         self_check: check::msda_on_cpu(0..CASES, &available),
@@ -110,9 +114,11 @@ impl Diagnosis {
             }
             words
         });
-        match self.tuning.is_empty() {
-            true => "off".to_string(),
-            false => words.collect::<Vec<_>>().join(", then "),
+        let words = words.collect::<Vec<_>>().join(", then ");
+        match &self.tuning_unreadable {
+            Some(why) => format!("{words}; left out: {why}"),
+            None if words.is_empty() => "off".to_string(),
+            None => words,
         }
     }
 

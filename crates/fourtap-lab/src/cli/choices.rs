@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use fourtap::cpu::Simd;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda;
 use serde::{Deserialize, Serialize};
 
 pub use fourtap_admin::choices::{CoordinatesChoice, DTypeChoice};
@@ -83,13 +83,19 @@ impl KernelChoice {
     }
 }
 
-impl From<KernelChoice> for Wanted {
-    fn from(choice: KernelChoice) -> Wanted {
+impl From<KernelChoice> for msda::KernelChoice {
+    fn from(choice: KernelChoice) -> Self {
         match choice {
-            KernelChoice::Best => Wanted::Best,
-            KernelChoice::Gather => Wanted::Gather,
-            KernelChoice::Channel => Wanted::Channel,
+            KernelChoice::Best => msda::KernelChoice::Best,
+            KernelChoice::Gather => msda::KernelChoice::Gather,
+            KernelChoice::Channel => msda::KernelChoice::Channel,
         }
+    }
+}
+
+impl From<KernelChoice> for msda::Options {
+    fn from(choice: KernelChoice) -> Self {
+        msda::KernelChoice::from(choice).into()
     }
 }
 

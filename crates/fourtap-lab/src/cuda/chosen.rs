@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fourtap::cuda::msda::{Plan, Specialised, shipped};
-use fourtap::cuda::{Cuda, jit};
+use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
 use fourtap::msda::{Gradients, Inputs};
 use fourtap::{View, ViewMut};
 use serde_json::Value;
@@ -15,7 +15,10 @@ use crate::record::KernelUsed;
 pub fn forward_kernel(cuda: &Cuda, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<KernelUsed> {
     let plan = cuda.explain_forward(inputs, out)?;
     let (major, minor) = cuda.device().compute_capability();
-    let program = plan.kernel.program(jit::architecture_for(major, minor)?);
+    let program = plan
+        .step
+        .kernel
+        .program(jit::architecture_for(major, minor)?);
     Ok(KernelUsed {
         words: plan.to_string(),
         fingerprint: Some(program.fingerprint().to_string()),
@@ -53,9 +56,9 @@ pub fn backward_kernels(
 /// What forward's kernel was specialised and is launched with.
 fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
     let mut named: BTreeMap<&str, Value> = BTreeMap::new();
-    named.insert("blocks", plan.blocks.into());
-    named.insert("threads", plan.threads.into());
-    if let Specialised::Gather(gather) = plan.kernel {
+    named.insert("blocks", plan.step.blocks[0].into());
+    named.insert("threads", plan.step.threads.into());
+    if let Specialised::Gather(gather) = plan.step.kernel {
         named.insert("samples_per_lane", gather.per_lane.into());
         named.insert("split", gather.split.into());
         named.insert("heads_together", gather.heads_together.into());

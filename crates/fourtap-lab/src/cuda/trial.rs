@@ -49,14 +49,15 @@ impl<'a> DeviceTrial<'a> {
 
     /// Queues one computation.
     pub fn queue(&mut self, cuda: &Cuda) -> Result<()> {
-        let cuda = match &self.workspace {
+        let lent = self.workspace.as_ref().map(|it| (it.as_ptr(), it.len()));
+        let (host, inputs, outputs) = self.views();
+        let call = host.prepare(&Backend::Cuda(*cuda), &inputs, outputs)?;
+        match lent {
             // SAFETY: allocated on this device, and freed only once the device is idle. All work of a trial is on one
             // stream, so no two computations use it at a time.
-            Some(memory) => unsafe { cuda.with_workspace(memory.as_ptr(), memory.len()) },
-            None => *cuda,
-        };
-        let (host, inputs, outputs) = self.views();
-        host.call(&Backend::Cuda(cuda), &inputs, outputs)
+            Some((address, bytes)) => Ok(unsafe { call.launch_in(address, bytes) }?),
+            None => Ok(call.launch()?),
+        }
     }
 
     /// Makes every output NaN, and fills the workspace with the same bits, in the order of the stream's work.

@@ -1,9 +1,9 @@
 //! One pass over one problem of dense attention, ready to be repeated.
 
-use fourtap::cuda::{Cuda, jit};
+use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
 use fourtap::dense::{self, Inputs, Options, Outputs, Problem, Traffic};
 use fourtap::tuning::Class;
-use fourtap::{Backend, View, ViewMut};
+use fourtap::{Backend, Prepared, View, ViewMut};
 
 use super::verification::verify;
 use crate::array::Array;
@@ -82,15 +82,15 @@ impl Computation for DenseTrial<'_> {
         Ok(outputs)
     }
 
-    fn call<'t>(
-        &self,
+    fn prepare<'t>(
+        &'t self,
         backend: &Backend,
         inputs: &[View<'t>],
         outputs: Vec<ViewMut<'t>>,
-    ) -> Result<()> {
+    ) -> Result<Prepared<'t>> {
         let (inputs, outputs) = arranged(inputs, outputs);
         let options = *self.problem.options();
-        Ok(dense::forward(backend, inputs, options, outputs)?)
+        Ok(dense::prepare_forward(backend, inputs, options, outputs)?)
     }
 
     fn compulsory_bytes(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! What a problem of dense attention costs, and what limits it.
 
 use fourtap::cpu::Cpu;
-use fourtap::cuda::dense::{Described, Step, Tuning};
+use fourtap::cuda::Step;
+use fourtap::cuda::dense::{Described, Specialised, Tuning};
 use fourtap::dense::Traffic;
 use fourtap::tuning::Class;
 use fourtap::{Backend, DType};
@@ -133,7 +134,7 @@ fn kernels(
         mask: workload.options().mask,
         align: 16,
     };
-    let used = |step: &Step| {
+    let used = |step: &Step<Specialised>| {
         let [blocks, parts] = step.blocks;
         KernelUse::new(
             &step.kernel,

@@ -1,11 +1,12 @@
 //! What would compute a case: the device, and the kernels chosen for it.
 
+use fourtap::cuda::SpecialisedKernel;
 use fourtap::cuda::msda::{BackwardTuning, DeviceSize, ForwardTuning, Specialised};
 use serde::Serialize;
 
 use super::Case;
 use super::occupancy::{Block, Multiprocessor, Occupancy};
-use super::resources::{Kernel, Taken};
+use super::resources::Taken;
 use crate::choices::Choices;
 use crate::cli::Direction;
 use crate::error::Result;
@@ -79,7 +80,7 @@ pub struct KernelUse {
 impl KernelUse {
     /// Of so many blocks and threads of each, with so many bytes of shared memory asked for beyond what is declared.
     pub fn new(
-        kernel: &dyn Kernel,
+        kernel: &dyn SpecialisedKernel,
         device: &DeviceLike,
         [blocks, threads]: [u32; 2],
         asked: u32,
@@ -116,7 +117,8 @@ impl Machine {
             Direction::Forward => {
                 let tuning = choice.map_or_else(ForwardTuning::default, ForwardTuning::of);
                 let plan = described.tuned_forward(device.size, &tuning)?;
-                let launches = vec![(plan.kernel, plan.blocks, plan.threads, plan.shared_bytes)];
+                let step = plan.step;
+                let launches = vec![(step.kernel, step.blocks[0], step.threads, step.shared_bytes)];
                 (launches, plan.reason, false, false, 0)
             }
             Direction::Backward => {
@@ -128,7 +130,7 @@ impl Machine {
                     .any(|step| matches!(step.kernel, Specialised::Sort(_)));
                 let launches = steps
                     .iter()
-                    .map(|step| (step.kernel, step.blocks, step.threads, 0));
+                    .map(|step| (step.kernel, step.blocks[0], step.threads, 0));
                 let scatters = !plan.is_deterministic();
                 (
                     launches.collect(),

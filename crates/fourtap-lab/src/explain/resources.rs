@@ -1,7 +1,7 @@
 //! What a kernel takes: from the compiler if there is one, else from the committed table.
 
-use fourtap::cuda::jit::{Architecture, Nvrtc, Program, Resources};
-use fourtap::cuda::{KERNEL_TABLE, dense, msda};
+use fourtap::cuda::jit::{Architecture, Nvrtc, Resources};
+use fourtap::cuda::{KERNEL_TABLE, SpecialisedKernel};
 use serde::Serialize;
 
 /// What one kernel takes.
@@ -17,37 +17,9 @@ pub struct Taken {
     pub source: String,
 }
 
-/// A kernel of either operator.
-pub trait Kernel: std::fmt::Display {
-    /// Its function's name.
-    fn entry(&self) -> &'static str;
-    /// To compile.
-    fn program(&self, architecture: Architecture) -> Program;
-}
-
-impl Kernel for msda::Specialised {
-    fn entry(&self) -> &'static str {
-        self.entry()
-    }
-
-    fn program(&self, architecture: Architecture) -> Program {
-        self.program(architecture)
-    }
-}
-
-impl Kernel for dense::Specialised {
-    fn entry(&self) -> &'static str {
-        self.entry()
-    }
-
-    fn program(&self, architecture: Architecture) -> Program {
-        self.program(architecture)
-    }
-}
-
 impl Taken {
     /// By a kernel on a device of this compute capability, if anybody knows.
-    pub fn by(kernel: &dyn Kernel, (major, minor): (u32, u32)) -> Option<Self> {
+    pub fn by(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Option<Self> {
         compiled(kernel, (major, minor)).or_else(|| {
             let architecture = Architecture::of_device(major, minor).to_string();
             listed(&kernel.to_string(), &architecture)
@@ -55,7 +27,7 @@ impl Taken {
     }
 }
 
-fn compiled(kernel: &dyn Kernel, (major, minor): (u32, u32)) -> Option<Taken> {
+fn compiled(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Option<Taken> {
     let nvrtc = Nvrtc::get().ok()?;
     let program = kernel.program(nvrtc.best_for(major, minor).ok()?);
     let code = nvrtc.compile(&program).ok()?.code;

@@ -5,7 +5,7 @@ use fourtap::cpu::Cpu;
 use fourtap::cuda::driver::DeviceFacts;
 use fourtap::cuda::jit::{self, Architecture, Program};
 use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
-use fourtap::cuda::{DeviceSize, dense};
+use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
 use fourtap::tuning::Choice;
 
 use super::{ExternalKernel, Subject};
@@ -126,7 +126,7 @@ impl Subject {
                     false => {
                         let tuning = ForwardTuning::of(choice);
                         let plan = described.tuned_forward(gpu.size, &tuning)?;
-                        (format!("{plan:?}"), vec![plan.kernel])
+                        (format!("{plan:?}"), vec![plan.step.kernel])
                     }
                     true => {
                         let tuning = BackwardTuning::of(choice);

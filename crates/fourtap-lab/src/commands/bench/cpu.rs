@@ -175,7 +175,7 @@ impl Copied {
         let inputs: Vec<View<'_>> = self.inputs.iter().map(Array::view).collect();
         let outputs = self.outputs.iter_mut().map(Array::view_mut).collect();
         let begun = Instant::now();
-        like.call(&like.backend(), &inputs, outputs)?;
+        like.prepare(&like.backend(), &inputs, outputs)?.launch()?;
         Ok(begun.elapsed().as_secs_f64() * 1e3)
     }
 }

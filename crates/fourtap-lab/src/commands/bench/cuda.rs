@@ -5,7 +5,7 @@ use std::time::Duration;
 use fourtap::Backend;
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
-use fourtap::cuda::msda::Wanted;
+use fourtap::cuda::msda::KernelChoice;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
@@ -45,7 +45,7 @@ struct Way {
     /// What it is to the one asked for; empty for that itself.
     role: &'static str,
     /// None for the one asked for.
-    kernel: Option<Wanted>,
+    kernel: Option<KernelChoice>,
     mode: Mode,
 }
 
@@ -110,7 +110,7 @@ impl CudaBench {
         };
         let ruler = Way {
             role: "ruler",
-            kernel: Some(Wanted::Channel),
+            kernel: Some(KernelChoice::Channel),
             ..asked
         };
 
@@ -251,7 +251,7 @@ impl Way {
     fn on(self, cuda: &Cuda) -> Cuda {
         let cuda = self.mode.on(cuda);
         match self.kernel {
-            Some(kernel) => cuda.with_kernel(kernel),
+            Some(kernel) => cuda.with_msda(kernel),
             None => cuda,
         }
     }

@@ -55,7 +55,7 @@ fn one_way(
     mode: Option<Mode>,
     levels: LevelsIn,
 ) -> Option<Outcome> {
-    let cuda = cuda.with_kernel(kernel.into());
+    let cuda = cuda.with_msda(kernel);
     let checked = match mode {
         None => verify::check_forward_on_cuda(case, &cuda, levels),
         Some(mode) => verify::check_backward_on_cuda(case, &mode.on(&cuda), levels),
