@@ -98,7 +98,7 @@ impl Faults {
             std::process::abort();
         }
         if self.has(choice, Kind::Error) {
-            return Err(Error::NoCache);
+            return Err(fourtap_admin::Error::NoCache.into());
         }
         for (kind, entry) in [
             (Kind::Address, "illegal_address"),
