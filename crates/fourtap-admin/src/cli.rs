@@ -230,7 +230,6 @@ mod tests {
 
     #[test]
     fn a_command_of_the_lab_is_a_usage_error_that_says_where_it_is() {
-        // `check` is also near enough to `cache` for clap's own tip.
         for command in ["bench", "check", "compare"] {
             let usage = parse(&[command, "--json", "-"]).unwrap_err();
             assert_eq!(usage.exit_code(), 2);
