@@ -61,10 +61,9 @@ impl Cli {
 
 /// How many threads compute, for every command.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Device")]
 pub struct ThreadsArgs {
     /// Threads to use [default: all cores]
-    #[arg(long, global = true, value_name = "N", value_parser = thread_count())]
+    #[arg(long, global = true, help_heading = "Device", value_name = "N", value_parser = thread_count())]
     threads: Option<u32>,
 }
 
