@@ -61,10 +61,9 @@ impl Cli {
 
 /// How many threads compute, for every command.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Device")]
 pub struct ThreadsArgs {
     /// Threads to use [default: all cores]
-    #[arg(long, global = true, value_name = "N", value_parser = thread_count())]
+    #[arg(long, global = true, help_heading = "Device", value_name = "N", value_parser = thread_count())]
     threads: Option<u32>,
 }
 
@@ -230,7 +229,6 @@ mod tests {
 
     #[test]
     fn a_command_of_the_lab_is_a_usage_error_that_says_where_it_is() {
-        // `check` is also near enough to `cache` for clap's own tip.
         for command in ["bench", "check", "compare"] {
             let usage = parse(&[command, "--json", "-"]).unwrap_err();
             assert_eq!(usage.exit_code(), 2);
