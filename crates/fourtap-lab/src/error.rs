@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::machine::gib;
-use crate::workload::Operator;
+use crate::operators::Operator;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,8 +125,9 @@ pub enum Error {
     #[error("{option}: expected a problem of {}, found {found}, which is none", .expected.in_words())]
     WrongOperator {
         option: &'static str,
-        expected: Operator,
+        expected: &'static dyn Operator,
         found: String,
+        hint: Option<&'static str>,
     },
     /// No rung of the ladder has this name.
     #[error("{name}: expected a rung of the ladder, found none of that name")]
@@ -327,10 +328,7 @@ impl Error {
             Error::Picture { .. } => {
                 "leave --plots out; please report it, with the records if you can share them"
             }
-            Error::WrongOperator {
-                option: "--direction backward" | "--grad",
-                ..
-            } => "dense attention has a forward pass only",
+            Error::WrongOperator { hint, .. } => return hint.map(str::to_string),
             Error::Metadata { .. } => {
                 "`fourtap run --help` says what metadata dense attention knows"
             }

@@ -1,13 +1,13 @@
 //! `fourtap`: compute, measure and explain attention, deformable and dense, from the command line.
 
 mod array;
+mod check;
 mod choices;
 mod cli;
 mod commands;
 mod comparison;
 mod computation;
 mod cuda;
-mod dense;
 mod error;
 mod exit;
 mod explain;
@@ -18,6 +18,7 @@ mod ladder;
 mod machine;
 mod measure;
 mod nearest;
+mod operators;
 mod output;
 mod probe;
 mod profile;
@@ -31,12 +32,9 @@ mod statistics;
 mod table;
 mod target;
 mod tensors;
-mod touched;
-mod trial;
 mod tune;
 mod units;
 mod verification;
-mod workload;
 
 use std::ffi::OsString;
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::workload::Operator;
+use crate::operators::{self, Operator};
 
 pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
@@ -250,9 +250,10 @@ pub struct CheckArgs {
         long,
         value_name = "NAME",
         value_delimiter = ',',
-        hide_possible_values = true
+        hide_possible_values = true,
+        value_parser = operators::parser()
     )]
-    pub operator: Vec<Operator>,
+    pub operator: Vec<&'static dyn Operator>,
     /// Random problems of each operator to check
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub cases: u64,

@@ -85,7 +85,7 @@ fn note(text: &str) {
 }
 
 /// A bar on standard error; nothing is drawn unless that is a terminal.
-fn progress(steps: u64) -> ProgressBar {
+pub fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {msg}") {
         bar.set_style(style);

@@ -1,7 +1,6 @@
 //! What the lab does on a CUDA device, through the library's own device layer.
 
 mod array;
-mod chosen;
 mod kernel;
 mod mode;
 mod nvml;
@@ -9,7 +8,6 @@ mod stopwatch;
 mod trial;
 
 pub use array::DeviceArray;
-pub use chosen::{backward_kernels, forward_kernel};
 pub use kernel::{Argument, Grid, Loaded, Source};
 pub use mode::Mode;
 pub use stopwatch::{Stopwatch, Timed};

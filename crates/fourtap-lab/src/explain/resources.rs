@@ -1,7 +1,6 @@
 //! What a kernel takes: from the compiler if there is one, else from the committed table.
 
 use fourtap::cuda::jit::{Architecture, Nvrtc, Program, Resources};
-use fourtap::cuda::{dense, msda};
 use serde::Serialize;
 
 /// What each shipped kernel takes, by architecture: what was compiled, registers, stack and shared memory.
@@ -20,32 +19,12 @@ pub struct Taken {
     pub source: String,
 }
 
-/// A kernel of either operator.
+/// A kernel of the library.
 pub trait Kernel: std::fmt::Display {
     /// Its function's name.
     fn entry(&self) -> &'static str;
     /// To compile.
     fn program(&self, architecture: Architecture) -> Program;
-}
-
-impl Kernel for msda::Specialised {
-    fn entry(&self) -> &'static str {
-        self.entry()
-    }
-
-    fn program(&self, architecture: Architecture) -> Program {
-        self.program(architecture)
-    }
-}
-
-impl Kernel for dense::Specialised {
-    fn entry(&self) -> &'static str {
-        self.entry()
-    }
-
-    fn program(&self, architecture: Architecture) -> Program {
-        self.program(architecture)
-    }
 }
 
 impl Taken {

@@ -6,9 +6,11 @@ use super::numbers::{AnyShape, Numbers};
 use super::{dense, msda};
 use crate::cli::Distribution;
 use crate::error::Result;
-use crate::generate;
-use crate::record::{ProblemSizes, RungProblem, RungSizes, TrafficCounts};
-use crate::workload::{Operator, Workload};
+use crate::operators::msda::ProblemSizes;
+use crate::operators::msda::Workload;
+use crate::operators::msda::generate;
+use crate::record::RungOperator;
+use crate::record::{RungProblem, RungSizes, TrafficCounts};
 
 /// A problem by name.
 #[derive(Clone, Debug)]
@@ -21,10 +23,10 @@ pub enum Case {
 
 impl Case {
     /// What computes it.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self {
-            Case::Msda(..) => Operator::Msda,
-            Case::Dense(..) => Operator::Dense,
+            Case::Msda(..) => RungOperator::Msda,
+            Case::Dense(..) => RungOperator::Dense,
         }
     }
 

@@ -19,8 +19,8 @@ mod trial;
 use numbers::AnyShape;
 use plan::{Choice, Hardware, Parameter, Planned, Shape};
 
+use crate::record::RungOperator;
 use crate::verification::Rule;
-use crate::workload::Operator;
 
 pub use case::Case;
 pub use climb::{Climb, Climbed, Runner};
@@ -32,20 +32,20 @@ pub const SHIPPED: &str = "shipped";
 pub const SHIPPED_DENSE: &str = "shipped-dense";
 
 /// What the ladder calls its ends.
-impl Operator {
+impl RungOperator {
     /// The name of the library's own forward.
     pub fn shipped(self) -> &'static str {
         match self {
-            Operator::Msda => SHIPPED,
-            Operator::Dense => SHIPPED_DENSE,
+            RungOperator::Msda => SHIPPED,
+            RungOperator::Dense => SHIPPED_DENSE,
         }
     }
 
     /// The plainest rung, which speeds are shown against.
     pub fn plainest(self) -> &'static str {
         match self {
-            Operator::Msda => "a01",
-            Operator::Dense => "d01",
+            RungOperator::Msda => "a01",
+            RungOperator::Dense => "d01",
         }
     }
 }
@@ -97,10 +97,10 @@ pub struct Rung {
 
 impl Rung {
     /// What it computes.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self.plan {
-            Planner::Msda(_) => Operator::Msda,
-            Planner::Dense(_) => Operator::Dense,
+            Planner::Msda(_) => RungOperator::Msda,
+            Planner::Dense(_) => RungOperator::Dense,
         }
     }
 
@@ -126,7 +126,7 @@ pub enum Contender {
     /// An idea.
     Rung(Rung),
     /// The library's forward of an operator, as a user calls it.
-    Shipped(Operator),
+    Shipped(RungOperator),
     /// Not ours: PyTorch, in a process of its own.
     Library(Library),
 }
@@ -160,11 +160,11 @@ impl Contender {
     }
 
     /// What it computes.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self {
             Contender::Rung(rung) => rung.operator(),
             Contender::Shipped(operator) => *operator,
-            Contender::Library(_) => Operator::Dense,
+            Contender::Library(_) => RungOperator::Dense,
         }
     }
 
@@ -225,15 +225,15 @@ pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
 /// rungs; then what is not ours.
 pub fn contenders() -> Vec<Contender> {
     let rungs = rungs::all();
-    let of = |operator: Operator| {
+    let of = |operator: RungOperator| {
         let rungs = rungs.iter().filter(move |rung| rung.operator() == operator);
         [Contender::Shipped(operator)]
             .into_iter()
             .chain(rungs.copied().map(Contender::Rung))
     };
     let libraries = library::ALL.iter().copied().map(Contender::Library);
-    of(Operator::Msda)
-        .chain(of(Operator::Dense))
+    of(RungOperator::Msda)
+        .chain(of(RungOperator::Dense))
         .chain(libraries)
         .collect()
 }

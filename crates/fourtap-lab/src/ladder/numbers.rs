@@ -7,8 +7,8 @@ use super::{dense, msda};
 use crate::array::Array;
 use crate::cuda::DeviceArray;
 use crate::error::Result;
+use crate::record::RungOperator;
 use crate::verification::{Rule, Verification};
-use crate::workload::Operator;
 
 /// The sizes of a problem that rungs can take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,9 +143,9 @@ impl Small {
 }
 
 /// Those that every rung of an operator must get right.
-pub fn small_problems(operator: Operator) -> Vec<Small> {
+pub fn small_problems(operator: RungOperator) -> Vec<Small> {
     match operator {
-        Operator::Msda => msda::SMALL.map(Small::Msda).to_vec(),
-        Operator::Dense => dense::SMALL.map(Small::Dense).to_vec(),
+        RungOperator::Msda => msda::SMALL.map(Small::Msda).to_vec(),
+        RungOperator::Dense => dense::SMALL.map(Small::Dense).to_vec(),
     }
 }

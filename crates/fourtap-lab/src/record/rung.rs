@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bench::TrafficCounts;
-use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing};
+use super::{Binding, Conditions, Origin, Outcome, Timing};
+use crate::operators::Operator;
+use crate::operators::dense::Dense;
+use crate::operators::msda::{Msda, ProblemSizes};
 use crate::target::Device;
 use crate::verification::Verification;
-use crate::workload::Operator;
 
 /// One rung on one workload. Only what passed every check has a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,6 +108,33 @@ pub enum RungProblem {
     Dense(RungSizes),
 }
 
+/// The operators the ladder has rungs for; it is closed, unlike the list of those the library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RungOperator {
+    /// Deformable attention.
+    Msda,
+    /// Dense attention.
+    Dense,
+}
+
+impl RungOperator {
+    /// Both, in the order they are shown.
+    pub const ALL: [RungOperator; 2] = [RungOperator::Msda, RungOperator::Dense];
+
+    /// The library's.
+    pub fn operator(self) -> &'static dyn Operator {
+        match self {
+            RungOperator::Msda => &Msda,
+            RungOperator::Dense => &Dense,
+        }
+    }
+
+    /// In a sentence.
+    pub fn in_words(self) -> &'static str {
+        self.operator().in_words()
+    }
+}
+
 /// The sizes of a problem of dense attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RungSizes {
@@ -184,10 +213,10 @@ pub struct RungClaim {
 
 impl RungRecord {
     /// What it computed.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self.problem {
-            RungProblem::Msda(_) => Operator::Msda,
-            RungProblem::Dense(_) => Operator::Dense,
+            RungProblem::Msda(_) => RungOperator::Msda,
+            RungProblem::Dense(_) => RungOperator::Dense,
         }
     }
 

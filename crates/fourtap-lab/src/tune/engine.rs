@@ -2,10 +2,9 @@
 
 use fourtap::DType;
 use fourtap::cpu::Cpu;
+use fourtap::cuda::DeviceSize;
 use fourtap::cuda::driver::DeviceFacts;
 use fourtap::cuda::jit::{self, Architecture, Program};
-use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
-use fourtap::cuda::{DeviceSize, dense};
 use fourtap::dense::{Alignment, Mask};
 use fourtap::tuning::Choice;
 
@@ -13,7 +12,7 @@ use super::Subject;
 use crate::error::Result;
 use crate::ladder::plan::Hardware;
 use crate::ladder::{Case, Rung, dense as ladder_dense, source};
-use crate::workload::AnyWorkload;
+use crate::operators::{dense, msda};
 
 /// What computes.
 #[derive(Clone, Debug)]
@@ -110,98 +109,58 @@ impl Subject {
 
     /// The problem, as rungs are given it; in words if they cannot be.
     pub fn case(&self) -> std::result::Result<Case, String> {
-        match &self.workload {
-            AnyWorkload::Msda(_) if self.dtype != DType::F16 => {
-                Err(format!("rungs take value in f16, not in {}", self.dtype))
-            }
-            AnyWorkload::Msda(workload) => Ok(Case::Msda(workload.clone(), self.distribution)),
-            AnyWorkload::Dense(workload) => {
-                let sizes = workload.sizes();
-                let mask = workload.options().mask;
-                let is_causal = mask == Mask::causal(Alignment::TopLeft);
-                let alike = sizes.query_heads == sizes.key_heads
-                    && sizes.channels == sizes.value_channels
-                    && (is_causal || mask == Mask::default());
-                if !alike {
-                    return Err(
-                        "rungs take heads of the same number and channels, under a causal \
-                                mask or none"
-                            .to_string(),
-                    );
-                }
-                let workload = ladder_dense::Workload {
-                    name: "",
-                    batch: sizes.batch,
-                    heads: sizes.query_heads,
-                    queries: sizes.queries,
-                    keys: sizes.keys,
-                    channels: sizes.channels,
-                    dtype: self.dtype,
-                };
-                Ok(Case::Dense(workload, is_causal))
-            }
+        if let Some(workload) = self.workload.downcast::<msda::Workload>() {
+            return match self.dtype {
+                DType::F16 => Ok(Case::Msda(workload.clone(), self.distribution)),
+                other => Err(format!("rungs take value in f16, not in {other}")),
+            };
         }
+        let Some(workload) = self.workload.downcast::<dense::Workload>() else {
+            let operator = self.workload.operator().in_words();
+            return Err(format!("there are no rungs for {operator}"));
+        };
+        let sizes = workload.sizes();
+        let mask = workload.options().mask;
+        let is_causal = mask == Mask::causal(Alignment::TopLeft);
+        let alike = sizes.query_heads == sizes.key_heads
+            && sizes.channels == sizes.value_channels
+            && (is_causal || mask == Mask::default());
+        if !alike {
+            return Err(
+                "rungs take heads of the same number and channels, under a causal mask or none"
+                    .to_string(),
+            );
+        }
+        let workload = ladder_dense::Workload {
+            name: "",
+            batch: sizes.batch,
+            heads: sizes.query_heads,
+            queries: sizes.queries,
+            keys: sizes.keys,
+            channels: sizes.channels,
+            dtype: self.dtype,
+        };
+        Ok(Case::Dense(workload, is_causal))
     }
 
     /// The library's plan for a choice.
     fn planned(&self, gpu: &Gpu, choice: &Choice) -> Result<Planned> {
-        match (&self.workload, self.is_backward()) {
-            (AnyWorkload::Dense(workload), _) => {
-                let described = dense::Described {
-                    sizes: workload.sizes(),
-                    dtype: self.dtype,
-                    mask: workload.options().mask,
-                    align: 16,
-                };
-                let plan = described.tuned(gpu.size, &dense::Tuning::of(choice))?;
-                let kernels: Vec<_> = plan.steps().map(|step| step.kernel).collect();
-                Ok(Planned::new(format!("{plan:?}"), kernels, |it, to| {
-                    it.program(to)
-                }))
-            }
-            (AnyWorkload::Msda(workload), is_backward) => {
-                let levels = workload.levels()?;
-                let sizes = workload.sizes(&levels);
-                let described = Described {
-                    images: sizes.images,
-                    queries: sizes.queries,
-                    heads: sizes.heads,
-                    channels: sizes.channels,
-                    points: sizes.points,
-                    levels: &levels,
-                    types: Types {
-                        value: self.dtype,
-                        locations: DType::F32,
-                        weights: DType::F32,
-                    },
-                };
-                let (key, kernels) = match is_backward {
-                    false => {
-                        let tuning = ForwardTuning::of(choice);
-                        let plan = described.tuned_forward(gpu.size, &tuning)?;
-                        (format!("{plan:?}"), vec![plan.kernel])
-                    }
-                    true => {
-                        let tuning = BackwardTuning::of(choice);
-                        let plan = described.tuned_backward(gpu.size, false, &tuning)?;
-                        let kernels = plan.steps().iter().map(|step| step.kernel).collect();
-                        (format!("{plan:?}"), kernels)
-                    }
-                };
-                Ok(Planned::new(key, kernels, |it, to| it.program(to)))
-            }
-        }
+        let pass = (self.dtype, self.direction);
+        self.workload.planned(gpu.size, pass, choice)
     }
 }
 
 /// A plan of the library.
-struct Planned {
+pub struct Planned {
+    /// The same for choices that come to the same.
     key: String,
+    /// What must be compiled for it.
     programs: Box<dyn Fn(Architecture) -> Vec<Program>>,
 }
 
 impl Planned {
-    fn new<Kernel: 'static>(
+    /// Of these kernels.
+    pub fn new<Kernel: 'static>(
         key: String,
         kernels: Vec<Kernel>,
         program: fn(&Kernel, Architecture) -> Program,
@@ -227,10 +186,10 @@ fn why(error: &crate::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Direction, Distribution};
+    use crate::cli::Distribution;
+    use crate::operators::Operator;
     use crate::selection;
     use crate::tune::{Built, Points, Tunable, hints, tunables};
-    use crate::workload::Operator;
     use std::path::PathBuf;
 
     /// An H200.
@@ -264,7 +223,7 @@ mod tests {
                 None => Engine::Cuda(gpu()),
             },
             direction: tunable.computes().1,
-            workload: selection::any_workload(&named, None).unwrap(),
+            workload: selection::workload(&named, None).unwrap(),
             named,
             distribution: Distribution::Local,
             dtype: DType::F16,
@@ -297,7 +256,7 @@ mod tests {
                 assert!(!hints(&many, &subject).is_empty(), "{kernel} on {workload}");
             }
         }
-        for workload in Operator::Dense.workloads() {
+        for (workload, _) in dense::Dense.built_in() {
             let subject = subject("cuda-dense-forward", workload);
             let many = points(&subject, true);
             assert!(many.all.len() > 50, "{workload}: {}", many.all.len());
@@ -310,7 +269,7 @@ mod tests {
         let mut with_choices = 0;
         for tunable in tunables().iter().filter(|it| it.rung.is_some()) {
             let workload = match tunable.computes() {
-                (Operator::Msda, Direction::Forward) => "seed-full",
+                (operator, _) if operator.name() == "msda" => "seed-full",
                 _ => "dense-s512-d64",
             };
             let subject = subject(tunable.space.kernel, workload);

@@ -9,8 +9,9 @@ use fourtap::tuning::{Table, active};
 use serde::Serialize;
 
 use self::cuda::CudaDiagnosis;
-use super::check::{self, Report};
+use super::check;
 use super::{print, print_json};
+use crate::check::Report;
 use crate::cli::DoctorArgs;
 use crate::error::Result;
 use crate::exit::ExitCode;

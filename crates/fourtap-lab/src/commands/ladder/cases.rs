@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::cli::{Distribution, LadderArgs};
 use crate::error::{Error, Result};
 use crate::ladder::{Case, Contender, dense};
-use crate::selection;
-use crate::workload::{Operator, Workload};
+use crate::operators::msda::Workload;
+use crate::record::RungOperator;
 
 /// The shapes that were published with the ideas stand behind the two that matter.
 const WORKLOADS: [&str; 5] = [
@@ -48,7 +48,7 @@ impl Cases {
             match name.to_str().and_then(dense::Workload::built_in) {
                 Some(workload) => cases.dense.push(workload),
                 None => {
-                    let workload = selection::workload(&name, None)?;
+                    let workload = Workload::named(&name, None)?;
                     cases.msda.push((name, workload));
                 }
             }
@@ -65,8 +65,8 @@ impl Cases {
             (true, Some(contender)) => {
                 let (operator, name) = (contender.operator(), contender.name());
                 let known = match operator {
-                    Operator::Msda => WORKLOADS.join(", "),
-                    Operator::Dense => dense::BUILT_IN.map(|one| one.name).join(", "),
+                    RungOperator::Msda => WORKLOADS.join(", "),
+                    RungOperator::Dense => dense::BUILT_IN.map(|one| one.name).join(", "),
                 };
                 Err(Error::Workload {
                     origin: "--workload".to_string(),
@@ -81,7 +81,7 @@ impl Cases {
     }
 
     /// Those of an operator, one after another.
-    pub fn each(&self, operator: Operator) -> impl Iterator<Item = Case> {
+    pub fn each(&self, operator: RungOperator) -> impl Iterator<Item = Case> {
         let msda = self.msda.iter().flat_map(|(_, workload)| {
             let distributions = self.distributions.iter();
             distributions.map(|&distribution| Case::Msda(workload.clone(), distribution))
@@ -93,21 +93,21 @@ impl Cases {
     }
 
     /// How many of an operator are of its first workload.
-    pub fn of_first_workload(&self, operator: Operator) -> usize {
+    pub fn of_first_workload(&self, operator: RungOperator) -> usize {
         match operator {
-            Operator::Msda => self.distributions.len(),
-            Operator::Dense => 1,
+            RungOperator::Msda => self.distributions.len(),
+            RungOperator::Dense => 1,
         }
     }
 
     /// As typed, to be typed again, with the first so many workloads of an operator.
-    pub fn words(&self, operator: Operator, workloads: usize) -> Vec<String> {
+    pub fn words(&self, operator: RungOperator, workloads: usize) -> Vec<String> {
         let names: Vec<String> = match operator {
-            Operator::Msda => {
+            RungOperator::Msda => {
                 let names = self.msda.iter().map(|(path, _)| path.display().to_string());
                 names.take(workloads).collect()
             }
-            Operator::Dense => {
+            RungOperator::Dense => {
                 let names = self.dense.iter().map(|workload| workload.name.to_string());
                 names.take(workloads).collect()
             }

@@ -23,13 +23,13 @@ use crate::isolation::run;
 use crate::ladder::{Case, Contender, contenders};
 use crate::nearest::nearest;
 use crate::program;
+use crate::record::RungOperator;
 use crate::record::{
     Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungRecord, billions_a_second,
 };
 use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Device;
-use crate::workload::Operator;
 
 /// What a rung may take, all workloads together.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -169,7 +169,7 @@ impl Ladder<'_> {
     /// What this run's shares are of; recorded too.
     fn ceilings(&mut self, chosen: &[Contender]) -> Result<BTreeMap<String, f64>> {
         let computes = |operator| chosen.iter().any(|one| one.operator() == operator);
-        let of_operators = [(Operator::Msda, GATHER), (Operator::Dense, TENSOR)];
+        let of_operators = [(RungOperator::Msda, GATHER), (RungOperator::Dense, TENSOR)];
         let names = of_operators.into_iter().filter(|(it, _)| computes(*it));
         let names = names.map(|(_, name)| name).chain([DRAM]);
         let words = ["--device".to_string(), format!("cuda:{}", self.ordinal)];
@@ -314,8 +314,8 @@ fn complete(record: &mut RungRecord, ceilings: &BTreeMap<String, f64>) {
         Some(billions_a_second(bytes, time) / ceiling)
     };
     match record.operator() {
-        Operator::Msda => record.of_gather = share(record.traffic.gathered_bytes, GATHER),
-        Operator::Dense => record.of_tensor = share(record.traffic.flop, TENSOR),
+        RungOperator::Msda => record.of_gather = share(record.traffic.gathered_bytes, GATHER),
+        RungOperator::Dense => record.of_tensor = share(record.traffic.flop, TENSOR),
     }
     record.of_dram = share(record.traffic.compulsory_bytes, DRAM);
 }

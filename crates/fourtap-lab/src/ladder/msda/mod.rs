@@ -11,9 +11,10 @@ use super::plan::{LEVEL_CAPACITY, Level, Shape};
 use crate::array::Array;
 use crate::cuda::DeviceArray;
 use crate::error::Result;
+use crate::operators::msda::Trial;
+use crate::operators::msda::verify_forward;
 use crate::record::TrafficCounts;
-use crate::trial::Trial;
-use crate::verification::{Rule, Verification, verify_forward};
+use crate::verification::{Rule, Verification};
 
 pub use arguments::{MapsArgument, ProblemArgument};
 pub use small::{SMALL, Small};

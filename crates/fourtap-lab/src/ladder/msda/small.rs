@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::Numbers;
 use crate::array::Array;
 use crate::error::Result;
-use crate::generate;
+use crate::operators::msda::generate;
 
 /// Sizes of a small problem.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl Small {
 fn locations(sizes: &Sizes, levels: &Levels, seed: u64) -> Result<Array> {
     let shape = sizes.sampling_locations();
     let mut array = Array::poisoned("sampling_locations", DType::F32, &shape)?;
-    let mut rng = generate::sample_stream(seed);
+    let mut rng = crate::generate::sample_stream(seed);
     let pairs = array.elements_mut::<f32>().as_chunks_mut::<2>().0;
     for (index, pair) in pairs.iter_mut().enumerate() {
         let level = &levels[index / sizes.points % sizes.levels];

@@ -8,11 +8,11 @@ use fourtap::tuning::{Choice, Space};
 
 use super::{Bench, Rehearsed, refused};
 use crate::array::Array;
-use crate::computation::Computation;
+use crate::computation::{Computation, TensorSet};
 use crate::cuda::{DeviceTrial, Stopwatch};
 use crate::error::Result;
 use crate::record::Timing;
-use crate::tune::Numbers;
+use crate::tune::Subject;
 use crate::verification::Verification;
 
 pub struct OnCuda<'a> {
@@ -28,12 +28,13 @@ struct Tensors<'a> {
 }
 
 impl<'a> OnCuda<'a> {
-    pub fn new(space: &'static Space, ordinal: usize, numbers: &'a Numbers) -> Result<Self> {
+    pub fn new(subject: &Subject, ordinal: usize, tensors: &'a dyn TensorSet) -> Result<Self> {
         let cuda = Cuda::new(ordinal).map_err(fourtap::Error::from)?;
+        let trial = tensors.trial(Backend::Cuda(cuda), subject.direction)?;
         // Kept as long as the process, which is there for this alone.
-        let host: &'a dyn Computation = Box::leak(numbers.trial(Backend::Cuda(cuda))?);
+        let host: &'a dyn Computation = Box::leak(trial);
         Ok(OnCuda {
-            space,
+            space: subject.space,
             stopwatch: Stopwatch::new(cuda)?,
             tensors: Tensors {
                 device: DeviceTrial::new(host, cuda.context())?,

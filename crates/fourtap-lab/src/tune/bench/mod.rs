@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use fourtap::tuning::{Choice, Space};
 
-use super::{Engine, Finals, Found, Numbers, Subject};
+use super::{Engine, Finals, Found, Subject};
 use crate::array::Array;
 use crate::cli::Rehearsal;
+use crate::computation::TensorSet;
 use crate::error::{Error, Result};
 use crate::record::Timing;
 use crate::statistics::FEWEST_SAMPLES;
@@ -71,7 +72,7 @@ pub struct Trying<'a> {
 #[derive(Debug)]
 pub enum Prepared {
     /// For the library.
-    Library(Numbers),
+    Library(Box<dyn TensorSet>),
     /// For a rung.
     Rung(crate::ladder::numbers::Numbers),
 }
@@ -86,7 +87,7 @@ impl Prepared {
                     .map_err(|why| refused(&subject.name(), why))?;
                 Ok(Prepared::Rung(case.numbers(seed)?))
             }
-            _ => Ok(Prepared::Library(Numbers::new(subject, seed)?)),
+            _ => Ok(Prepared::Library(subject.tensors(seed)?)),
         }
     }
 }
@@ -104,9 +105,11 @@ impl<'a> Trying<'a> {
                 Box::new(rung::OfRung::new(*rung, gpu.ordinal, numbers)?)
             }
             (Engine::Cuda(gpu), Prepared::Library(numbers)) => {
-                Box::new(cuda::OnCuda::new(subject.space, gpu.ordinal, numbers)?)
+                Box::new(cuda::OnCuda::new(subject, gpu.ordinal, &**numbers)?)
             }
-            (Engine::Cpu, Prepared::Library(numbers)) => Box::new(cpu::OnCpu::new(numbers)),
+            (Engine::Cpu, Prepared::Library(numbers)) => {
+                Box::new(cpu::OnCpu::new(&**numbers, subject.direction))
+            }
             _ => {
                 return Err(refused(
                     &subject.name(),
