@@ -13,7 +13,8 @@ const MOST_BYTES: u64 = 60 << 20;
 /// Builds the command line, the Python package and the tests that need a GPU into target/gpu-bundle.
 pub fn make() -> Result<(), String> {
     let wheel = python::wheel()?;
-    cargo(["build", "--release", "--locked", "-p", "fourtap-lab"]).run()?;
+    // The command with the ladder is the whole command, so it travels as that.
+    cargo(["build", "--release", "--locked", "-p", "fourtap-ladder"]).run()?;
     let tests = test_binary()?;
     let bundle = root().join("target/gpu-bundle");
     let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
@@ -22,7 +23,7 @@ pub fn make() -> Result<(), String> {
     }
     fs::create_dir_all(&bundle).map_err(|error| failed("making the bundle", error))?;
     let parts: [(&Path, &str); 3] = [
-        (&root().join("target/release/fourtap"), "fourtap"),
+        (&root().join("target/release/fourtap-ladder"), "fourtap"),
         (&tests, "cuda-tests"),
         (&root().join("xtask/gpu-bundle.sh"), "run.sh"),
     ];

@@ -104,7 +104,7 @@ impl Array {
     }
 
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         self.shape.elements().unwrap_or(0)
     }
 
@@ -112,13 +112,16 @@ impl Array {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the lines were allocated for this many bytes, all initialised; any bytes are legal as u8.
         unsafe {
-            std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len() * self.dtype.size())
+            std::slice::from_raw_parts(
+                self.lines.as_ptr().cast(),
+                self.element_count() * self.dtype.size(),
+            )
         }
     }
 
     /// The elements as they lie in memory, to write: any bytes are some number.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let length = self.len() * self.dtype.size();
+        let length = self.element_count() * self.dtype.size();
         // SAFETY: as in `bytes`, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), length) }
     }
@@ -131,7 +134,7 @@ impl Array {
         assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
         // SAFETY: the lines were allocated for this many elements, are aligned for each of the four types and
         // initialised; any bits are legal in them.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.element_count()) }
     }
 
     /// The elements, to write.
@@ -141,7 +144,9 @@ impl Array {
     pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(T::DTYPE, self.dtype, "elements of the array's own type");
         // SAFETY: as in `elements`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.element_count())
+        }
     }
 
     /// To read.

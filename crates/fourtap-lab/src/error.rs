@@ -9,6 +9,10 @@ use crate::operators::Operator;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the message of a variant says what its fields are"
+)]
 pub enum Error {
     /// A file cannot be read.
     #[error("{}: cannot be read: {source}", .file.display())]
@@ -129,10 +133,7 @@ pub enum Error {
         found: String,
         hint: Option<&'static str>,
     },
-    /// No rung of the ladder has this name.
-    #[error("{name}: expected a rung of the ladder, found none of that name")]
-    UnknownRung { name: String, near: Option<String> },
-    /// A parameter of a rung that cannot be chosen so.
+    /// A parameter that cannot be chosen so.
     #[error("--set {setting}: expected {expected}")]
     Setting { setting: String, expected: String },
     /// Nothing to tune has this name.
@@ -147,9 +148,6 @@ pub enum Error {
     /// Choices have no file to be kept in.
     #[error("tune: expected a file to keep choices in, found that there is to be none")]
     NoTuningFile,
-    /// A rung computed something else.
-    #[error("rung {rung}: expected the oracle's result, found {found}")]
-    Rung { rung: &'static str, found: String },
     /// A probe, which has one right answer, computed another.
     #[error("probe {probe}: expected {expected}, found {found}")]
     Probe {
@@ -165,10 +163,15 @@ pub enum Error {
     NothingToProfile {
         source: Box<fourtap::cuda::CudaError>,
     },
-    /// There is no device to climb the ladder on.
-    #[error("ladder: expected a CUDA device, found none to use: {source}")]
-    NothingToClimbOn {
-        source: Box<fourtap::cuda::CudaError>,
+    /// What an extension of this program ran into.
+    #[error("{message}")]
+    Extension {
+        /// As told.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+        /// What the process ends with.
+        exit_code: ExitCode,
     },
     /// The profiler may not read counters.
     #[error(
@@ -296,14 +299,8 @@ impl Error {
             Error::NothingInCommon { .. } => {
                 "benchmarks are matched by name and sizes: measure the same workloads with the same options"
             }
-            Error::UnknownRung {
-                near: Some(near), ..
-            } => return Some(format!("did you mean {near}?")),
-            Error::UnknownRung { .. } => {
-                "`fourtap ladder --list` shows the rungs and their parameters"
-            }
             Error::Setting { .. } => {
-                "`fourtap ladder --list` shows the rungs and `fourtap tune --space` the kernels, with their parameters"
+                "`fourtap tune --space` shows the kernels with their parameters"
             }
             Error::UnknownTarget {
                 near: Some(near), ..
@@ -311,6 +308,7 @@ impl Error {
             Error::UnknownTarget { .. } | Error::Incomplete { option: "tune", .. } => {
                 "`fourtap bench --list` shows the built-in workloads, `fourtap tune --space` the kernels"
             }
+            Error::Extension { hint, .. } => return hint.clone(),
             Error::NoTuningFile => {
                 "FOURTAP_TUNE is off, or names nothing, and there is no home: name a file with it, or use --dry-run"
             }
@@ -340,8 +338,7 @@ impl Error {
                 option: "--simd", ..
             } => "leave --simd out, or use --device cpu",
             Error::Misplaced {
-                option: "profile" | "ladder",
-                ..
+                option: "profile", ..
             } => "leave --device out, or use --device cuda:N",
             Error::Misplaced {
                 option: "--kernel", ..
@@ -356,9 +353,6 @@ impl Error {
             }
             Error::NothingToProfile { .. } => {
                 "--import FILE reads counters taken on another machine; `fourtap doctor` says what is missing"
-            }
-            Error::NothingToClimbOn { .. } => {
-                "--list shows the rungs and `fourtap report` what they did elsewhere; `fourtap doctor` says what is missing"
             }
             Error::CounterPermission => {
                 "run as root, or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module \
@@ -391,7 +385,8 @@ impl Error {
     /// The code the process ends with.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Verification { .. } | Error::Rung { .. } => ExitCode::from(EXIT_MISMATCH),
+            Error::Verification { .. } => ExitCode::from(EXIT_MISMATCH),
+            Error::Extension { exit_code, .. } => *exit_code,
             Error::Seeds { .. }
             | Error::Misplaced { .. }
             | Error::WrongOperator { .. }

@@ -1,4 +1,6 @@
 //! `fourtap`: compute, measure and explain attention, deformable and dense, from the command line.
+//!
+//! All that other crates can use is [`run`], and what [`extension`] lists for programs that add kernels of their own.
 
 mod array;
 mod check;
@@ -11,10 +13,10 @@ mod cuda;
 mod error;
 mod exit;
 mod explain;
+pub mod extension;
 mod generate;
 mod header;
 mod isolation;
-mod ladder;
 mod machine;
 mod measure;
 mod nearest;
@@ -38,23 +40,17 @@ mod verification;
 
 use std::ffi::OsString;
 
-use clap::Parser;
-
 pub use exit::ExitCode;
 
 pub use program::run_by;
 
 /// Does what these words say, the first being the program's name, and prints what comes of it.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match cli::Cli::try_parse_from(words) {
-        Ok(cli) => cli,
-        Err(usage) => {
-            // Help and complaints alike. Where they cannot be printed, the number still tells.
-            let _ = usage.print();
-            return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
-        }
+    let typed = match cli::parse(words) {
+        Ok(typed) => typed,
+        Err(usage) => return cli::refuse(&usage),
     };
-    match commands::execute(cli) {
+    match commands::execute(typed) {
         Ok(code) => code,
         // Whoever read our output has seen enough: not a failure of ours.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,

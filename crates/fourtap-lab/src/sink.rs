@@ -15,7 +15,12 @@ pub enum Sink {
     /// Standard output.
     Stdout,
     /// The end of this file.
-    File { path: PathBuf, file: File },
+    File {
+        /// As named.
+        path: PathBuf,
+        /// To append to.
+        file: File,
+    },
 }
 
 /// What to do with the half of a record that an interruption left at the end of a file.

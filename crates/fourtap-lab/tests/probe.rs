@@ -36,11 +36,11 @@ fn each_way_to_end_is_reported_and_the_others_run() {
         "2s",
         "--json",
         "results.jsonl",
-        "rehearse-hang",
-        "rehearse-crash",
-        "rehearse-error",
-        "rehearse-silence",
-        "rehearse-works",
+        "fault-hang",
+        "fault-crash",
+        "fault-error",
+        "fault-silence",
+        "fault-works",
     ];
     let outcome = fourtap(folder.path(), arguments);
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
@@ -49,22 +49,22 @@ fn each_way_to_end_is_reported_and_the_others_run() {
     assert_eq!(records.len(), 5);
     for (name, ended, words) in [
         (
-            "rehearse-hang",
+            "fault-hang",
             "hung",
             "it did not end within 2 s and was killed",
         ),
         (
-            "rehearse-crash",
+            "fault-crash",
             "crashed",
             "its process was ended by signal 6 (SIGABRT)",
         ),
         (
-            "rehearse-error",
+            "fault-error",
             "failed",
             "cache: expected a directory for compiled kernels",
         ),
-        ("rehearse-silence", "failed", "it gave no result"),
-        ("rehearse-works", "works", "nothing was computed"),
+        ("fault-silence", "failed", "it gave no result"),
+        ("fault-works", "works", "nothing was computed"),
     ] {
         let record = of(&records, name);
         assert_eq!(record["kind"], "probe");
@@ -79,7 +79,7 @@ fn each_way_to_end_is_reported_and_the_others_run() {
         assert!(outcome.stdout.contains(word), "{word}: {outcome:?}");
     }
     assert!(
-        outcome.stderr.contains("rehearse-hang hung: it did not"),
+        outcome.stderr.contains("fault-hang hung: it did not"),
         "{outcome:?}"
     );
     let widest = outcome.stdout.lines().map(|line| line.chars().count());
@@ -95,32 +95,26 @@ fn a_wrong_result_outweighs_a_failure_and_has_no_rate() {
         "cpu",
         "--json",
         "-",
-        "rehearse-wrong",
-        "rehearse-error",
+        "fault-wrong",
+        "fault-error",
     ];
     let outcome = fourtap(folder.path(), arguments);
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     let records = records(&outcome.stdout);
-    let wrong = of(&records, "rehearse-wrong");
+    let wrong = of(&records, "fault-wrong");
     assert_eq!(wrong["outcome"], "wrong");
     assert_eq!(wrong["words"], "expected 4 as sum of 2 and 2, found 5");
     assert_eq!(wrong["rate"], Value::Null);
-    assert_eq!(of(&records, "rehearse-error")["outcome"], "failed");
+    assert_eq!(of(&records, "fault-error")["outcome"], "failed");
 }
 
 #[test]
 fn what_works_ends_with_success() {
     let folder = tempfile::tempdir().unwrap();
-    let arguments = [
-        "probe",
-        "--device",
-        "cpu",
-        "rehearse-works",
-        "rehearse-works",
-    ];
+    let arguments = ["probe", "--device", "cpu", "fault-works", "fault-works"];
     let outcome = fourtap(folder.path(), arguments);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert_eq!(outcome.stdout.matches("rehearse-works").count(), 1);
+    assert_eq!(outcome.stdout.matches("fault-works").count(), 1);
     assert_eq!(outcome.stderr, "");
 }
 
@@ -175,7 +169,7 @@ fn the_list_shows_what_there_is_and_nothing_that_ends_badly() {
     ] {
         assert!(outcome.stdout.contains(name), "{name}");
     }
-    assert!(!outcome.stdout.contains("rehearse"), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("fault-"), "{}", outcome.stdout);
     let widest = outcome.stdout.lines().map(|line| line.chars().count());
     assert!(widest.max() <= Some(100), "{}", outcome.stdout);
 }
@@ -189,7 +183,7 @@ fn an_unwritable_file_is_told_before_anything_runs() {
         "cpu",
         "--json",
         "no/such/folder/x",
-        "rehearse-hang",
+        "fault-hang",
     ];
     let outcome = fourtap(folder.path(), arguments);
     common::fails("an unwritable file", &outcome, "no/such/folder/x");
@@ -201,14 +195,7 @@ fn an_unwritable_file_is_told_before_anything_runs() {
 fn no_process_outlives_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let mut parent = command(folder.path())
-        .args([
-            "probe",
-            "--device",
-            "cpu",
-            "--limit",
-            "10m",
-            "rehearse-hang",
-        ])
+        .args(["probe", "--device", "cpu", "--limit", "10m", "fault-hang"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -154,8 +154,11 @@ impl Direction {
 /// or all in a few pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
+    /// Anywhere in the image.
     Uniform,
+    /// Around each query's reference point, as trained models put them.
     Local,
+    /// All in the same few pixels of each level.
     Window,
 }
 

@@ -4,17 +4,21 @@ mod choices;
 mod compare;
 mod explain;
 mod kernels;
-mod ladder;
 mod probe;
 mod profile;
 mod report;
 mod tune;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::commands::note;
+use crate::exit::ExitCode;
+use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
 
 pub use choices::{
@@ -23,11 +27,10 @@ pub use choices::{
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};
 pub use kernels::{BakeArgs, CacheAction, CacheArgs};
-pub use ladder::{Errand, LadderArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
-pub use tune::{OneArgs, Rehearsal, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs};
+pub use tune::{OneArgs, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs, parse_setting};
 
 /// More threads than any machine has cores only exhausts the system.
 const MOST_THREADS: i64 = 4096;
@@ -67,8 +70,6 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Read the hardware counters of a workload, and what they say
     Profile(ProfileArgs),
-    /// Climb the ladder of kernel ideas: verify, time and rank each
-    Ladder(LadderArgs),
     /// Search for better choices about a kernel, each verified, then timed
     Tune(Box<TuneArgs>),
     /// Write a page about results, with charts
@@ -86,6 +87,59 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// What was typed.
+pub enum Typed {
+    /// For this program.
+    Own(Cli),
+    /// For an extension.
+    Added {
+        /// Whose.
+        extension: &'static dyn Extension,
+        /// Threads to use.
+        threads: Option<u32>,
+        /// Of its subcommand.
+        arguments: ArgMatches,
+    },
+}
+
+/// What these words say, the first being the program's name.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Typed, clap::Error> {
+    let matches = command().try_get_matches_from(words)?;
+    match (extension::current(), matches.subcommand()) {
+        (Some(added), Some((name, arguments))) if name == added.subcommand().get_name() => {
+            Ok(Typed::Added {
+                extension: added,
+                threads: matches.get_one("threads").copied(),
+                arguments: arguments.clone(),
+            })
+        }
+        _ => Cli::from_arg_matches(&matches).map(Typed::Own),
+    }
+}
+
+/// Everything that can be typed, with what an extension adds.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    match extension::current() {
+        Some(added) => command.name(added.name()).subcommand(added.subcommand()),
+        None => command,
+    }
+}
+
+/// Prints help, or what is wrong with what was typed.
+pub fn refuse(usage: &clap::Error) -> ExitCode {
+    // Where it cannot be printed, the number still tells.
+    let _ = usage.print();
+    let unknown = usage.get(ContextKind::InvalidSubcommand);
+    let ladder = ContextValue::String("ladder".to_string());
+    if usage.kind() == ErrorKind::InvalidSubcommand && unknown == Some(&ladder) {
+        note(
+            "hint: the ladder is a program of its own: cargo run --release -p fourtap-ladder -- ladder",
+        );
+    }
+    ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
 /// Where to compute.
@@ -281,7 +335,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

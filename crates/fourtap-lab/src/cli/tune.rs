@@ -1,12 +1,10 @@
 //! `fourtap tune`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::ladder::parse_setting;
 use super::{DTypeChoice, DeviceChoice, Direction, Distribution};
 use crate::units;
 
@@ -16,7 +14,7 @@ use crate::units;
     args_conflicts_with_subcommands = true,
     after_help = "\
 A TARGET is a workload (see `fourtap bench --list`), for which every kernel it uses is tuned, or a
-kernel (see --space), on a workload of its kind; rungs of the ladder are kernels too.
+kernel (see --space), on a workload of its kind.
 
 The first generation is the defaults, what the machine's sizes suggest, and chance; later ones
 change and mix the best. Where there are few enough choices, all of them are tried. Kernels are
@@ -111,9 +109,6 @@ pub struct SearchArgs {
     /// List the kernels that can be tuned, or the TARGETs, with their parameters, and exit
     #[arg(long)]
     pub space: bool,
-    /// Let attempts with a setting end badly on purpose
-    #[arg(long, value_name = "NAME=VALUE:END", hide = true)]
-    pub rehearse: Vec<Rehearsal>,
 }
 
 /// On what to try choices.
@@ -180,43 +175,13 @@ pub struct WorkArgs {
     pub kernel: String,
     #[command(flatten)]
     pub problem: TuneProblem,
-    /// See the search's.
-    #[arg(long)]
-    pub rehearse: Vec<Rehearsal>,
 }
 
-/// An attempt that ends badly on purpose, so that it can be tried whether that is reported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rehearsal {
-    /// Attempts with this parameter,
-    pub name: String,
-    /// at this value,
-    pub value: u32,
-    /// end so: "hang", "crash", "error", "wrong" or "slow"; on a CUDA device also by an illegal "address", or a kernel that
-    /// does not end, "spin".
-    pub end: String,
-}
-
-impl FromStr for Rehearsal {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = text.rsplit_once(':').and_then(|(setting, end)| {
-            let (name, value) = parse_setting(setting).ok()?;
-            let known = ["hang", "crash", "error", "wrong", "slow", "address", "spin"];
-            let known = known.contains(&end);
-            known.then(|| Rehearsal {
-                name,
-                value,
-                end: end.to_string(),
-            })
-        });
-        parsed.ok_or_else(|| "expected NAME=VALUE:END".to_string())
-    }
-}
-
-impl std::fmt::Display for Rehearsal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}={}:{}", self.name, self.value, self.end)
-    }
+/// A parameter and its value from "NAME=VALUE".
+pub fn parse_setting(text: &str) -> Result<(String, u32), String> {
+    let found = text.split_once('=').and_then(|(name, value)| {
+        let value = value.trim().parse().ok()?;
+        Some((name.trim().to_string(), value))
+    });
+    found.ok_or_else(|| "expected NAME=VALUE with a whole number".to_string())
 }

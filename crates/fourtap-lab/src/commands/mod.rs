@@ -7,8 +7,7 @@ mod check;
 mod compare;
 mod doctor;
 mod explain;
-mod ladder;
-mod probe;
+pub mod probe;
 mod profile;
 mod report;
 mod run;
@@ -17,16 +16,19 @@ mod tune;
 use crate::exit::ExitCode;
 use std::io::{self, Write};
 
-use clap::CommandFactory;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Command, Typed};
 use crate::error::{Error, Result};
 
 /// Does what was typed.
-pub fn execute(cli: Cli) -> Result<ExitCode> {
-    if let Some(requested) = cli.threads {
+pub fn execute(typed: Typed) -> Result<ExitCode> {
+    let threads = match &typed {
+        Typed::Own(cli) => cli.threads,
+        Typed::Added { threads, .. } => *threads,
+    };
+    if let Some(requested) = threads {
         rayon::ThreadPoolBuilder::new()
             .num_threads(requested as usize)
             .build_global()
@@ -35,14 +37,21 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
                 reason: error.to_string(),
             })?;
     }
-    match cli.command {
+    let command = match typed {
+        Typed::Own(cli) => cli.command,
+        Typed::Added {
+            extension,
+            arguments,
+            ..
+        } => return extension.execute(&arguments),
+    };
+    match command {
         Command::Run(arguments) => run::execute(&arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Compare(arguments) => compare::execute(&arguments),
         Command::Probe(arguments) => probe::execute(&arguments),
         Command::Explain(arguments) => explain::execute(&arguments),
         Command::Profile(arguments) => profile::execute(&arguments),
-        Command::Ladder(arguments) => ladder::execute(&arguments),
         Command::Tune(arguments) => tune::execute(&arguments),
         Command::Report(arguments) => report::execute(&arguments),
         Command::Check(arguments) => check::execute(&arguments),
@@ -52,7 +61,9 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Completions { shell } => {
             // Into memory first: the generator panics if it cannot write.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "fourtap", &mut script);
+            let mut command = cli::command();
+            let name = command.get_name().to_string();
+            clap_complete::generate(shell, &mut command, name, &mut script);
             print(&script)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -60,7 +71,7 @@ pub fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 /// Writes data to standard output; `print!` would panic where that is closed.
-fn print(data: impl AsRef<[u8]>) -> Result<()> {
+pub fn print(data: impl AsRef<[u8]>) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(data.as_ref())
@@ -69,7 +80,7 @@ fn print(data: impl AsRef<[u8]>) -> Result<()> {
 }
 
 /// Writes one JSON record, on one line.
-fn print_json(record: &impl Serialize) -> Result<()> {
+pub fn print_json(record: &impl Serialize) -> Result<()> {
     print(json_line(record)?)
 }
 
@@ -79,7 +90,7 @@ fn json_line(record: &impl Serialize) -> Result<String> {
 }
 
 /// Tells the user something that is not data.
-fn note(text: &str) {
+pub fn note(text: &str) {
     // A note that cannot be read is no reason to stop.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -5,7 +5,8 @@
 
 pub mod cpu;
 pub mod cuda;
-pub mod rehearsal;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
 
 use std::fmt;
 use std::time::Duration;

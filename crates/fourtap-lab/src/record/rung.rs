@@ -129,6 +129,22 @@ impl RungOperator {
         }
     }
 
+    /// The name of the library's own forward among the rungs.
+    pub fn shipped(self) -> &'static str {
+        match self {
+            RungOperator::Msda => "shipped",
+            RungOperator::Dense => "shipped-dense",
+        }
+    }
+
+    /// The plainest rung, which speeds are shown against.
+    pub fn plainest(self) -> &'static str {
+        match self {
+            RungOperator::Msda => "a01",
+            RungOperator::Dense => "d01",
+        }
+    }
+
     /// In a sentence.
     pub fn in_words(self) -> &'static str {
         self.operator().in_words()

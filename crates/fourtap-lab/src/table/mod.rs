@@ -1,8 +1,8 @@
 //! Records for people.
 
 mod comparison;
-mod ladder;
 mod probe;
+mod rungs;
 mod tune;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
@@ -15,8 +15,8 @@ use crate::record::{BenchRecord, ProbeRecord};
 use crate::units;
 
 pub use self::comparison::comparison;
-pub use self::ladder::{cases, ladder, rungs, standing, times, verdict};
 pub use self::probe::{probe_results, probes};
+pub use self::rungs::{cases, rungs, standing, times, verdict};
 pub use self::tune::{spaces, tuned};
 
 /// What every table of results says.

@@ -1,18 +1,14 @@
 //! What computes a subject, and how a choice would be carried out there.
 
-use fourtap::DType;
 use fourtap::cpu::Cpu;
 use fourtap::cuda::DeviceSize;
 use fourtap::cuda::driver::DeviceFacts;
 use fourtap::cuda::jit::{self, Architecture, Program};
-use fourtap::dense::{Alignment, Mask};
 use fourtap::tuning::Choice;
 
-use super::Subject;
+use super::{ExternalKernel, Subject};
+use crate::cuda::Hardware;
 use crate::error::Result;
-use crate::ladder::plan::Hardware;
-use crate::ladder::{Case, Rung, dense as ladder_dense, source};
-use crate::operators::{dense, msda};
 
 /// What computes.
 #[derive(Clone, Debug)]
@@ -21,8 +17,8 @@ pub enum Engine {
     Cpu,
     /// The library, on a CUDA device.
     Cuda(Gpu),
-    /// A rung of the ladder, on a CUDA device.
-    Rung(Rung, Gpu),
+    /// A kernel of another crate, on a CUDA device.
+    External(&'static dyn ExternalKernel, Gpu),
 }
 
 /// A CUDA device by what can be known of it without using it.
@@ -34,7 +30,7 @@ pub struct Gpu {
     pub capability: (u32, u32),
     /// What the library's plans go by.
     pub size: DeviceSize,
-    /// What the rungs' plans go by.
+    /// What the plans of other kernels go by.
     pub hardware: Hardware,
 }
 
@@ -67,9 +63,8 @@ impl Subject {
                 let planned = self.planned(gpu, choice).map_err(|error| why(&error))?;
                 Ok(planned.key)
             }
-            Engine::Rung(rung, gpu) => {
-                let shape = self.case()?.shape().map_err(|error| error.to_string())??;
-                rung.planned(&shape, &gpu.hardware, choice)?;
+            Engine::External(kernel, gpu) => {
+                kernel.accepts(self, &gpu.hardware, choice)?;
                 Ok(choice.to_string())
             }
         }
@@ -86,61 +81,10 @@ impl Subject {
                     .map(|planned| (planned.programs)(architecture))
                     .map_err(|error| why(&error)))
             }
-            Engine::Rung(rung, gpu) => {
-                let architecture = gpu.architecture()?;
-                let case = match self.case() {
-                    Ok(case) => case,
-                    Err(words) => return Ok(Err(words)),
-                };
-                let shape = case.shape()?;
-                let programs = shape.and_then(|shape| {
-                    let plan = rung.planned(&shape, &gpu.hardware, choice)?;
-                    let steps = plan.steps.iter();
-                    let entries = steps.map(|step| {
-                        let source = source(rung, &shape, choice, &plan, step.entry);
-                        source.program(architecture)
-                    });
-                    Ok(entries.collect())
-                });
-                Ok(programs)
+            Engine::External(kernel, gpu) => {
+                kernel.programs(self, &gpu.hardware, choice, gpu.architecture()?)
             }
         }
-    }
-
-    /// The problem, as rungs are given it; in words if they cannot be.
-    pub fn case(&self) -> std::result::Result<Case, String> {
-        if let Some(workload) = self.workload.downcast::<msda::Workload>() {
-            return match self.dtype {
-                DType::F16 => Ok(Case::Msda(workload.clone(), self.distribution)),
-                other => Err(format!("rungs take value in f16, not in {other}")),
-            };
-        }
-        let Some(workload) = self.workload.downcast::<dense::Workload>() else {
-            let operator = self.workload.operator().in_words();
-            return Err(format!("there are no rungs for {operator}"));
-        };
-        let sizes = workload.sizes();
-        let mask = workload.options().mask;
-        let is_causal = mask == Mask::causal(Alignment::TopLeft);
-        let alike = sizes.query_heads == sizes.key_heads
-            && sizes.channels == sizes.value_channels
-            && (is_causal || mask == Mask::default());
-        if !alike {
-            return Err(
-                "rungs take heads of the same number and channels, under a causal mask or none"
-                    .to_string(),
-            );
-        }
-        let workload = ladder_dense::Workload {
-            name: "",
-            batch: sizes.batch,
-            heads: sizes.query_heads,
-            queries: sizes.queries,
-            keys: sizes.keys,
-            channels: sizes.channels,
-            dtype: self.dtype,
-        };
-        Ok(Case::Dense(workload, is_causal))
     }
 
     /// The library's plan for a choice.
@@ -188,8 +132,10 @@ mod tests {
     use super::*;
     use crate::cli::Distribution;
     use crate::operators::Operator;
+    use crate::operators::dense::Dense;
     use crate::selection;
-    use crate::tune::{Built, Points, Tunable, hints, tunables};
+    use crate::tune::{Built, Points, Tunable, hints};
+    use fourtap::DType;
     use std::path::PathBuf;
 
     /// An H200.
@@ -218,10 +164,7 @@ mod tests {
         let named = PathBuf::from(workload);
         Subject {
             space: tunable.space,
-            engine: match tunable.rung {
-                Some(rung) => Engine::Rung(*rung, gpu()),
-                None => Engine::Cuda(gpu()),
-            },
+            engine: Engine::Cuda(gpu()),
             direction: tunable.computes().1,
             workload: selection::workload(&named, None).unwrap(),
             named,
@@ -256,30 +199,12 @@ mod tests {
                 assert!(!hints(&many, &subject).is_empty(), "{kernel} on {workload}");
             }
         }
-        for (workload, _) in dense::Dense.built_in() {
+        for (workload, _) in Dense.built_in() {
             let subject = subject("cuda-dense-forward", workload);
             let many = points(&subject, true);
             assert!(many.all.len() > 50, "{workload}: {}", many.all.len());
             assert!(!hints(&many, &subject).is_empty(), "{workload}");
         }
-    }
-
-    #[test]
-    fn rungs_have_choices() {
-        let mut with_choices = 0;
-        for tunable in tunables().iter().filter(|it| it.rung.is_some()) {
-            let workload = match tunable.computes() {
-                (operator, _) if operator.name() == "msda" => "seed-full",
-                _ => "dense-s512-d64",
-            };
-            let subject = subject(tunable.space.kernel, workload);
-            // Some rungs refuse the problem as a whole.
-            if subject.carried(&subject.space.defaults()).is_ok() {
-                let points = points(&subject, true);
-                with_choices += usize::from(points.all.len() > 1);
-            }
-        }
-        assert!(with_choices > 10, "{with_choices}");
     }
 
     /// Where there is a compiler, which on machines that need one there is.

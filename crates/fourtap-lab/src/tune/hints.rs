@@ -10,7 +10,7 @@ pub fn hints(points: &Points, subject: &Subject) -> Vec<Choice> {
     let mut hints = match &subject.engine {
         Engine::Cpu => caches(points, &machine::cpu_caches()),
         Engine::Cuda(gpu) => subject.workload.hints(points, gpu),
-        Engine::Rung(_, gpu) => threads(points, gpu),
+        Engine::External(_, gpu) => threads(points, gpu),
     };
     let mut seen = Vec::new();
     hints.retain(|hint| {

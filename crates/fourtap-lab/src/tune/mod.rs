@@ -1,7 +1,7 @@
 //! The search for better choices: what a kernel declares, tried on a problem, each attempt verified before it is timed.
 //!
-//! A [`Subject`] is a kernel on a problem, and its [`Engine`] what computes it: the processor, a CUDA device, a rung of
-//! the ladder there. [`Points`] are the choices there are, [`Search`] says which to try next, [`Built`] compiles what one
+//! A [`Subject`] is a kernel on a problem, and its [`Engine`] what computes it: the processor, a CUDA device, or there a
+//! kernel of another crate. [`Points`] are the choices there are, [`Search`] says which to try next, [`Built`] compiles what one
 //! needs, [`Trying`] tries it on random numbers, and [`Finals`] tell which of the fastest is faster than the defaults beyond
 //! doubt. Nothing here starts a process or writes a file; `fourtap tune` does.
 
@@ -9,6 +9,9 @@ mod bench;
 mod build;
 mod engine;
 mod entry;
+mod external;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod finals;
 mod found;
 mod hints;
@@ -18,10 +21,11 @@ mod sensitivity;
 mod spaces;
 mod subject;
 
-pub use bench::{Prepared, Trying};
+pub use bench::{Bench, Trying};
 pub use build::Built;
 pub use engine::{Engine, Gpu, Planned};
 pub use entry::{entry, known};
+pub use external::ExternalKernel;
 pub use finals::Finals;
 pub use found::Found;
 pub use hints::{hints, threads};

@@ -1,49 +1,38 @@
-//! The kernels that can be tuned: the library's and the rungs of the ladder.
+//! The kernels that can be tuned: the library's, and those of other crates.
 
 use std::sync::OnceLock;
 
 use fourtap::tuning::Space;
 
 use crate::cli::Direction;
-use crate::ladder::{Rung, rungs};
+use crate::extension;
 use crate::operators::{OPERATORS, Operator};
+
+use super::ExternalKernel;
 
 /// A kernel that can be tuned.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunable {
     /// What can be chosen about it.
     pub space: &'static Space,
-    /// The rung it is, if it is not the library's.
-    pub rung: Option<&'static Rung>,
+    /// What it is if it is not the library's.
+    pub external: Option<&'static dyn ExternalKernel>,
 }
 
-/// All of them: the library's, then the rungs that have parameters.
+/// All of them: the library's, then what an extension adds.
 pub fn tunables() -> &'static [Tunable] {
     static ALL: OnceLock<Vec<Tunable>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let library = Space::all().map(|space| Tunable { space, rung: None });
-        library.chain(of_rungs()).collect()
-    })
-}
-
-fn of_rungs() -> impl Iterator<Item = Tunable> {
-    static RUNGS: OnceLock<Vec<(Space, Rung)>> = OnceLock::new();
-    let rungs = RUNGS.get_or_init(|| {
-        let all = rungs::all().into_iter();
-        let tunable = all.filter(|rung| !rung.parameters.is_empty());
-        let with_space = tunable.map(|rung| {
-            let space = Space {
-                kernel: rung.name,
-                what: rung.title,
-                parameters: rung.parameters,
-            };
-            (space, rung)
+        let library = Space::all().map(|space| Tunable {
+            space,
+            external: None,
         });
-        with_space.collect()
-    });
-    rungs.iter().map(|(space, rung)| Tunable {
-        space,
-        rung: Some(rung),
+        let added = extension::current().map(|it| it.kernels());
+        let added = added.into_iter().flatten().map(|kernel| Tunable {
+            space: kernel.space(),
+            external: Some(kernel),
+        });
+        library.chain(added).collect()
     })
 }
 
@@ -56,8 +45,8 @@ impl Tunable {
 
     /// Which operator it computes, and which pass.
     pub fn computes(&self) -> (&'static dyn Operator, Direction) {
-        if let Some(rung) = self.rung {
-            return (rung.operator().operator(), Direction::Forward);
+        if let Some(kernel) = self.external {
+            return (kernel.operator(), Direction::Forward);
         }
         let kernel = self.space.kernel;
         // As in "cuda-msda-forward".
@@ -73,7 +62,7 @@ impl Tunable {
 
     /// Whether it needs a CUDA device.
     pub fn is_cuda(&self) -> bool {
-        self.rung.is_some() || self.space.kernel.starts_with("cuda-")
+        self.external.is_some() || self.space.kernel.starts_with("cuda-")
     }
 }
 
@@ -85,7 +74,7 @@ mod tests {
     fn names_are_told_apart_and_defaults_are_values() {
         let mut names: Vec<_> = tunables().iter().map(|it| it.space.kernel).collect();
         let count = names.len();
-        assert!(count > 6, "{names:?}");
+        assert_eq!(count, Space::all().count(), "{names:?}");
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);

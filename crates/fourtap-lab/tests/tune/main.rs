@@ -38,8 +38,14 @@ fn own_table(folder: &Path) -> std::path::PathBuf {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Outcome {
+    run_with_faults(folder, "", arguments)
+}
+
+/// The same with faults in some attempts, as in "tasks_each=8:crash,tasks_each=16:hang".
+fn run_with_faults(folder: &Path, faults: &str, arguments: &[&str]) -> Outcome {
     let mut command = command(folder);
     command.env("FOURTAP_TUNE", own_table(folder));
+    command.env("FOURTAP_FAULTS", faults);
     let output = command.args(arguments).output().unwrap();
     Outcome {
         code: output.status.code(),
@@ -63,7 +69,12 @@ const ALL_SIX: [&str; 4] = ["--generations", "2", "--population", "3"];
 
 /// A search of all of them.
 fn search(folder: &Path, more: &[&str]) -> Outcome {
-    run(folder, &[&SEARCH[..], &ALL_SIX, more].concat())
+    search_with_faults(folder, "", more)
+}
+
+fn search_with_faults(folder: &Path, faults: &str, more: &[&str]) -> Outcome {
+    let arguments = [&SEARCH[..], &ALL_SIX, more].concat();
+    run_with_faults(folder, faults, &arguments)
 }
 
 fn records(folder: &Path, kind: &str) -> Vec<Value> {

@@ -9,7 +9,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{command, fails};
-use crate::{ALL_SIX, SEARCH, folder, own_table, records, run, search};
+use crate::{
+    ALL_SIX, SEARCH, folder, own_table, records, run, run_with_faults, search, search_with_faults,
+};
+
+/// The defaults take longer than they should.
+const SLOW_DEFAULTS: &str = "tasks_each=4:slow";
 
 /// The attempt with this value of tasks_each.
 fn of(attempts: &[Value], tasks_each: u32) -> &Value {
@@ -25,8 +30,7 @@ fn of(attempts: &[Value], tasks_each: u32) -> &Value {
 fn what_is_faster_beyond_doubt_is_kept_and_used() {
     let folder = folder();
     let folder = folder.path();
-    let slow = ["--rehearse", "tasks_each=4:slow", "--json", "tune.jsonl"];
-    let outcome = search(folder, &slow);
+    let outcome = search_with_faults(folder, SLOW_DEFAULTS, &["--json", "tune.jsonl"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(
         outcome.stdout.contains("6 choices fit, 6 tried"),
@@ -114,17 +118,10 @@ fn what_is_faster_beyond_doubt_is_kept_and_used() {
 fn each_way_to_end_is_recorded_and_the_search_goes_on() {
     let folder = folder();
     let folder = folder.path();
-    let outcome = search(
+    let outcome = search_with_faults(
         folder,
+        "tasks_each=1:hang,tasks_each=2:crash,tasks_each=8:wrong,tasks_each=16:error",
         &[
-            "--rehearse",
-            "tasks_each=1:hang",
-            "--rehearse",
-            "tasks_each=2:crash",
-            "--rehearse",
-            "tasks_each=8:wrong",
-            "--rehearse",
-            "tasks_each=16:error",
             "--limit",
             "8s",
             "--json",
@@ -200,7 +197,8 @@ fn a_killed_search_is_gone_on_with() {
         .args(SEARCH)
         .args(ALL_SIX)
         .args(["--json", "tune.jsonl"])
-        .args(["--rehearse", "tasks_each=16:hang", "--limit", "600s"])
+        .env("FOURTAP_FAULTS", "tasks_each=16:hang")
+        .args(["--limit", "600s"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -243,26 +241,24 @@ fn what_calls_go_by_already_comes_to_the_finals() {
     let folder = folder();
     let folder = folder.path();
     // The defaults and one more, the same each time.
-    let short = |more: &[&str]| {
+    let short = |faults: &str, more: &[&str]| {
         let few = ["--generations", "1", "--population", "2", "--top-k", "1"];
         let json = ["--json", "tune.jsonl"];
-        let outcome = run(folder, &[&SEARCH[..], &few, &json, more].concat());
+        let arguments = [&SEARCH[..], &few, &json, more].concat();
+        let outcome = run_with_faults(folder, faults, &arguments);
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
         let found = (records(folder, "attempt"), records(folder, "tuned"));
         fs::remove_file(folder.join("tune.jsonl")).unwrap();
         found
     };
-    let (attempts, _) = short(&["--dry-run"]);
+    let (attempts, _) = short("", &["--dry-run"]);
     assert_eq!(attempts.len(), 2);
-    let drawn = format!(
-        "tasks_each={}:slow",
-        attempts[1]["parameters"]["tasks_each"]
-    );
+    let drawn = &attempts[1]["parameters"]["tasks_each"];
+    let slow = format!("{SLOW_DEFAULTS},tasks_each={drawn}:slow");
 
     // A search in which these two are slow keeps another, which the short one does not draw.
-    let slow = ["--rehearse", "tasks_each=4:slow", "--rehearse", &drawn];
-    assert_eq!(search(folder, &slow).code, Some(0));
-    let (attempts, tuned) = short(&slow);
+    assert_eq!(search_with_faults(folder, &slow, &[]).code, Some(0));
+    let (attempts, tuned) = short(&slow, &[]);
     let how: Vec<_> = attempts.iter().map(|it| it["how"].as_str()).collect();
     assert_eq!([how[0], how[2]], [Some("default"), Some("table")]);
     let winner = tuned[0]["winner"].as_u64().unwrap() as usize;
@@ -273,8 +269,7 @@ fn what_calls_go_by_already_comes_to_the_finals() {
 #[test]
 fn nothing_is_kept_unless_it_may_be() {
     let folder = folder();
-    let slow = ["--rehearse", "tasks_each=4:slow", "--dry-run"];
-    let outcome = search(folder.path(), &slow);
+    let outcome = search_with_faults(folder.path(), SLOW_DEFAULTS, &["--dry-run"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(
         outcome.stdout.contains("times as fast as the defaults"),
@@ -297,7 +292,7 @@ fn nothing_is_kept_unless_it_may_be() {
 #[test]
 fn defaults_that_fail_end_the_search_with_the_reason() {
     let folder = folder();
-    let outcome = search(folder.path(), &["--rehearse", "tasks_each=4:wrong"]);
+    let outcome = search_with_faults(folder.path(), "tasks_each=4:wrong", &[]);
     fails(
         "wrong defaults",
         &outcome,

@@ -174,13 +174,16 @@ fn named(all: Vec<Probe>, name: &str) -> Result<Probe> {
     Ok(taken(all, name)?.0)
 }
 
-/// The probe of this name, and the others. Only here those are found that end badly on purpose.
+/// The probe of this name, and the others. In test builds only here those are found that end badly on purpose.
 fn taken(mut all: Vec<Probe>, name: &str) -> Result<(Probe, Vec<Probe>)> {
     if let Some(place) = all.iter().position(|probe| probe.name == name) {
         return Ok((all.remove(place), all));
     }
-    let rehearsed = probe::rehearsal::probes();
-    if let Some(found) = rehearsed.into_iter().find(|probe| probe.name == name) {
+    #[cfg(feature = "fault-injection")]
+    if let Some(found) = probe::faults::probes()
+        .into_iter()
+        .find(|it| it.name == name)
+    {
         return Ok((found, all));
     }
     let names = all.iter().map(|probe| probe.name.as_str());

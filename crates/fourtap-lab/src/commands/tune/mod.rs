@@ -101,8 +101,8 @@ fn engine(tunable: &Tunable, device: Option<&driver::Device>) -> Result<Engine> 
             found: "the CPU".to_string(),
         }),
     };
-    Ok(match tunable.rung {
-        Some(rung) => Engine::Rung(*rung, gpu()?),
+    Ok(match tunable.external {
+        Some(kernel) => Engine::External(kernel, gpu()?),
         None if tunable.is_cuda() => Engine::Cuda(gpu()?),
         None => Engine::Cpu,
     })
@@ -185,7 +185,7 @@ fn resolved(
     let asked = |tunable: &&Tunable| {
         let (computed, direction) = tunable.computes();
         let passes = &arguments.direction;
-        tunable.rung.is_none()
+        tunable.external.is_none()
             && tunable.is_cuda() == device.is_some()
             && computed == operator
             && (passes.is_empty() || passes.contains(&direction))
@@ -233,7 +233,7 @@ fn recorded(subject: &Subject, seed: u64) -> Result<TuneSubject> {
     Ok(TuneSubject {
         device: match &subject.engine {
             Engine::Cpu => Device::of_cpu(Simd::best()),
-            Engine::Cuda(gpu) | Engine::Rung(_, gpu) => {
+            Engine::Cuda(gpu) | Engine::External(_, gpu) => {
                 Device::of_cuda(&Cuda::find(gpu.ordinal).map_err(fourtap::Error::from)?)
             }
         },

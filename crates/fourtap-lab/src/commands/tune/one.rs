@@ -52,7 +52,7 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
     let choice = subject.space.choice(&arguments.set).map_err(setting)?;
     let refused = |why: String| setting(format!("values that go together, found {why}"));
     subject.carried(&choice).map_err(refused)?;
-    let mut watched = Watched::new(&subject, &arguments.problem, &[], arguments.limit);
+    let mut watched = Watched::new(&subject, &arguments.problem, arguments.limit);
     let mut built = None;
     let mut found = None;
     if !matches!(subject.engine, Engine::Cpu) {

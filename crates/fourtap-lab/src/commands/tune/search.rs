@@ -67,8 +67,8 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         if !matches!(hunt.sink, Sink::Stdout) {
             print(table::tuned(&tuned, &hunt.found.attempts))?;
         }
-        // What a rung is best at is worth knowing, but nothing goes by it.
-        let is_library = !matches!(subject.engine, Engine::Rung(..));
+        // What another crate's kernel is best at is worth knowing, but nothing goes by it.
+        let is_library = !matches!(subject.engine, Engine::External(..));
         if let Some(file) = file.as_ref().filter(|_| is_library) {
             let entry = entry(&tuned).map_err(|expected| Error::Setting {
                 setting: tuned.verdict.clone(),
@@ -95,8 +95,8 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
 /// The choices there are about a subject.
 fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
     let carried = |choice: &Choice| subject.carried(choice);
-    // Rungs do not declare what changes bits.
-    let other_bits = arguments.other_bits || matches!(subject.engine, Engine::Rung(..));
+    // Kernels of other crates do not declare what changes bits.
+    let other_bits = arguments.other_bits || matches!(subject.engine, Engine::External(..));
     Points::new(subject.space, &arguments.set, other_bits, carried).map_err(|expected| {
         let words = arguments.set.iter();
         let words: Vec<_> = words

@@ -6,7 +6,7 @@ use fourtap::tuning::Choice;
 use serde::de::DeserializeOwned;
 
 use super::work::{Question, Settings};
-use crate::cli::{Rehearsal, TuneProblem};
+use crate::cli::TuneProblem;
 use crate::error::{Error, Result};
 use crate::isolation::Worker;
 use crate::program;
@@ -26,13 +26,8 @@ pub struct Watched {
 
 impl Watched {
     /// A process is started for the first errand.
-    pub fn new(
-        subject: &Subject,
-        problem: &TuneProblem,
-        rehearse: &[Rehearsal],
-        limit: Duration,
-    ) -> Self {
-        let words = words(subject, problem, rehearse);
+    pub fn new(subject: &Subject, problem: &TuneProblem, limit: Duration) -> Self {
+        let words = words(subject, problem);
         Watched {
             worker: Worker::new(move || {
                 let mut command = program::again().map_err(Error::Start)?;
@@ -100,10 +95,10 @@ fn settings(choice: &Choice) -> Settings {
 }
 
 /// The words that make another process of this program work on the subject.
-fn words(subject: &Subject, problem: &TuneProblem, rehearse: &[Rehearsal]) -> Vec<String> {
+fn words(subject: &Subject, problem: &TuneProblem) -> Vec<String> {
     let device = match &subject.engine {
         Engine::Cpu => "cpu".to_string(),
-        Engine::Cuda(gpu) | Engine::Rung(_, gpu) => format!("cuda:{}", gpu.ordinal),
+        Engine::Cuda(gpu) | Engine::External(_, gpu) => format!("cuda:{}", gpu.ordinal),
     };
     let mut words = vec!["tune".to_string(), "work".to_string()];
     words.push(subject.space.kernel.to_string());
@@ -119,9 +114,6 @@ fn words(subject: &Subject, problem: &TuneProblem, rehearse: &[Rehearsal]) -> Ve
     }
     if let Some(images) = problem.images {
         words.extend(["--images".to_string(), images.to_string()]);
-    }
-    for rehearsal in rehearse {
-        words.extend(["--rehearse".to_string(), rehearsal.to_string()]);
     }
     words
 }

@@ -1,6 +1,5 @@
 //! What a process of its own does: compile what a choice needs, verify and time it, or time several in turns.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::commands::print_json;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::questions;
-use crate::tune::{Built, Prepared, Trying};
+use crate::tune::{Built, Trying};
 
 /// A value for each parameter that is not at its default, by name.
 pub type Settings = BTreeMap<String, u32>;
@@ -35,9 +34,7 @@ pub enum Question {
 pub fn work(arguments: &WorkArgs) -> Result<ExitCode> {
     let questions = questions();
     let subject = subject(&arguments.kernel, &arguments.problem)?;
-    let seed = arguments.problem.seed;
     // Whoever only compiles needs neither numbers nor a device.
-    let prepared = OnceCell::new();
     let mut trying = None;
     while let Ok(line) = questions.recv() {
         let question = serde_json::from_str(&line).map_err(|error| Error::Setting {
@@ -51,11 +48,7 @@ pub fn work(arguments: &WorkArgs) -> Result<ExitCode> {
         }
         let trying = match &mut trying {
             Some(trying) => trying,
-            None => {
-                let made = Prepared::new(&subject, seed)?;
-                let numbers = prepared.get_or_init(|| made);
-                trying.insert(Trying::new(&subject, numbers, seed, &arguments.rehearse)?)
-            }
+            None => trying.insert(Trying::new(&subject, arguments.problem.seed)?),
         };
         match question {
             Question::Build(_) => {}

@@ -24,8 +24,7 @@ pub struct Workbench {
 impl Workbench {
     /// For a subject, as the search was asked for.
     pub fn new(subject: &Subject, arguments: &SearchArgs) -> Self {
-        let watched =
-            |limit: Duration| Watched::new(subject, &arguments.problem, &arguments.rehearse, limit);
+        let watched = |limit: Duration| Watched::new(subject, &arguments.problem, limit);
         Workbench {
             builders: match subject.engine {
                 Engine::Cpu => None,

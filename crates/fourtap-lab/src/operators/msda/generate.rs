@@ -256,7 +256,7 @@ mod tests {
                         ((location[xy] as f64 - centre[xy]) * size[xy] as f64).powi(2);
                 }
             }
-            let count = (array.len() / 2 / sizes.levels) as f64;
+            let count = (array.element_count() / 2 / sizes.levels) as f64;
             for sigma in squares
                 .into_iter()
                 .flatten()

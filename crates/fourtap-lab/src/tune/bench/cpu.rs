@@ -6,7 +6,7 @@ use fourtap::Backend;
 use fourtap::cpu::Cpu;
 use fourtap::tuning::Choice;
 
-use super::{Bench, Rehearsed, refused};
+use super::{Bench, refused};
 use crate::array::Array;
 use crate::cli::Direction;
 use crate::computation::{Computation, TensorSet};
@@ -18,26 +18,26 @@ use crate::verification::Verification;
 /// A sample of the finals takes at least this long, so that the clock does not matter.
 const LEAST_SAMPLE: Duration = Duration::from_millis(2);
 
-pub struct OnCpu<'a> {
-    tensors: &'a dyn TensorSet,
+pub struct OnCpu {
+    tensors: Box<dyn TensorSet>,
     pass: Direction,
 }
 
-type Runner<'a> = (Box<dyn Computation + 'a>, Vec<Array>, Rehearsed);
+type Runner<'a> = (Box<dyn Computation + 'a>, Vec<Array>);
 
-impl<'a> OnCpu<'a> {
-    pub fn new(tensors: &'a dyn TensorSet, pass: Direction) -> Self {
+impl OnCpu {
+    pub fn new(tensors: Box<dyn TensorSet>, pass: Direction) -> Self {
         OnCpu { tensors, pass }
     }
 
-    fn trial(&self, choice: &Choice) -> Result<Box<dyn Computation + 'a>> {
+    fn trial(&self, choice: &Choice) -> Result<Box<dyn Computation + '_>> {
         let cpu = Cpu::new().with_choice(choice);
         let cpu = cpu.map_err(|why| refused(&choice.to_string(), why))?;
         self.tensors.trial(Backend::Cpu(cpu), self.pass)
     }
 }
 
-impl Bench for OnCpu<'_> {
+impl Bench for OnCpu {
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>> {
         let trial = self.trial(choice)?;
         let mut outputs = trial.outputs()?;
@@ -54,18 +54,12 @@ impl Bench for OnCpu<'_> {
         trial.verified(outputs, seed)
     }
 
-    fn timed(
-        &mut self,
-        choice: &Choice,
-        budget: Duration,
-        rehearsed: &Rehearsed,
-    ) -> Result<(Timing, Vec<Array>)> {
+    fn timed(&mut self, choice: &Choice, budget: Duration) -> Result<(Timing, Vec<Array>)> {
         let trial = self.trial(choice)?;
         let mut outputs = trial.outputs()?;
         trial.compute(&mut outputs)?;
         let samples = repeat(budget, || {
             let begun = Instant::now();
-            rehearsed.dawdle();
             trial.compute(&mut outputs)?;
             Ok(begun.elapsed().as_secs_f64() * 1e3)
         })?;
@@ -74,20 +68,19 @@ impl Bench for OnCpu<'_> {
 
     fn in_turns(
         &mut self,
-        choices: &[(Choice, Rehearsed)],
+        choices: &[Choice],
         next: &mut dyn FnMut(Option<f64>) -> Option<usize>,
     ) -> Result<()> {
         let mut runners: Vec<Runner<'_>> = Vec::new();
-        for (choice, rehearsed) in choices {
+        for choice in choices {
             let trial = self.trial(choice)?;
             let mut outputs = trial.outputs()?;
             trial.compute(&mut outputs)?;
-            runners.push((trial, outputs, rehearsed.clone()));
+            runners.push((trial, outputs));
         }
-        let once = |(trial, outputs, rehearsed): &mut Runner<'_>, times: u32| -> Result<f64> {
+        let once = |(trial, outputs): &mut Runner<'_>, times: u32| -> Result<f64> {
             let begun = Instant::now();
             for _ in 0..times {
-                rehearsed.dawdle();
                 trial.compute(outputs)?;
             }
             Ok(begun.elapsed().as_secs_f64() * 1e3 / f64::from(times))

@@ -6,7 +6,7 @@ use fourtap::Backend;
 use fourtap::cuda::Cuda;
 use fourtap::tuning::{Choice, Space};
 
-use super::{Bench, Rehearsed, refused};
+use super::{Bench, refused};
 use crate::array::Array;
 use crate::computation::{Computation, TensorSet};
 use crate::cuda::{DeviceTrial, Stopwatch};
@@ -15,24 +15,25 @@ use crate::record::Timing;
 use crate::tune::Subject;
 use crate::verification::Verification;
 
-pub struct OnCuda<'a> {
+pub struct OnCuda {
     space: &'static Space,
     stopwatch: Stopwatch,
-    tensors: Tensors<'a>,
+    tensors: Tensors,
 }
 
 /// A computation and its tensors on the device, which borrow it.
-struct Tensors<'a> {
-    device: DeviceTrial<'a>,
-    host: &'a dyn Computation,
+struct Tensors {
+    device: DeviceTrial<'static>,
+    host: &'static dyn Computation,
 }
 
-impl<'a> OnCuda<'a> {
-    pub fn new(subject: &Subject, ordinal: usize, tensors: &'a dyn TensorSet) -> Result<Self> {
+impl OnCuda {
+    pub fn new(subject: &Subject, ordinal: usize, tensors: Box<dyn TensorSet>) -> Result<Self> {
         let cuda = Cuda::new(ordinal).map_err(fourtap::Error::from)?;
-        let trial = tensors.trial(Backend::Cuda(cuda), subject.direction)?;
         // Kept as long as the process, which is there for this alone.
-        let host: &'a dyn Computation = Box::leak(trial);
+        let tensors: &'static dyn TensorSet = Box::leak(tensors);
+        let trial = tensors.trial(Backend::Cuda(cuda), subject.direction)?;
+        let host: &'static dyn Computation = Box::leak(trial);
         Ok(OnCuda {
             space: subject.space,
             stopwatch: Stopwatch::new(cuda)?,
@@ -65,7 +66,7 @@ impl<'a> OnCuda<'a> {
     }
 }
 
-impl Bench for OnCuda<'_> {
+impl Bench for OnCuda {
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>> {
         let cuda = self.chosen(self.stopwatch.cuda(), choice)?;
         self.give_workspace(&[cuda])?;
@@ -82,20 +83,11 @@ impl Bench for OnCuda<'_> {
         Ok(self.tensors.device.explain(&cuda)?.reproducible)
     }
 
-    fn harm(&mut self, rehearsed: &Rehearsed) -> Result<()> {
-        rehearsed.harm(&self.stopwatch)
-    }
-
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification> {
         self.tensors.host.verified(outputs, seed)
     }
 
-    fn timed(
-        &mut self,
-        choice: &Choice,
-        budget: Duration,
-        _: &Rehearsed,
-    ) -> Result<(Timing, Vec<Array>)> {
+    fn timed(&mut self, choice: &Choice, budget: Duration) -> Result<(Timing, Vec<Array>)> {
         let cuda = self.chosen(self.stopwatch.cuda(), choice)?;
         self.give_workspace(&[cuda])?;
         let device = &mut self.tensors.device;
@@ -107,11 +99,11 @@ impl Bench for OnCuda<'_> {
 
     fn in_turns(
         &mut self,
-        choices: &[(Choice, Rehearsed)],
+        choices: &[Choice],
         next: &mut dyn FnMut(Option<f64>) -> Option<usize>,
     ) -> Result<()> {
         let here = self.stopwatch.cuda();
-        let cudas = choices.iter().map(|(choice, _)| self.chosen(here, choice));
+        let cudas = choices.iter().map(|choice| self.chosen(here, choice));
         let cudas = cudas.collect::<Result<Vec<Cuda>>>()?;
         self.give_workspace(&cudas)?;
         let device = &mut self.tensors.device;

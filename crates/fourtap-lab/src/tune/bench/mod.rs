@@ -2,8 +2,6 @@
 
 mod cpu;
 mod cuda;
-mod rehearsal;
-mod rung;
 
 use std::time::{Duration, Instant};
 
@@ -11,127 +9,77 @@ use fourtap::tuning::{Choice, Space};
 
 use super::{Engine, Finals, Found, Subject};
 use crate::array::Array;
-use crate::cli::Rehearsal;
-use crate::computation::TensorSet;
 use crate::error::{Error, Result};
 use crate::record::Timing;
 use crate::statistics::FEWEST_SAMPLES;
 use crate::verification::Verification;
 
-use rehearsal::Rehearsed;
+#[cfg(feature = "fault-injection")]
+use super::faults::Faults;
 
 /// More rounds than this tell no more.
 const MOST_ROUNDS: usize = 400;
 
 /// How a subject is computed with one choice or another.
-trait Bench {
+pub trait Bench {
     /// Computes once, into tensors of NaN.
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>>;
 
     /// Whether it gives the same bits every time.
     fn repeats_bits(&mut self, choice: &Choice) -> Result<bool>;
 
-    /// What a rehearsal does to a device, if this has one.
-    fn harm(&mut self, _: &Rehearsed) -> Result<()> {
-        Ok(())
-    }
-
     /// How near the oracle a result is.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
 
     /// Computes again and again for about so long; with what the last gave.
-    fn timed(
-        &mut self,
-        choice: &Choice,
-        budget: Duration,
-        rehearsed: &Rehearsed,
-    ) -> Result<(Timing, Vec<Array>)>;
+    fn timed(&mut self, choice: &Choice, budget: Duration) -> Result<(Timing, Vec<Array>)>;
 
     /// Times choices in turns: `next` is told the milliseconds of the one it named last, at first none, and names the
     /// next, or none to end.
     fn in_turns(
         &mut self,
-        choices: &[(Choice, Rehearsed)],
+        choices: &[Choice],
         next: &mut dyn FnMut(Option<f64>) -> Option<usize>,
     ) -> Result<()>;
 }
 
 /// Tries choices about a subject.
-pub struct Trying<'a> {
-    bench: Box<dyn Bench + 'a>,
+pub struct Trying {
+    bench: Box<dyn Bench>,
     space: &'static Space,
-    /// Whether it declares which choices change bits; rungs do not.
+    /// Whether it declares which choices change bits; kernels of other crates do not.
     declares_bits: bool,
     seed: u64,
-    rehearsals: &'a [Rehearsal],
     /// What the defaults give: whether that is always the same, the numbers, and how right they are.
     usual: Option<(bool, Vec<Array>, Verification)>,
+    #[cfg(feature = "fault-injection")]
+    faults: Faults,
 }
 
-/// A subject with its numbers, for [`Trying`] to borrow.
-#[derive(Debug)]
-pub enum Prepared {
-    /// For the library.
-    Library(Box<dyn TensorSet>),
-    /// For a rung.
-    Rung(crate::ladder::numbers::Numbers),
-}
-
-impl Prepared {
-    /// Random numbers, the same on every machine.
+impl Trying {
+    /// Ready to try choices on random numbers of this seed.
     pub fn new(subject: &Subject, seed: u64) -> Result<Self> {
-        match &subject.engine {
-            Engine::Rung(..) => {
-                let case = subject
-                    .case()
-                    .map_err(|why| refused(&subject.name(), why))?;
-                Ok(Prepared::Rung(case.numbers(seed)?))
-            }
-            _ => Ok(Prepared::Library(subject.tensors(seed)?)),
-        }
-    }
-}
-
-impl<'a> Trying<'a> {
-    /// Ready to try. Some choices may be rehearsed to end badly.
-    pub fn new(
-        subject: &Subject,
-        prepared: &'a Prepared,
-        seed: u64,
-        rehearsals: &'a [Rehearsal],
-    ) -> Result<Self> {
-        let bench: Box<dyn Bench + 'a> = match (&subject.engine, prepared) {
-            (Engine::Rung(rung, gpu), Prepared::Rung(numbers)) => {
-                Box::new(rung::OfRung::new(*rung, gpu.ordinal, numbers)?)
-            }
-            (Engine::Cuda(gpu), Prepared::Library(numbers)) => {
-                Box::new(cuda::OnCuda::new(subject, gpu.ordinal, &**numbers)?)
-            }
-            (Engine::Cpu, Prepared::Library(numbers)) => {
-                Box::new(cpu::OnCpu::new(&**numbers, subject.direction))
-            }
-            _ => {
-                return Err(refused(
-                    &subject.name(),
-                    "numbers for what computes".to_string(),
-                ));
-            }
+        let tensors = || subject.tensors(seed);
+        let bench: Box<dyn Bench> = match &subject.engine {
+            Engine::Cpu => Box::new(cpu::OnCpu::new(tensors()?, subject.direction)),
+            Engine::Cuda(gpu) => Box::new(cuda::OnCuda::new(subject, gpu.ordinal, tensors()?)?),
+            Engine::External(kernel, gpu) => kernel.bench(subject, gpu.ordinal, seed)?,
         };
         Ok(Trying {
             bench,
             space: subject.space,
-            declares_bits: !matches!(subject.engine, Engine::Rung(..)),
+            declares_bits: !matches!(subject.engine, Engine::External(..)),
             seed,
-            rehearsals,
             usual: None,
+            #[cfg(feature = "fault-injection")]
+            faults: Faults::asked_for(&subject.engine)?,
         })
     }
 
     /// Verifies a choice; if it is right, times it.
     pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
-        let rehearsed = Rehearsed::of(choice, self.rehearsals);
-        rehearsed.end_early()?;
-        self.bench.harm(&rehearsed)?;
+        #[cfg(feature = "fault-injection")]
+        self.faults.strike(choice)?;
         if self.usual.is_none() {
             let defaults = self.space.defaults();
             let repeats = self.bench.repeats_bits(&defaults)?;
@@ -140,11 +88,9 @@ impl<'a> Trying<'a> {
             self.usual = Some((repeats, outputs, verification));
         }
         let repeats = self.bench.repeats_bits(choice)?;
-        let mut outputs = self.bench.computed(choice)?;
-        if rehearsed.is("wrong") {
-            let (dtype, shape) = (outputs[0].dtype(), outputs[0].view().shape());
-            outputs[0] = Array::poisoned("rehearsed", dtype, shape.sizes())?;
-        }
+        let outputs = self.bench.computed(choice)?;
+        #[cfg(feature = "fault-injection")]
+        let outputs = self.faults.spoiled(choice, outputs)?;
         let Some((usual_repeats, usual, usual_verified)) = &self.usual else {
             return Err(Error::NoCache);
         };
@@ -162,7 +108,9 @@ impl<'a> Trying<'a> {
             let words = "it gave other bits than the defaults".to_string();
             return Ok(Found::wrong(Verification::failed(words)));
         }
-        let (timing, after) = self.bench.timed(choice, budget, &rehearsed)?;
+        let (timing, after) = self.bench.timed(choice, budget)?;
+        #[cfg(feature = "fault-injection")]
+        let timing = self.faults.slowed(choice, timing);
         let still_right = match repeats {
             true if are_same(&outputs, &after) => None,
             true => Some("the timed computations gave other bits".to_string()),
@@ -176,14 +124,12 @@ impl<'a> Trying<'a> {
 
     /// Times choices in turns until they are told apart, or for about so long.
     pub fn finals(&mut self, choices: &[Choice], budget: Duration) -> Result<Finals> {
-        let rehearsed = |choice: &Choice| Rehearsed::of(choice, self.rehearsals);
-        let runners: Vec<_> = choices
-            .iter()
-            .map(|choice| (choice.clone(), rehearsed(choice)))
-            .collect();
-        let mut rounds = Rounds::new(runners.len(), budget);
-        self.bench
-            .in_turns(&runners, &mut |sample| rounds.next(sample))?;
+        let mut rounds = Rounds::new(choices.len(), budget);
+        self.bench.in_turns(choices, &mut |sample| {
+            #[cfg(feature = "fault-injection")]
+            let sample = sample.map(|it| it + self.faults.delay(&choices[rounds.index()]));
+            rounds.next(sample)
+        })?;
         Ok(rounds.finals)
     }
 }
@@ -192,6 +138,7 @@ fn are_same(a: &[Array], b: &[Array]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes())
 }
 
+/// A choice that cannot be carried out after all.
 fn refused(setting: &str, expected: String) -> Error {
     Error::Setting {
         setting: setting.to_string(),
