@@ -54,50 +54,55 @@ pub struct Mismatch {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Path {
-    /// Vector instructions of the processor.
+    /// On the processor.
     Cpu {
-        /// Their name.
+        /// By these instructions.
         simd: &'static str,
     },
-    /// A kernel that can be named.
+    /// On a CUDA device.
     Cuda {
-        /// The device's number.
+        /// Its number.
         device: usize,
-        /// The kernel's name.
-        kernel: &'static str,
-        /// "forward" or "backward".
-        pass: &'static str,
+        /// The kernel asked for, where kernels have names.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kernel: Option<&'static str>,
+        /// The pass, where there are several.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pass: Option<&'static str>,
         /// How backward adds up.
         #[serde(skip_serializing_if = "Option::is_none")]
         mode: Option<&'static str>,
-        /// Whose memory the levels are in: "host" or "device".
-        levels: &'static str,
-    },
-    /// Of dense attention, whose kernels cannot be named.
-    Device {
-        /// The device's number.
-        device: usize,
+        /// Whose memory holds the levels, where there are any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        levels: Option<&'static str>,
     },
 }
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Cpu { simd } => f.write_str(simd),
+        let (device, kernel, pass, mode, levels) = match *self {
+            Path::Cpu { simd } => return f.write_str(simd),
             Path::Cuda {
                 device,
                 kernel,
                 pass,
                 mode,
                 levels,
-            } => {
-                let mode = mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
-                write!(
-                    f,
-                    "cuda:{device}, {pass}{mode}, kernel {kernel}, levels in {levels} memory"
-                )
-            }
-            Path::Device { device } => write!(f, "cuda:{device}"),
+            } => (device, kernel, pass, mode, levels),
+        };
+        write!(f, "cuda:{device}")?;
+        if let Some(pass) = pass {
+            write!(f, ", {pass}")?;
+        }
+        if let Some(mode) = mode {
+            write!(f, " in {mode} mode")?;
+        }
+        if let Some(kernel) = kernel {
+            write!(f, ", kernel {kernel}")?;
+        }
+        match levels {
+            Some(levels) => write!(f, ", levels in {levels} memory"),
+            None => Ok(()),
         }
     }
 }

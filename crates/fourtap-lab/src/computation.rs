@@ -8,14 +8,40 @@ use fourtap::tuning::Class;
 use fourtap::{Backend, DType, Prepared, View, ViewMut};
 
 use crate::array::Array;
+use crate::cli::Direction;
 use crate::cuda::DeviceTrial;
 use crate::error::Result;
-use crate::record::KernelUsed;
+use crate::record::{DTypes, KernelUsed, ProblemRecord, TrafficCounts};
+use crate::roof::Least;
 use crate::verification::Verification;
 
 /// What tables know a computation by: the name of its kernel's space without the device it is for, as in "msda-forward", and
 /// its problem.
 pub type TunedAs = (&'static str, Class, DType);
+
+/// What is known of a computation before it is measured.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Bytes and operations, by the model.
+    pub traffic: TrafficCounts,
+    /// Share of the neighbours of samples that lie inside their level, where there are any.
+    pub in_bounds_fraction: Option<f64>,
+    /// Share of the pixels that some sample reads, likewise.
+    pub touched_fraction: Option<f64>,
+    /// What it cannot do without, if that is known.
+    pub least: Option<Least>,
+}
+
+/// The tensors of a problem in host memory, random or of a file, checked to fit each other.
+pub trait TensorSet: Debug {
+    /// A pass over them.
+    fn trial(&self, backend: Backend, pass: Direction) -> Result<Box<dyn Computation + '_>>;
+
+    /// Names in the file that mean nothing to the operator.
+    fn ignored(&self) -> &[String] {
+        &[]
+    }
+}
 
 /// One pass of an operator over tensors in host memory, to be repeated there, on copies or on a device.
 pub trait Computation: Debug + Sync {
@@ -39,8 +65,14 @@ pub trait Computation: Debug + Sync {
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<Prepared<'t>>;
 
+    /// Its sizes and element types, for a record.
+    fn recorded(&self) -> (ProblemRecord, DTypes);
+
     /// Bytes that must move at least once.
     fn compulsory_bytes(&self) -> u64;
+
+    /// All that can be counted of it.
+    fn counted(&self) -> Counted;
 
     /// How near the oracle `outputs` are, or what is wrong with them; `seed` chooses what is compared.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
@@ -59,6 +91,11 @@ pub trait Computation: Debug + Sync {
     /// Whether the device has a fast mode and one with the same bits every run.
     fn has_modes(&self) -> bool {
         false
+    }
+
+    /// The device with the plainest kernels there are for it, to time beside others; none if there is but one kind.
+    fn ruler(&self, _: &Cuda) -> Option<Cuda> {
+        None
     }
 
     /// Computes once, in host memory, into what [`Computation::outputs`] gave.

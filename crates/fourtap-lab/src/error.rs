@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::console;
 use crate::exit::ExitCode;
+use crate::operators::Operator;
 use crate::units::gib;
-use crate::workload::Operator;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +130,9 @@ pub enum Error {
     #[error("{option}: expected a problem of {}, found {found}, which is none", .expected.in_words())]
     WrongOperator {
         option: &'static str,
-        expected: Operator,
+        expected: &'static dyn Operator,
         found: String,
+        hint: Option<&'static str>,
     },
     /// A parameter that cannot be chosen so.
     #[error("--set {setting}: expected {expected}")]
@@ -305,10 +306,7 @@ impl Error {
             Error::Picture { .. } => {
                 "leave --plots out; please report it, with the records if you can share them"
             }
-            Error::WrongOperator {
-                option: "--direction backward" | "--grad",
-                ..
-            } => "dense attention has a forward pass only",
+            Error::WrongOperator { hint, .. } => return hint.map(str::to_string),
             Error::Metadata { .. } => {
                 "`fourtap run --help` says what metadata dense attention knows"
             }

@@ -16,18 +16,20 @@ pub use crate::cuda::{Argument, DeviceArray, Grid, Hardware, Loaded, Source, Sto
 pub use crate::error::{EXIT_MISMATCH, Error, Result};
 pub use crate::exit::ExitCode;
 pub use crate::nearest::nearest;
+pub use crate::operators::dense::Workload as DenseWorkload;
+pub use crate::operators::msda::{Trial, Workload as MsdaWorkload, verify_forward};
+pub use crate::operators::{Operator, Workload};
 pub use crate::sink::{Sink, Torn};
 pub use crate::statistics::median;
 pub use crate::target::{Device, Target};
-pub use crate::trial::Trial;
 pub use crate::tune::{Bench, ExternalKernel, Subject};
 pub use crate::units::parse_duration;
-pub use crate::verification::{Nearness, Rule, Verification, verify_forward};
-pub use crate::workload::{AnyWorkload, Operator, Workload};
+pub use crate::verification::{Nearness, Rule, Verification};
 
 /// Random tensors, the same on every machine.
 pub mod generate {
-    pub use crate::generate::{locations, sample_stream, value, weights};
+    pub use crate::generate::sample_stream;
+    pub use crate::operators::msda::generate::{locations, value, weights};
 }
 
 /// Processes that may hang or crash.
@@ -43,16 +45,17 @@ pub mod profile {
 
 /// What is written down.
 pub mod record {
+    pub use crate::operators::msda::ProblemSizes;
     pub use crate::record::{
-        Against, Binding, Conditions, Line, Origin, Outcome, ProbeRecord, ProblemSizes, Run,
-        RungClaim, RungLaunch, RungProblem, RungRecord, RungSizes, SmallProblems, Timing,
+        Against, Binding, Conditions, Line, Origin, Outcome, ProbeRecord, Run, RungClaim,
+        RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems, Timing,
         TrafficCounts, billions_a_second,
     };
 }
 
 /// Problems by the names that are typed.
 pub mod selection {
-    pub use crate::selection::{any_workload, workload};
+    pub use crate::selection::workload;
 }
 
 /// Tables for people.

@@ -1,53 +1,33 @@
-//! Random numbers for a workload: the same on every machine and for any number of threads, because each chunk of a
-//! tensor has a stream of its own, and the functions behind the normal distribution are compiled in.
+//! Random numbers: the same on every machine and for any number of threads, because each chunk of a tensor has a stream
+//! of its own, and the functions behind the normal distribution are compiled in.
 
-use std::array;
-
-use fourtap::msda::{Level, Levels, Sizes};
-use fourtap::{DType, Element, bf16, dense, f16};
+use fourtap::{DType, Element, bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution as _, LogNormal, StandardNormal};
 use rayon::prelude::*;
 
 use crate::array::Array;
-use crate::cli::Distribution;
 use crate::error::Result;
-use crate::workload::Reference;
-
-/// How far, in pixels of each level, "local" points scatter around the reference point.
-const LOCAL_SIGMA: f64 = 4.0;
-
-/// Pixels of each level, in x and in y, that "window" points share.
-const WINDOW: f64 = 6.0;
-
-/// Where that window begins, as a share of width and height.
-const WINDOW_START: f64 = 0.4;
 
 /// Elements of a tensor that share a stream.
-const CHUNK: usize = 1 << 15;
+pub const CHUNK: usize = 1 << 15;
 
-/// What a stream is for, so that no two tensors hold the same numbers.
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    Value = 1,
-    GradOut,
-    Locations,
-    Weights,
-    Sample,
-    DenseQuery,
-    DenseKey,
-    DenseValue,
-}
+/// What a stream is for, by a number of its own, so that no two tensors hold the same numbers. Deformable attention has 1
+/// to 4, dense attention 6 to 8; another operator's tensors begin at 9.
+pub type Purpose = u64;
 
-fn stream(seed: u64, purpose: Purpose, chunk: usize) -> Xoshiro256PlusPlus {
+/// What is verified.
+const SAMPLE: Purpose = 5;
+
+/// The stream of a chunk of a tensor.
+pub fn stream(seed: u64, purpose: Purpose, chunk: usize) -> Xoshiro256PlusPlus {
     let base: u64 = Xoshiro256PlusPlus::seed_from_u64(seed).random();
-    Xoshiro256PlusPlus::seed_from_u64(base ^ (purpose as u64) << 56 ^ chunk as u64)
+    Xoshiro256PlusPlus::seed_from_u64(base ^ purpose << 56 ^ chunk as u64)
 }
 
 /// A stream to choose with what is verified.
 pub fn sample_stream(seed: u64) -> Xoshiro256PlusPlus {
-    stream(seed, Purpose::Sample, 0)
+    stream(seed, SAMPLE, 0)
 }
 
 /// A number below `size`, the same on every machine.
@@ -55,44 +35,8 @@ pub fn below(rng: &mut Xoshiro256PlusPlus, size: usize) -> usize {
     rng.random_range(0..size as u64) as usize
 }
 
-/// `value`: uniform from -1 to 1, the same numbers in every type but for rounding.
-pub fn value(sizes: &Sizes, dtype: DType, seed: u64) -> Result<Array> {
-    uniform("value", &sizes.value(), dtype, seed, Purpose::Value)
-}
-
-/// `grad_out`: as `value`.
-pub fn grad_out(sizes: &Sizes, dtype: DType, seed: u64) -> Result<Array> {
-    uniform("grad_out", &sizes.out(), dtype, seed, Purpose::GradOut)
-}
-
-/// `query`, `key` and `value` of dense attention: standard normal, the same numbers in every type but for rounding.
-pub fn dense(sizes: &dense::Sizes, dtype: DType, seed: u64) -> Result<[Array; 3]> {
-    let normal = |tensor, shape: [usize; 4], purpose| {
-        filled(tensor, &shape, dtype, seed, purpose, |rng| {
-            StandardNormal.sample(rng)
-        })
-    };
-    Ok([
-        normal("query", sizes.query(), Purpose::DenseQuery)?,
-        normal("key", sizes.key(), Purpose::DenseKey)?,
-        normal("value", sizes.value(), Purpose::DenseValue)?,
-    ])
-}
-
-fn uniform(
-    tensor: &str,
-    shape: &[usize],
-    dtype: DType,
-    seed: u64,
-    purpose: Purpose,
-) -> Result<Array> {
-    filled(tensor, shape, dtype, seed, purpose, |rng| {
-        rng.random_range(-1.0f32..1.0) as f64
-    })
-}
-
 /// A tensor of what `number` draws.
-fn filled(
+pub fn filled(
     tensor: &str,
     shape: &[usize],
     dtype: DType,
@@ -120,268 +64,4 @@ fn filled(
         DType::F64 => fill::<f64>(&mut array, of, number),
     }
     Ok(array)
-}
-
-/// `attention_weights` in f32: the softmax of normal logits, so positive and of sum 1 for each (image, query, head).
-pub fn weights(sizes: &Sizes, seed: u64) -> Result<Array> {
-    let mut array = Array::poisoned("attention_weights", DType::F32, &sizes.attention_weights())?;
-    let row = sizes.levels * sizes.points;
-    let exponentials = LogNormal::new(0.0, 1.0).expect("a finite, positive deviation");
-    let rows_a_chunk = (CHUNK / row).max(1);
-    array
-        .elements_mut::<f32>()
-        .par_chunks_mut(rows_a_chunk * row)
-        .enumerate()
-        .for_each(|(chunk, rows)| {
-            let mut rng = stream(seed, Purpose::Weights, chunk);
-            for row in rows.chunks_mut(row) {
-                row.fill_with(|| exponentials.sample(&mut rng) as f32);
-                let sum: f32 = row.iter().sum();
-                row.iter_mut().for_each(|weight| *weight /= sum);
-            }
-        });
-    Ok(array)
-}
-
-/// `sampling_locations` in f32.
-pub fn locations(
-    sizes: &Sizes,
-    levels: &Levels,
-    reference: Reference,
-    distribution: Distribution,
-    seed: u64,
-) -> Result<Array> {
-    let mut array = Array::poisoned(
-        "sampling_locations",
-        DType::F32,
-        &sizes.sampling_locations(),
-    )?;
-    let row = sizes.heads * sizes.levels * sizes.points * 2;
-    let rows_a_chunk = (CHUNK / row).max(1);
-    array
-        .elements_mut::<f32>()
-        .par_chunks_mut(rows_a_chunk * row)
-        .enumerate()
-        .for_each(|(chunk, rows)| {
-            let mut rng = stream(seed, Purpose::Locations, chunk);
-            for (index, row) in rows.chunks_mut(row).enumerate() {
-                let query = (chunk * rows_a_chunk + index) % sizes.queries;
-                let centre = match reference {
-                    Reference::Pixels => pixel_centre(levels, query),
-                    Reference::Raster => raster_point(levels, sizes.queries, query),
-                    Reference::Random => array::from_fn(|_| rng.random()),
-                };
-                for (index, location) in row.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let level = &levels[index / sizes.points % sizes.levels];
-                    *location = match distribution {
-                        Distribution::Uniform => array::from_fn(|_| rng.random()),
-                        Distribution::Local => around(centre, level, &mut rng),
-                        Distribution::Window => in_window(level, &mut rng),
-                    };
-                }
-            }
-        });
-    Ok(array)
-}
-
-fn around(centre: [f64; 2], level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {
-    let size = [level.width, level.height];
-    array::from_fn(|xy| {
-        let normal: f64 = StandardNormal.sample(rng);
-        (centre[xy] + LOCAL_SIGMA * normal / size[xy] as f64) as f32
-    })
-}
-
-fn in_window(level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {
-    let size = [level.width, level.height];
-    array::from_fn(|xy| {
-        let size = size[xy] as f64;
-        let window = WINDOW.min(size);
-        let start = (WINDOW_START * size).min(size - window);
-        ((start + window * rng.random::<f64>()) / size) as f32
-    })
-}
-
-/// Centre (x, y) of a pixel, counted over all levels.
-fn pixel_centre(levels: &Levels, pixel: usize) -> [f64; 2] {
-    let level = levels
-        .iter()
-        .find(|level| (level.start..level.start + level.pixels()).contains(&pixel));
-    let level = level.expect("levels cover every pixel");
-    let (row, column) = (
-        (pixel - level.start) / level.width,
-        (pixel - level.start) % level.width,
-    );
-    [
-        (column as f64 + 0.5) / level.width as f64,
-        (row as f64 + 0.5) / level.height as f64,
-    ]
-}
-
-/// The centre of a cell of the grid, shaped like the first level, that has just room for all queries.
-fn raster_point(levels: &Levels, queries: usize, query: usize) -> [f64; 2] {
-    let aspect = levels[0].width as f64 / levels[0].height as f64;
-    let columns = ((queries as f64 * aspect).sqrt().ceil() as usize).clamp(1, queries);
-    let rows = queries.div_ceil(columns);
-    [
-        ((query % columns) as f64 + 0.5) / columns as f64,
-        ((query / columns) as f64 + 0.5) / rows as f64,
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::Workload;
-
-    fn sizes() -> (Sizes, Levels) {
-        let workload = Workload::built_in("detr-encoder")
-            .unwrap()
-            .unwrap()
-            .with_images(1)
-            .unwrap();
-        let levels = workload.levels().unwrap();
-        (workload.sizes(&levels), levels)
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_numbers_for_any_number_of_threads() {
-        let (sizes, levels) = sizes();
-        let make = |threads, seed| {
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .build()
-                .unwrap();
-            pool.install(|| {
-                let reference = Reference::Random;
-                let locations =
-                    locations(&sizes, &levels, reference, Distribution::Local, seed).unwrap();
-                [
-                    locations.bytes().to_vec(),
-                    weights(&sizes, seed).unwrap().bytes().to_vec(),
-                    value(&sizes, DType::BF16, seed).unwrap().bytes().to_vec(),
-                ]
-            })
-        };
-        let (one, three, other) = (make(1, 5), make(3, 5), make(1, 6));
-        assert!(one == three);
-        assert!(one.iter().zip(&other).all(|(one, other)| one != other));
-    }
-
-    #[test]
-    fn these_are_the_numbers_of_seed_zero() {
-        let (sizes, levels) = sizes();
-        let local = locations(&sizes, &levels, Reference::Pixels, Distribution::Local, 0).unwrap();
-        let bits = |array: &Array| {
-            array.elements::<f32>()[..3]
-                .iter()
-                .map(|x| x.to_bits())
-                .collect::<Vec<_>>()
-        };
-        let found = [
-            bits(&value(&sizes, DType::F32, 0).unwrap()),
-            bits(&local),
-            bits(&weights(&sizes, 0).unwrap()),
-        ];
-        assert_eq!(
-            found.concat(),
-            SEED_ZERO,
-            "published results would no longer be comparable"
-        );
-    }
-
-    const SEED_ZERO: [u32; 9] = [
-        1054450832, 3143832576, 1063879544, 1025187142, 3163867861, 1017084367, 1015906801,
-        1038231327, 1042978532,
-    ];
-
-    #[test]
-    fn weights_are_positive_and_sum_to_one() {
-        let (sizes, _) = sizes();
-        let array = weights(&sizes, 1).unwrap();
-        for row in array.elements::<f32>().chunks(sizes.levels * sizes.points) {
-            assert!(row.iter().all(|&weight| weight > 0.0));
-            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
-        }
-    }
-
-    #[test]
-    fn local_points_scatter_four_pixels_around_their_reference() {
-        let (sizes, levels) = sizes();
-        for reference in [Reference::Pixels, Reference::Raster] {
-            let array = locations(&sizes, &levels, reference, Distribution::Local, 2).unwrap();
-            let mut squares = vec![[0f64; 2]; sizes.levels];
-            for (index, location) in array
-                .elements::<f32>()
-                .as_chunks::<2>()
-                .0
-                .iter()
-                .enumerate()
-            {
-                let query = index / (sizes.heads * sizes.levels * sizes.points);
-                let centre = match reference {
-                    Reference::Pixels => pixel_centre(&levels, query),
-                    _ => raster_point(&levels, sizes.queries, query),
-                };
-                let level = index / sizes.points % sizes.levels;
-                let size = [levels[level].width, levels[level].height];
-                for xy in 0..2 {
-                    squares[level][xy] +=
-                        ((location[xy] as f64 - centre[xy]) * size[xy] as f64).powi(2);
-                }
-            }
-            let count = (array.element_count() / 2 / sizes.levels) as f64;
-            for sigma in squares
-                .into_iter()
-                .flatten()
-                .map(|square| (square / count).sqrt())
-            {
-                assert!(
-                    (sigma - LOCAL_SIGMA).abs() < 0.05,
-                    "{reference:?}: sigma {sigma}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn window_points_share_six_pixels_of_each_level() {
-        let (mut sizes, _) = sizes();
-        let shapes = [(100, 167), (13, 21), (7, 8), (3, 1)];
-        let levels = Levels::packed(&shapes).unwrap();
-        sizes.queries = 1000;
-        let array = locations(&sizes, &levels, Reference::Random, Distribution::Window, 3).unwrap();
-        let mut range = [[(f64::MAX, f64::MIN); 2]; 4];
-        let locations = array.elements::<f32>().as_chunks::<2>().0;
-        for (index, location) in locations.iter().enumerate() {
-            let level = index / sizes.points % sizes.levels;
-            let size = [shapes[level].1, shapes[level].0];
-            for xy in 0..2 {
-                let pixel = location[xy] as f64 * size[xy] as f64;
-                let (low, high) = &mut range[level][xy];
-                (*low, *high) = (low.min(pixel), high.max(pixel));
-            }
-        }
-        let expected = [
-            [(66.8, 72.8), (40.0, 46.0)],
-            [(8.4, 14.4), (5.2, 11.2)],
-            [(2.0, 8.0), (1.0, 7.0)],
-            [(0.0, 1.0), (0.0, 3.0)],
-        ];
-        for (found, expected) in range.iter().flatten().zip(expected.iter().flatten()) {
-            assert!((found.0 - expected.0).abs() < 0.01, "{range:?}");
-            assert!((found.1 - expected.1).abs() < 0.01, "{range:?}");
-        }
-    }
-
-    #[test]
-    fn references_cover_the_image_in_order() {
-        let levels = Levels::packed(&[(2, 4), (1, 2)]).unwrap();
-        assert_eq!(pixel_centre(&levels, 0), [0.125, 0.25]);
-        assert_eq!(pixel_centre(&levels, 7), [0.875, 0.75]);
-        assert_eq!(pixel_centre(&levels, 9), [0.75, 0.5]);
-        assert_eq!(raster_point(&levels, 8, 0), [0.125, 0.25]);
-        assert_eq!(raster_point(&levels, 8, 7), [0.875, 0.75]);
-        assert_eq!(raster_point(&levels, 1, 0), [0.5, 0.5]);
-    }
 }

@@ -9,7 +9,6 @@ mod commands;
 mod comparison;
 mod computation;
 mod cuda;
-mod dense;
 mod error;
 mod explain;
 pub mod extension;
@@ -19,6 +18,7 @@ mod isolation;
 mod machine;
 mod measure;
 mod nearest;
+mod operators;
 mod output;
 mod probe;
 mod profile;
@@ -32,11 +32,8 @@ mod statistics;
 mod table;
 mod target;
 mod tensors;
-mod touched;
-mod trial;
 mod tune;
 mod verification;
-mod workload;
 
 use std::ffi::OsString;
 

@@ -1,19 +1,9 @@
 //! The least time that measured ceilings allow.
 
-use fourtap::msda::Traffic;
-use fourtap::{Backend, DType};
-
-use crate::computation::Computation;
-use crate::dense::DenseTrial;
 use crate::record::{BenchRecord, ProbeRecord, Roof};
-use crate::touched::Touched;
-use crate::trial::Trial;
 
 /// A result may be this much faster than the roof before it is called suspicious: ceilings are uncertain too.
 const TOLERANCE: f64 = 0.02;
-
-/// Of ten operations a channel and sample, those no way to compute it can save: four multiply-adds.
-const LEAST_FLOP: f64 = 0.8;
 
 /// Ceilings, and the cache whose content may be left from the computation before.
 #[derive(Clone, Copy, Debug)]
@@ -38,50 +28,10 @@ pub struct Least {
 }
 
 /// Multiply-adds one by one.
-const LANES: &[&str] = &["fma-f32"];
+pub const LANES: &[&str] = &["fma-f32"];
 
 /// Products of matrices of 16-bit numbers.
-const TENSOR_CORES: &[&str] = &["tensor-wgmma-f16", "tensor-mma-f16"];
-
-impl Least {
-    /// Of a pass whose points touch so much.
-    pub fn of(trial: &Trial<'_>, touched: &Touched) -> Self {
-        let value = trial.problem().value();
-        let elements = value.shape().elements().unwrap_or(0);
-        let value_bytes = (elements * value.dtype().size()) as f64;
-        let backward = trial.grad_out().is_some();
-        Least::with(trial.traffic(), backward, value_bytes, touched)
-    }
-
-    /// Pixels that no sample reads need not come from memory, and neighbours outside need not be read. Backward's model
-    /// counts every corner twice, read and added to; sums need not go through memory each time.
-    fn with(traffic: Traffic, backward: bool, value_bytes: f64, touched: &Touched) -> Self {
-        let times = if backward { 0.5 } else { 1.0 };
-        Least {
-            moved: traffic.compulsory_bytes as f64 - (1.0 - touched.value) * value_bytes,
-            gathered: times * touched.in_bounds * traffic.gathered_bytes as f64,
-            flop: times * touched.in_bounds * LEAST_FLOP * traffic.flop as f64,
-            computed_by: LANES,
-        }
-    }
-
-    /// Of dense attention: everything once, and both products. The softmax comes on top, of which no probe tells.
-    pub fn of_dense(trial: &DenseTrial<'_>) -> Self {
-        let traffic = trial.traffic();
-        let on_cuda = matches!(trial.backend(), Backend::Cuda(_));
-        Least {
-            moved: traffic.compulsory_bytes as f64,
-            gathered: 0.0,
-            flop: traffic.flop as f64,
-            computed_by: match (on_cuda, trial.problem().dtype()) {
-                (_, DType::F64) => &[],
-                (true, DType::F16 | DType::BF16) => TENSOR_CORES,
-                // A processor computes all others in f32.
-                _ => LANES,
-            },
-        }
-    }
-}
+pub const TENSOR_CORES: &[&str] = &["tensor-wgmma-f16", "tensor-mma-f16"];
 
 impl Ceilings<'_> {
     /// The roof over a pass; none if nothing was measured that bounds it.
@@ -170,30 +120,20 @@ mod tests {
         rates.iter().map(probe).collect()
     }
 
-    fn traffic() -> Traffic {
-        Traffic {
-            compulsory_bytes: 4 * GIGA,
-            gathered_bytes: 100 * GIGA,
-            flop: 50 * GIGA,
+    /// What a forward pass may need.
+    fn least() -> Least {
+        Least {
+            moved: 4e9,
+            gathered: 100e9,
+            flop: 40e9,
+            computed_by: LANES,
         }
-    }
-
-    fn touched(in_bounds: f64, value: f64) -> Touched {
-        Touched {
-            in_bounds,
-            levels: vec![],
-            value,
-        }
-    }
-
-    fn forward(in_bounds: f64) -> Least {
-        Least::with(traffic(), false, 0.0, &touched(in_bounds, 1.0))
     }
 
     #[test]
     fn what_the_cache_may_hold_bounds_only_cold_results() {
         let probes = probes(&[("copy", 4), ("l2-read", 40), ("gather-128-l1", 1000)]);
-        let least = forward(1.0);
+        let least = least();
         let ceilings = |cache_bytes| Ceilings {
             probes: &probes,
             cache_bytes,
@@ -212,30 +152,11 @@ mod tests {
             probes: &probes,
             cache_bytes: 0,
         };
-        let roof = ceilings.roof(forward(1.0)).unwrap();
+        let roof = ceilings.roof(least()).unwrap();
         assert_eq!(
             (roof.cold_ms, roof.cold_limit.as_str()),
             (800.0, "dram-read")
         );
-    }
-
-    #[test]
-    fn backward_must_read_and_compute_no_more_than_forward() {
-        let doubled = Traffic {
-            gathered_bytes: 2 * traffic().gathered_bytes,
-            flop: 2 * traffic().flop,
-            ..traffic()
-        };
-        let backward = Least::with(doubled, true, 0.0, &touched(0.5, 1.0));
-        assert_eq!(backward, forward(0.5));
-        assert_eq!(backward.gathered, 50e9);
-        assert_eq!(backward.flop, 20e9);
-    }
-
-    #[test]
-    fn what_no_sample_reads_need_not_move() {
-        let least = Least::with(traffic(), false, 2e9, &touched(1.0, 0.25));
-        assert_eq!(least.moved, 4e9 - 1.5e9);
     }
 
     #[test]
@@ -280,6 +201,6 @@ mod tests {
             probes: &[],
             cache_bytes: 0,
         };
-        assert_eq!(ceilings.roof(forward(1.0)), None);
+        assert_eq!(ceilings.roof(least()), None);
     }
 }

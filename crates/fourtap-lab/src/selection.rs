@@ -1,56 +1,25 @@
 //! Which benchmarks to run.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fourtap::DType;
-use fourtap::dense::Traffic;
 
 use crate::cli::{BenchArgs, Direction, Distribution};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
+use crate::operators::{self, Numbers, OPERATORS, Operator, Workload, refused, without_backward};
 use crate::tensors::MappedFile;
-use crate::workload::{AnyWorkload, DenseWorkload, Operator, Workload};
 
-const QUICK_WORKLOADS: [&str; 3] = ["detr-encoder", "dino-decoder", "rtdetr-decoder"];
-/// Also quick, where what is asked for can be asked of dense attention.
-const QUICK_DENSE: &str = "dense-s512-d64";
 const QUICK_DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
-const CUDA_DTYPES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
-/// Dense attention is for tensor cores there.
-const DENSE_CUDA_DTYPES: [DType; 2] = [DType::F16, DType::BF16];
-
-/// A processor takes seconds for so many operations, and each benchmark is many computations.
-const MOST_FLOP_ON_CPU: u64 = 100_000_000_000;
 
 /// Where the numbers come from.
 #[derive(Debug)]
 pub enum Subject {
     /// Random numbers of these sizes.
-    Synthetic(AnyWorkload),
+    Synthetic(Arc<dyn Workload>),
     /// The tensors of this file.
     File(MappedFile),
-}
-
-/// What the numbers of a benchmark are like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbers {
-    /// Sampling points that lie so.
-    Points(Distribution),
-    /// Queries, keys and values of the normal distribution.
-    Normal,
-    /// Those of a file.
-    File,
-}
-
-impl Numbers {
-    /// As recorded.
-    pub fn name(self) -> &'static str {
-        match self {
-            Numbers::Points(distribution) => distribution.name(),
-            Numbers::Normal => "normal",
-            Numbers::File => "file",
-        }
-    }
 }
 
 /// One row of the table, before it is measured.
@@ -73,7 +42,7 @@ impl Benchmark {
         format!(
             "{}/{}/{dtype}/{}",
             self.workload,
-            self.numbers.name(),
+            self.numbers.name,
             self.direction.name()
         )
     }
@@ -92,13 +61,11 @@ pub struct Selection {
 pub fn selected(arguments: &BenchArgs, on_cuda: bool) -> Result<Selection> {
     let chosen: Vec<PathBuf> = match (&arguments.workloads[..], arguments.quick) {
         ([], true) => {
-            let passes = &arguments.direction;
-            let forward = passes.is_empty() || passes.contains(&Direction::Forward);
-            let dense = (forward && arguments.target.kernel.is_none()).then_some(&QUICK_DENSE);
-            let all = QUICK_WORKLOADS.iter().chain(dense);
-            all.map(PathBuf::from).collect()
+            let serving = OPERATORS.into_iter().filter(|it| serves(*it, arguments));
+            let names = serving.flat_map(|it| it.quick_workloads());
+            names.map(PathBuf::from).collect()
         }
-        ([], false) => vec![Operator::Msda.name().into()],
+        ([], false) => vec![OPERATORS[0].name().into()],
         (named, _) => named.to_vec(),
     };
     let batch = arguments.images.or(arguments.quick.then_some(1));
@@ -107,38 +74,32 @@ pub fn selected(arguments: &BenchArgs, on_cuda: bool) -> Result<Selection> {
         left_out: Vec::new(),
     };
     for name in &chosen {
-        let all = Operator::ALL
-            .into_iter()
-            .find(|it| *name == Path::new(it.name()));
-        let Some(operator) = all else {
+        let mut all = OPERATORS.into_iter();
+        let Some(operator) = all.find(|it| *name == Path::new(it.name())) else {
             selection.subjects.push(subject(name, batch)?);
             continue;
         };
-        for name in operator.workloads() {
-            let subject = subject(Path::new(name), batch)?;
-            match on_cuda || subject.is_soon_done()? {
-                true => selection.subjects.push(subject),
-                false => selection.left_out.push(name.to_string()),
+        for (name, _) in operator.built_in() {
+            let workload = workload(Path::new(name), batch)?;
+            match !on_cuda && workload.takes_long_on_cpu()? {
+                false => selection.subjects.push(Subject::Synthetic(workload)),
+                true => selection.left_out.push(name.to_string()),
             }
         }
     }
     Ok(selection)
 }
 
-/// The workload of deformable attention of this name or file, which needs sizes of its own, not tensors.
-pub fn workload(name: &Path, images: Option<u32>) -> Result<Workload> {
-    match any_workload(name, images)? {
-        AnyWorkload::Msda(workload) => Ok(workload),
-        AnyWorkload::Dense(workload) => Err(Error::Workload {
-            origin: workload.name,
-            found: "expected a workload of deformable attention, found one of dense attention"
-                .to_string(),
-        }),
-    }
+/// Whether an operator has what is asked for.
+fn serves(operator: &dyn Operator, arguments: &BenchArgs) -> bool {
+    let asked = &arguments.direction;
+    let has = |pass| operator.passes().contains(pass);
+    (asked.is_empty() || asked.iter().any(has))
+        && (arguments.target.kernel.is_none() || operator.has_named_kernels())
 }
 
-/// The workload of either operator of this name or file.
-pub fn any_workload(name: &Path, batch: Option<u32>) -> Result<AnyWorkload> {
+/// The workload of this name or file, which needs sizes of its own, not tensors.
+pub fn workload(name: &Path, batch: Option<u32>) -> Result<Arc<dyn Workload>> {
     match subject(name, batch)? {
         Subject::Synthetic(workload) => Ok(workload),
         Subject::File(file) => Err(Error::Workload {
@@ -149,21 +110,38 @@ pub fn any_workload(name: &Path, batch: Option<u32>) -> Result<AnyWorkload> {
     }
 }
 
+/// That a workload is of another operator than `expected`.
+pub fn of_another(workload: &dyn Workload, expected: &dyn Operator) -> Error {
+    Error::Workload {
+        origin: workload.name().to_string(),
+        found: format!(
+            "expected a workload of {}, found one of {}",
+            expected.in_words(),
+            workload.operator().in_words()
+        ),
+    }
+}
+
+/// The names of all built-in workloads.
+pub fn workload_names() -> impl Iterator<Item = &'static str> {
+    let built_in = OPERATORS.into_iter().flat_map(|it| it.built_in());
+    built_in.map(|(name, _)| *name)
+}
+
 fn subject(name: &Path, batch: Option<u32>) -> Result<Subject> {
-    let resized = |workload: AnyWorkload| match batch {
+    let resized = |workload: Arc<dyn Workload>| match batch {
         Some(batch) => workload.with_batch(batch),
         None => Ok(workload),
     };
-    if let Some(workload) = name.to_str().and_then(AnyWorkload::built_in) {
+    if let Some(workload) = name.to_str().and_then(operators::built_in) {
         return Ok(Subject::Synthetic(resized(workload?)?));
     }
     match name.extension().and_then(|extension| extension.to_str()) {
-        Some("toml") => Ok(Subject::Synthetic(resized(AnyWorkload::read(name)?)?)),
+        Some("toml") => Ok(Subject::Synthetic(resized(operators::read(name)?)?)),
         Some("safetensors") => Ok(Subject::File(MappedFile::open(name)?)),
         _ => {
             let name = name.display().to_string();
-            let known = Workload::names().chain(DenseWorkload::names());
-            let near = nearest(&name, known).map(String::from);
+            let near = nearest(&name, workload_names()).map(String::from);
             Err(Error::UnknownWorkload { name, near })
         }
     }
@@ -173,55 +151,43 @@ impl Subject {
     /// What it is called.
     pub fn name(&self) -> String {
         match self {
-            Subject::Synthetic(AnyWorkload::Msda(workload)) => workload.name.clone(),
-            Subject::Synthetic(AnyWorkload::Dense(workload)) => workload.name.clone(),
+            Subject::Synthetic(workload) => workload.name().to_string(),
             Subject::File(file) => file.path().display().to_string(),
         }
     }
 
     /// What is computed of it.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> &'static dyn Operator {
         match self {
             Subject::Synthetic(workload) => workload.operator(),
             Subject::File(file) => file.operator(),
         }
     }
 
-    /// Whether a processor is done in reasonable time.
-    fn is_soon_done(&self) -> Result<bool> {
-        let Subject::Synthetic(AnyWorkload::Dense(workload)) = self else {
-            return Ok(true);
-        };
-        let traffic = Traffic::of_forward(&workload.problem(DType::F32)?);
-        Ok(traffic.flop <= MOST_FLOP_ON_CPU)
-    }
-
     /// Everything asked of it; the defaults differ on CUDA.
     pub fn benchmarks(&self, arguments: &BenchArgs, on_cuda: bool) -> Result<Vec<Benchmark>> {
         let directions = self.directions(arguments)?;
         let (numbers, dtypes): (Vec<_>, Vec<_>) = match self {
-            Subject::File(_) => (vec![Numbers::File], vec![None]),
+            Subject::File(_) => (vec![Numbers::FILE], vec![None]),
             Subject::Synthetic(workload) => {
-                let numbers = match workload {
-                    AnyWorkload::Dense(_) => vec![Numbers::Normal],
-                    AnyWorkload::Msda(_) => {
-                        let usual: &[_] = match arguments.quick {
-                            true => &[Distribution::Local],
-                            false => &Distribution::USUAL,
-                        };
-                        let asked = or_default(&arguments.distribution, usual);
-                        asked.into_iter().map(Numbers::Points).collect()
-                    }
+                let usual: &[_] = match arguments.quick {
+                    true => &[Distribution::Local],
+                    false => &Distribution::USUAL,
                 };
-                let usual: &[_] = match (on_cuda, self.operator(), arguments.quick) {
-                    (true, Operator::Msda, _) => &CUDA_DTYPES,
-                    (true, Operator::Dense, _) => &DENSE_CUDA_DTYPES,
-                    (false, _, true) => &QUICK_DTYPES,
-                    (false, _, false) => &[DType::F32],
+                let asked = or_default(&arguments.distribution, usual).into_iter();
+                let numbers: Vec<_> = asked.map(|points| workload.numbers(points)).collect();
+                let usual: &[_] = match (on_cuda, arguments.quick) {
+                    (true, _) => self.operator().cuda_dtypes(),
+                    (false, true) => &QUICK_DTYPES,
+                    (false, false) => &[DType::F32],
                 };
                 let asked: Vec<DType> = arguments.dtype.iter().map(|&dtype| dtype.into()).collect();
                 let dtypes = or_default(&asked, usual);
-                (numbers, dtypes.into_iter().map(Some).collect())
+                (
+                    // Without sampling points, they are alike wherever those would lie.
+                    or_default(&numbers, &[]),
+                    dtypes.into_iter().map(Some).collect(),
+                )
             }
         };
         let mut benchmarks = Vec::new();
@@ -240,21 +206,23 @@ impl Subject {
         Ok(benchmarks)
     }
 
-    /// The passes asked for; dense attention has forward only.
+    /// The passes asked for, of those the operator has.
     fn directions(&self, arguments: &BenchArgs) -> Result<Vec<Direction>> {
-        let asked = or_default(&arguments.direction, &Direction::ALL);
-        let refused = |option| Error::WrongOperator {
-            option,
-            expected: Operator::Msda,
-            found: self.name(),
-        };
-        match self.operator() {
-            Operator::Msda => Ok(asked),
-            Operator::Dense if arguments.target.kernel.is_some() => Err(refused("--kernel")),
-            Operator::Dense if !asked.contains(&Direction::Forward) => {
-                Err(refused("--direction backward"))
-            }
-            Operator::Dense => Ok(vec![Direction::Forward]),
+        let operator = self.operator();
+        if arguments.target.kernel.is_some() && !operator.has_named_kernels() {
+            return Err(refused("--kernel", self.name(), |it| {
+                it.has_named_kernels()
+            }));
+        }
+        let mut asked = or_default(&arguments.direction, &Direction::ALL);
+        asked.retain(|pass| operator.passes().contains(pass));
+        match asked.is_empty() {
+            true => Err(without_backward(
+                "--direction backward",
+                operator,
+                self.name(),
+            )),
+            false => Ok(asked),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! An operator's tensors in a safetensors file.
 
-mod dense;
-
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use fourtap::msda::{Inputs, Levels};
 use fourtap::{DType, Layout, View};
 use memmap2::Mmap;
 use safetensors::SafeTensors;
@@ -15,22 +13,10 @@ use crate::array::{ALIGNMENT, Array};
 use crate::error::{Error, Result};
 use crate::header;
 use crate::nearest::nearest;
-use crate::workload::Operator;
-
-pub use dense::DenseTensors;
+use crate::operators::{OPERATORS, Operator};
 
 /// A tensor by name, its axes and how many they are.
-type Known = (&'static str, &'static str, usize);
-
-/// Every tensor deformable attention knows.
-const TENSORS: [Known; 6] = [
-    ("value", "[N, S, M, D]", 4),
-    ("spatial_shapes", "[L, 2]", 2),
-    ("level_start_index", "[L]", 1),
-    ("sampling_locations", "[N, Q, M, L, P, 2]", 6),
-    ("attention_weights", "[N, Q, M, L, P]", 5),
-    ("grad_out", "[N, Q, M*D]", 3),
-];
+pub type Known = (&'static str, &'static str, usize);
 
 /// A file in memory, read as it is touched.
 #[derive(Debug)]
@@ -74,17 +60,23 @@ impl MappedFile {
         &self.path
     }
 
-    /// Whose tensors these are. A file that cannot be read is left to whoever reads it.
-    pub fn operator(&self) -> Operator {
+    /// Whose tensors these are. A file that cannot be read, or is nobody's, is left to the first operator to complain of.
+    pub fn operator(&self) -> &'static dyn Operator {
         let Ok(parsed) = SafeTensors::deserialize(&self.map) else {
-            return Operator::Msda;
+            return OPERATORS[0];
         };
-        let has = |name| parsed.tensor(name).is_ok();
-        let of_dense = has("query") || has("key");
-        match of_dense && !has("sampling_locations") && !has("spatial_shapes") {
-            true => Operator::Dense,
-            false => Operator::Msda,
-        }
+        let is_there = |name: &str| parsed.tensor(name).is_ok();
+        let mut all = OPERATORS.into_iter();
+        all.find(|it| it.has_tensors(&is_there))
+            .unwrap_or(OPERATORS[0])
+    }
+
+    /// The file's own entries beside the tensors.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        let metadata = SafeTensors::read_metadata(&self.map).ok();
+        metadata
+            .and_then(|(_, metadata)| metadata.metadata().clone())
+            .unwrap_or_default()
     }
 
     /// That its tensors do not fit each other.
@@ -116,17 +108,6 @@ impl Source<'_> {
     }
 }
 
-/// What to do about `grad_out`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GradOut {
-    /// Not even look at it.
-    Ignored,
-    /// Take it if it is there.
-    Optional,
-    /// Fail without it.
-    Required,
-}
-
 /// Which tensors are copied to memory of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -136,54 +117,8 @@ pub enum Placement {
     Aligned,
 }
 
-/// The inputs of deformable attention.
-#[derive(Debug)]
-pub struct Tensors<'a> {
-    /// `[N, S, M, D]`.
-    pub value: Source<'a>,
-    /// From `spatial_shapes` and `level_start_index`.
-    pub levels: Levels,
-    /// `[N, Q, M, L, P, 2]`.
-    pub sampling_locations: Source<'a>,
-    /// `[N, Q, M, L, P]`.
-    pub attention_weights: Source<'a>,
-    /// `[N, Q, M*D]`, if it was asked for and is there.
-    pub grad_out: Option<Source<'a>>,
-    /// Names in the file that mean nothing here.
-    pub ignored: Vec<String>,
-}
-
-impl<'a> Tensors<'a> {
-    /// Finds the tensors in a file. Whether they fit each other is for the operator to say.
-    pub fn read(file: &'a MappedFile, grad_out: GradOut, placement: Placement) -> Result<Self> {
-        let reader = Reader::new(file, placement, &TENSORS)?;
-        Ok(Tensors {
-            levels: reader.levels()?,
-            value: reader.required("value")?,
-            sampling_locations: reader.required("sampling_locations")?,
-            attention_weights: reader.required("attention_weights")?,
-            grad_out: match grad_out {
-                GradOut::Ignored => None,
-                GradOut::Optional => reader.numbers("grad_out")?,
-                GradOut::Required => Some(reader.required("grad_out")?),
-            },
-            ignored: reader.ignored(),
-        })
-    }
-
-    /// What the operator reads.
-    pub fn inputs(&self) -> Inputs<'_> {
-        Inputs {
-            value: self.value.view(),
-            levels: (&self.levels).into(),
-            sampling_locations: self.sampling_locations.view(),
-            attention_weights: self.attention_weights.view(),
-        }
-    }
-}
-
 /// A parsed header, and its file for messages.
-struct Reader<'a> {
+pub struct Reader<'a> {
     file: &'a MappedFile,
     parsed: SafeTensors<'a>,
     placement: Placement,
@@ -191,7 +126,11 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(file: &'a MappedFile, placement: Placement, known: &'static [Known]) -> Result<Self> {
+    pub fn new(
+        file: &'a MappedFile,
+        placement: Placement,
+        known: &'static [Known],
+    ) -> Result<Self> {
         let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
             file: file.path.clone(),
             found: header::explain(&file.map, &error),
@@ -204,12 +143,17 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// That its tensors do not fit each other.
+    pub fn misfit(&self, source: fourtap::Error) -> Error {
+        self.file.misfit(source)
+    }
+
     fn is_known(&self, name: &str) -> bool {
         self.known.iter().any(|(known, ..)| *known == name)
     }
 
     /// Names that mean nothing here.
-    fn ignored(&self) -> Vec<String> {
+    pub fn ignored(&self) -> Vec<String> {
         let names = self.parsed.names().into_iter();
         let mut ignored: Vec<String> = names
             .filter(|name| !self.is_known(name))
@@ -220,7 +164,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The tensor of this name, if it is there and of the right rank.
-    fn find(&self, tensor: &'static str) -> Result<Option<TensorView<'a>>> {
+    pub fn find(&self, tensor: &'static str) -> Result<Option<TensorView<'a>>> {
         let Ok(view) = self.parsed.tensor(tensor) else {
             return Ok(None);
         };
@@ -240,7 +184,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn missing(&self, tensor: &'static str) -> Error {
+    pub fn missing(&self, tensor: &'static str) -> Error {
         let mut names = self.parsed.names();
         names.sort_unstable();
         let unknown = names.iter().copied().filter(|name| !self.is_known(name));
@@ -265,11 +209,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn required(&self, tensor: &'static str) -> Result<Source<'a>> {
+    pub fn required(&self, tensor: &'static str) -> Result<Source<'a>> {
         self.numbers(tensor)?.ok_or_else(|| self.missing(tensor))
     }
 
-    fn numbers(&self, tensor: &'static str) -> Result<Option<Source<'a>>> {
+    pub fn numbers(&self, tensor: &'static str) -> Result<Option<Source<'a>>> {
         let Some(view) = self.find(tensor)? else {
             return Ok(None);
         };
@@ -295,7 +239,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Source::Borrowed(view)))
     }
 
-    fn integers(&self, tensor: &'static str) -> Result<Option<Vec<i64>>> {
+    pub fn integers(&self, tensor: &'static str) -> Result<Option<Vec<i64>>> {
         let Some(view) = self.find(tensor)? else {
             return Ok(None);
         };
@@ -316,25 +260,5 @@ impl<'a> Reader<'a> {
             other => return Err(self.wrong_type(tensor, "I64 or I32", other)),
         };
         Ok(Some(numbers))
-    }
-
-    fn levels(&self) -> Result<Levels> {
-        let shapes = self
-            .integers("spatial_shapes")?
-            .ok_or_else(|| self.missing("spatial_shapes"))?;
-        if let Some(view) = self
-            .find("spatial_shapes")?
-            .filter(|view| view.shape()[1] != 2)
-        {
-            let found = fourtap::Shape::new(view.shape());
-            let (tensor, expected) = ("spatial_shapes", "[L, 2]".to_string());
-            return Err(self.file.misfit(fourtap::Error::Shape {
-                tensor,
-                expected,
-                found,
-            }));
-        }
-        let starts = self.integers("level_start_index")?;
-        Levels::from_i64(&shapes, starts.as_deref()).map_err(|source| self.file.misfit(source))
     }
 }

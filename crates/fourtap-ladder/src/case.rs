@@ -1,8 +1,10 @@
 //! What rungs are timed on.
 
 use fourtap::DType;
-use fourtap_lab::extension::record::{ProblemSizes, RungProblem, RungSizes, TrafficCounts};
-use fourtap_lab::extension::{Distribution, Operator, Result, Workload, generate};
+use fourtap_lab::extension::record::{
+    ProblemSizes, RungOperator, RungProblem, RungSizes, TrafficCounts,
+};
+use fourtap_lab::extension::{Distribution, MsdaWorkload, Result, generate};
 
 use crate::numbers::{AnyShape, Numbers};
 use crate::{dense, msda};
@@ -11,17 +13,17 @@ use crate::{dense, msda};
 #[derive(Clone, Debug)]
 pub enum Case {
     /// Of deformable attention.
-    Msda(Workload, Distribution),
+    Msda(MsdaWorkload, Distribution),
     /// Of dense attention, with a causal mask or without.
     Dense(dense::Workload, bool),
 }
 
 impl Case {
     /// What computes it.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self {
-            Case::Msda(..) => Operator::Msda,
-            Case::Dense(..) => Operator::Dense,
+            Case::Msda(..) => RungOperator::Msda,
+            Case::Dense(..) => RungOperator::Dense,
         }
     }
 

@@ -1,7 +1,8 @@
 //! A problem of either operator with its numbers.
 
 use fourtap::cuda::Cuda;
-use fourtap_lab::extension::{Array, DeviceArray, Operator, Result, Rule, Verification};
+use fourtap_lab::extension::record::RungOperator;
+use fourtap_lab::extension::{Array, DeviceArray, Result, Rule, Verification};
 
 use crate::plan::Shape;
 use crate::{dense, msda};
@@ -139,9 +140,9 @@ impl Small {
 }
 
 /// Those that every rung of an operator must get right.
-pub fn small_problems(operator: Operator) -> Vec<Small> {
+pub fn small_problems(operator: RungOperator) -> Vec<Small> {
     match operator {
-        Operator::Msda => msda::SMALL.map(Small::Msda).to_vec(),
-        Operator::Dense => dense::SMALL.map(Small::Dense).to_vec(),
+        RungOperator::Msda => msda::SMALL.map(Small::Msda).to_vec(),
+        RungOperator::Dense => dense::SMALL.map(Small::Dense).to_vec(),
     }
 }

@@ -4,7 +4,8 @@
 //! computes one operator: deformable attention with value in f16 and locations and weights in f32, or dense attention in
 //! f16 or bf16. What differs between the two is in [`msda`] and [`dense`], and nowhere else.
 
-use fourtap_lab::extension::{Hardware, Operator, Rule};
+use fourtap_lab::extension::record::RungOperator;
+use fourtap_lab::extension::{Hardware, Rule};
 
 use crate::library::{self, Library};
 use crate::numbers::AnyShape;
@@ -58,10 +59,10 @@ pub struct Rung {
 
 impl Rung {
     /// What it computes.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self.plan {
-            Planner::Msda(_) => Operator::Msda,
-            Planner::Dense(_) => Operator::Dense,
+            Planner::Msda(_) => RungOperator::Msda,
+            Planner::Dense(_) => RungOperator::Dense,
         }
     }
 
@@ -87,7 +88,7 @@ pub enum Contender {
     /// An idea.
     Rung(Rung),
     /// The library's forward of an operator, as a user calls it.
-    Shipped(Operator),
+    Shipped(RungOperator),
     /// Not ours: PyTorch, in a process of its own.
     Library(Library),
 }
@@ -121,11 +122,11 @@ impl Contender {
     }
 
     /// What it computes.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self {
             Contender::Rung(rung) => rung.operator(),
             Contender::Shipped(operator) => *operator,
-            Contender::Library(_) => Operator::Dense,
+            Contender::Library(_) => RungOperator::Dense,
         }
     }
 
@@ -186,15 +187,15 @@ pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
 /// rungs; then what is not ours.
 pub fn contenders() -> Vec<Contender> {
     let rungs = rungs::all();
-    let of = |operator: Operator| {
+    let of = |operator: RungOperator| {
         let rungs = rungs.iter().filter(move |rung| rung.operator() == operator);
         [Contender::Shipped(operator)]
             .into_iter()
             .chain(rungs.copied().map(Contender::Rung))
     };
     let libraries = library::ALL.iter().copied().map(Contender::Library);
-    of(Operator::Msda)
-        .chain(of(Operator::Dense))
+    of(RungOperator::Msda)
+        .chain(of(RungOperator::Dense))
         .chain(libraries)
         .collect()
 }

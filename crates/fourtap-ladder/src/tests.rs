@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, Program};
-use fourtap_lab::extension::Operator;
+use fourtap_lab::extension::record::RungOperator;
 use rayon::prelude::*;
 
 use crate::numbers::AnyShape;
@@ -63,8 +63,8 @@ fn dense_shape(
 }
 
 /// Large and small ones; the first is that of published figures.
-fn shapes(operator: Operator) -> Vec<AnyShape> {
-    if operator == Operator::Dense {
+fn shapes(operator: RungOperator) -> Vec<AnyShape> {
+    if operator == RungOperator::Dense {
         return vec![
             dense_shape([8, 512, 512, 64], DType::F16, false),
             dense_shape([64, 2048, 2048, 64], DType::F16, true),
@@ -245,21 +245,26 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
 fn a_rung_computes_its_own_operator_only() {
     for rung in rungs::all() {
         let other = match rung.operator() {
-            Operator::Msda => Operator::Dense,
-            Operator::Dense => Operator::Msda,
+            RungOperator::Msda => RungOperator::Dense,
+            RungOperator::Dense => RungOperator::Msda,
         };
         let choice = Choice::new(rung.parameters, &[]);
         let refused = rung.planned(&shapes(other)[0], &H200, &choice);
         assert!(refused.is_err(), "{}", rung.name);
         let dense = rung.name.starts_with('d');
-        assert_eq!(dense, rung.operator() == Operator::Dense, "{}", rung.name);
+        assert_eq!(
+            dense,
+            rung.operator() == RungOperator::Dense,
+            "{}",
+            rung.name
+        );
     }
 }
 
 #[test]
 fn dense_rungs_refuse_in_words_what_they_are_not_written_for() {
     let dense = rungs::all().into_iter();
-    for rung in dense.filter(|rung| rung.operator() == Operator::Dense) {
+    for rung in dense.filter(|rung| rung.operator() == RungOperator::Dense) {
         let choice = Choice::new(rung.parameters, &[]);
         for (shape, words) in [
             (dense_shape([1, 8, 8, 80], DType::F16, false), "80 channels"),
@@ -290,9 +295,11 @@ fn everything_that_takes_part_has_a_name_of_its_own() {
     let all = contenders();
     let names: BTreeSet<_> = all.iter().map(Contender::name).collect();
     assert_eq!(names.len(), all.len());
-    let dense = all.iter().filter(|one| one.operator() == Operator::Dense);
+    let dense = all
+        .iter()
+        .filter(|one| one.operator() == RungOperator::Dense);
     assert_eq!(dense.count(), 10 + 1 + library::ALL.len());
-    for operator in [Operator::Msda, Operator::Dense] {
+    for operator in [RungOperator::Msda, RungOperator::Dense] {
         assert!(names.contains(operator.plainest()) && names.contains(operator.shipped()));
     }
 }

@@ -10,8 +10,8 @@ use fourtap::dense::{Alignment, Mask};
 use fourtap::tuning::Space;
 use fourtap_lab::extension::record::Timing;
 use fourtap_lab::extension::{
-    AnyWorkload, Array, Bench, Distribution, Error, ExternalKernel, Operator, Result, Stopwatch,
-    Subject, Verification,
+    Array, Bench, DenseWorkload, Distribution, Error, ExternalKernel, MsdaWorkload, Operator,
+    Result, Stopwatch, Subject, Verification, Workload,
 };
 
 use crate::case::Case;
@@ -56,8 +56,8 @@ impl ExternalKernel for TunableRung {
         &self.space
     }
 
-    fn operator(&self) -> Operator {
-        self.rung.operator()
+    fn operator(&self) -> &'static dyn Operator {
+        self.rung.operator().operator()
     }
 
     fn accepts(
@@ -105,44 +105,46 @@ impl ExternalKernel for TunableRung {
 
 /// The problem, as rungs are given it; in words if they cannot be.
 fn case_of(subject: &Subject) -> std::result::Result<Case, String> {
-    case(&subject.workload, subject.dtype, subject.distribution)
+    case(&*subject.workload, subject.dtype, subject.distribution)
 }
 
 fn case(
-    workload: &AnyWorkload,
+    workload: &dyn Workload,
     dtype: DType,
     distribution: Distribution,
 ) -> std::result::Result<Case, String> {
-    match workload {
-        AnyWorkload::Msda(_) if dtype != DType::F16 => {
-            Err(format!("rungs take value in f16, not in {dtype}"))
-        }
-        AnyWorkload::Msda(workload) => Ok(Case::Msda(workload.clone(), distribution)),
-        AnyWorkload::Dense(workload) => {
-            let sizes = workload.sizes();
-            let mask = workload.options().mask;
-            let is_causal = mask == Mask::causal(Alignment::TopLeft);
-            let alike = sizes.query_heads == sizes.key_heads
-                && sizes.channels == sizes.value_channels
-                && (is_causal || mask == Mask::default());
-            if !alike {
-                return Err(
-                    "rungs take heads of the same number and channels, under a causal mask or none"
-                        .to_string(),
-                );
-            }
-            let workload = dense::Workload {
-                name: "",
-                batch: sizes.batch,
-                heads: sizes.query_heads,
-                queries: sizes.queries,
-                keys: sizes.keys,
-                channels: sizes.channels,
-                dtype,
-            };
-            Ok(Case::Dense(workload, is_causal))
-        }
+    if let Some(workload) = workload.downcast::<MsdaWorkload>() {
+        return match dtype {
+            DType::F16 => Ok(Case::Msda(workload.clone(), distribution)),
+            other => Err(format!("rungs take value in f16, not in {other}")),
+        };
     }
+    let Some(workload) = workload.downcast::<DenseWorkload>() else {
+        let operator = workload.operator().in_words();
+        return Err(format!("there are no rungs of {operator}"));
+    };
+    let sizes = workload.sizes();
+    let mask = workload.options().mask;
+    let is_causal = mask == Mask::causal(Alignment::TopLeft);
+    let alike = sizes.query_heads == sizes.key_heads
+        && sizes.channels == sizes.value_channels
+        && (is_causal || mask == Mask::default());
+    if !alike {
+        return Err(
+            "rungs take heads of the same number and channels, under a causal mask or none"
+                .to_string(),
+        );
+    }
+    let workload = dense::Workload {
+        name: "",
+        batch: sizes.batch,
+        heads: sizes.query_heads,
+        queries: sizes.queries,
+        keys: sizes.keys,
+        channels: sizes.channels,
+        dtype,
+    };
+    Ok(Case::Dense(workload, is_causal))
 }
 
 /// A rung on a problem.
@@ -212,15 +214,16 @@ fn refused(setting: &str, expected: String) -> Error {
 mod tests {
     use super::*;
     use crate::tests::H200;
-    use fourtap_lab::extension::selection::any_workload;
+    use fourtap_lab::extension::record::RungOperator;
+    use fourtap_lab::extension::selection::workload;
 
-    fn problem(operator: Operator, dtype: DType) -> std::result::Result<Case, String> {
+    fn problem(operator: RungOperator, dtype: DType) -> std::result::Result<Case, String> {
         let name = match operator {
-            Operator::Msda => "seed-full",
-            Operator::Dense => "dense-s512-d64",
+            RungOperator::Msda => "seed-full",
+            RungOperator::Dense => "dense-s512-d64",
         };
-        let workload = any_workload(name.as_ref(), None).unwrap();
-        case(&workload, dtype, Distribution::Local)
+        let workload = workload(name.as_ref(), None).unwrap();
+        case(&*workload, dtype, Distribution::Local)
     }
 
     #[test]
@@ -260,10 +263,10 @@ mod tests {
 
     #[test]
     fn what_rungs_cannot_take_is_refused_in_words() {
-        let refused = problem(Operator::Msda, DType::F32).unwrap_err();
+        let refused = problem(RungOperator::Msda, DType::F32).unwrap_err();
         assert!(refused.contains("not in f32"), "{refused}");
-        let decode = any_workload("dense-decode".as_ref(), None).unwrap();
-        let refused = case(&decode, DType::F16, Distribution::Local).unwrap_err();
+        let decode = workload("dense-decode".as_ref(), None).unwrap();
+        let refused = case(&*decode, DType::F16, Distribution::Local).unwrap_err();
         assert!(refused.contains("heads of the same number"), "{refused}");
     }
 }

@@ -19,7 +19,7 @@ use fourtap_admin::cli::ThreadsArgs;
 use crate::commands::note;
 use crate::exit::ExitCode;
 use crate::extension::{self, Extension};
-use crate::workload::Operator;
+use crate::operators::{self, Operator};
 
 pub use choices::{
     CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
@@ -295,9 +295,10 @@ pub struct CheckArgs {
         long,
         value_name = "NAME",
         value_delimiter = ',',
-        hide_possible_values = true
+        hide_possible_values = true,
+        value_parser = operators::parser()
     )]
-    pub operator: Vec<Operator>,
+    pub operator: Vec<&'static dyn Operator>,
     /// Random problems of each operator to check
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub cases: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{AnyProblem, BenchRecord, Run};
+use crate::record::{BenchRecord, ProblemRecord, Run};
 use crate::target::Device;
 
 /// All there is about one benchmark.
@@ -28,7 +28,7 @@ impl Benchmark<'_> {
 /// run is of several, since then the same name stands for different things.
 pub fn matched<'a>(before: &'a Run, after: &'a Run) -> Vec<Benchmark<'a>> {
     let by_device = [before, after].iter().any(|run| devices(run).len() > 1);
-    let mut sizes: BTreeMap<String, Vec<&AnyProblem>> = BTreeMap::new();
+    let mut sizes: BTreeMap<String, Vec<&ProblemRecord>> = BTreeMap::new();
     for record in before.benches.iter().chain(&after.benches) {
         let known = sizes.entry(record.name()).or_default();
         if !known.contains(&&record.problem) {
@@ -90,7 +90,7 @@ fn device_name(device: &Device) -> String {
 }
 
 /// The sizes of a problem in which it is not like all `others` of its name.
-fn what_differs(problem: &AnyProblem, others: &[&AnyProblem]) -> String {
+fn what_differs(problem: &ProblemRecord, others: &[&ProblemRecord]) -> String {
     let sizes = problem.in_words();
     let others: Vec<_> = others.iter().map(|other| other.in_words()).collect();
     let differing = sizes.iter().enumerate().filter(|(index, size)| {

@@ -1,7 +1,6 @@
 //! What the lab does on a CUDA device, through the library's own device layer.
 
 mod array;
-mod chosen;
 mod hardware;
 mod kernel;
 mod mode;
@@ -10,7 +9,6 @@ mod stopwatch;
 mod trial;
 
 pub use array::DeviceArray;
-pub use chosen::{backward_kernels, forward_kernel};
 pub use hardware::Hardware;
 pub use kernel::{Argument, Grid, Loaded, Source};
 pub use mode::Mode;

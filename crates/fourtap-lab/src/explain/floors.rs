@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::limits::{Limit, When};
-use super::verdict::{bytes, time};
+use super::words::{bytes, time};
 use super::{Achieved, Floor};
 use crate::table::{align_right, or_dash, with_header, wrapped};
 

@@ -1,141 +1,82 @@
-//! What a case of a workload costs, what limits it and why: amounts over measured ceilings.
+//! What a case of a workload costs and what limits it, whatever the operator: amounts over measured ceilings.
 
-mod amounts;
-mod case;
+mod achieved;
 mod ceilings;
-mod dense;
 mod floors;
+mod kernel_use;
 mod limits;
-mod machine;
-mod measured;
 mod occupancy;
-mod points;
 mod resources;
-mod verdict;
 mod words;
 
-use fourtap::Backend;
-use fourtap::cpu::Cpu;
-use serde::Serialize;
+use std::fmt::Debug;
 
-use crate::choices::Choices;
 use crate::error::Result;
-use crate::record::{DTypes, ProblemSizes, VERSION};
-use crate::target::Device;
-use crate::touched::Touched;
+use crate::record::{DTypes, ProblemRecord, Run};
 
-pub use amounts::Amounts;
-pub use case::Case;
-pub use ceilings::Ceilings;
-pub use dense::{DenseExplanation, explain_dense};
-pub use limits::Floor;
-pub use machine::{DeviceLike, Machine};
-pub use measured::{Achieved, Measured};
+pub use achieved::Achieved;
+pub use ceilings::{Ceiling, Ceilings};
+pub use floors::Floors;
+pub use kernel_use::{DeviceLike, KernelUse};
+pub use limits::{Floor, Limit, When};
 pub use occupancy::Multiprocessor;
+pub use words::{bytes, count, kernel_in_words, plural, time};
 
-use limits::Limit;
-use verdict::{Evidence, Verdict};
+/// One case of a workload: sizes, types and pass.
+pub trait Case: Debug {
+    /// As benchmarks are called: "detr-encoder/local/f16/forward".
+    fn name(&self) -> String;
+
+    /// Its sizes, for a record.
+    fn problem(&self) -> ProblemRecord;
+
+    /// Its types, for a record.
+    fn dtypes(&self) -> DTypes;
+
+    /// Everything there is to say about it.
+    fn explained(&self, known: Known<'_>) -> Result<Box<dyn Explanation>>;
+}
 
 /// Everything there is to say about a case.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Explanation {
-    /// Version of fourtap.
-    pub version: &'static str,
-    /// What it is called, as in "seed-full/local/f16/forward".
-    pub name: String,
-    /// Its sizes.
-    pub problem: ProblemSizes,
-    /// Its element types.
-    pub dtypes: DTypes,
-    /// What would compute it.
-    pub machine: Machine,
-    /// What the ceilings were measured on.
-    pub ceilings_of: Device,
-    /// Where they come from.
-    pub ceilings_from: String,
-    /// What its points touch.
-    pub touched: Touched,
-    /// What it needs.
-    pub amounts: Amounts,
-    /// Bytes at each level of memory.
-    pub memory: [amounts::Level; 3],
-    /// The least time each part of the machine allows.
-    pub limits: Vec<Limit>,
-    /// The largest of them, for inputs used just before.
-    pub floor_hot: Option<Floor>,
-    /// The same for inputs that no cache holds.
-    pub floor_cold: Option<Floor>,
-    /// What was measured, against that.
-    pub achieved: Option<Achieved>,
-    /// Bytes the counters are of, and what they say binds.
-    pub counted: Vec<Counted>,
-    /// Ideas, judged.
-    pub verdicts: Vec<Verdict>,
-    /// What was chosen about the kernel, and why.
-    pub choices: Choices,
+pub trait Explanation {
+    /// For people, at most 100 columns wide.
+    fn in_words(&self) -> String;
+
+    /// As one JSON object.
+    fn to_json(&self) -> serde_json::Result<String>;
+
+    /// What a reader should know of the sources.
+    fn notes(&self) -> &[String];
+}
+
+/// What explanations are made from.
+#[derive(Debug)]
+pub struct Known<'a> {
+    /// What the hardware can do at most.
+    pub ceilings: &'a Ceilings,
+    /// The CUDA device it would be computed on; none for the processor.
+    pub device: Option<&'a DeviceLike>,
+    /// Results that were named to set the prediction against.
+    pub results: Option<&'a Run>,
+    /// Else results that lie beside the ceilings.
+    pub beside: Option<&'a Run>,
     /// What a reader should know of the sources.
     pub notes: Vec<String>,
 }
 
-/// What counters say of a kernel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Counted {
-    /// The kernel.
-    pub kernel: String,
-    /// What binds it, in a sentence.
-    pub binding: String,
-}
+impl Known<'_> {
+    /// Where results may be.
+    pub fn run(&self) -> Option<&Run> {
+        self.results.or(self.beside)
+    }
 
-/// Explains a case by these ceilings, for this machine, against what was measured.
-pub fn explain(
-    case: &Case,
-    ceilings: &Ceilings,
-    machine: Machine,
-    measured: &Measured,
-    notes: Vec<String>,
-) -> Result<Explanation> {
-    let touched = points::touched(case)?;
-    let amounts = Amounts::of(case, &touched);
-    let counted = measured.counted();
-    let limits = limits::limits(case, &amounts, ceilings, &machine, counted[1]);
-    let floor_hot = Floor::of(&limits, false);
-    let floor_cold = Floor::of(&limits, true);
-    let achieved = measured.achieved(floor_hot.as_ref(), floor_cold.as_ref());
-    let evidence = Evidence {
-        case,
-        amounts: &amounts,
-        ceilings,
-        machine: &machine,
-        limits: &limits,
-        floor: floor_hot.as_ref(),
-        measured_ms: achieved.as_ref().and_then(|achieved| achieved.hot_ms),
-    };
-    let verdicts = evidence.verdicts();
-    let binding = measured.counters.iter().map(|record| Counted {
-        kernel: record.kernel.clone(),
-        binding: record.binding.words.clone(),
-    });
-    Ok(Explanation {
-        version: VERSION,
-        name: case.name(),
-        problem: case.problem_sizes(),
-        dtypes: case.dtypes(),
-        ceilings_of: ceilings.device.clone(),
-        ceilings_from: ceilings.origin.clone(),
-        memory: amounts::levels(&amounts, counted),
-        touched,
-        amounts,
-        limits,
-        floor_hot,
-        floor_cold,
-        achieved,
-        counted: binding.collect(),
-        verdicts,
-        choices: match machine {
-            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as())?,
-            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as())?.0,
-        },
-        machine,
-        notes,
-    })
+    /// Notes that results were named which have none of this case.
+    pub fn note_no_result(&mut self, name: &str) {
+        if let Some(results) = self.results {
+            self.notes.push(format!(
+                "{} holds no result of {name} with these sizes and types",
+                results.path.display()
+            ));
+        }
+    }
 }

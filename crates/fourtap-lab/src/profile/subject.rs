@@ -3,17 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use fourtap::msda::Inputs;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{DeviceChoice, Direction, TargetArgs};
+use crate::cli::{CaseArgs, DeviceChoice, Direction, TargetArgs};
 use crate::cuda::DeviceTrial;
 use crate::error::{Error, Result};
-use crate::explain::Case;
-use crate::generate;
+use crate::operators::{Filling, Workload};
 use crate::target::{Device, Target};
-use crate::trial::Trial;
-use crate::verification::{Verification, verify};
+use crate::verification::Verification;
 
 /// Seed of the random numbers: the one `fourtap bench` has unless told otherwise.
 const SEED: u64 = 0;
@@ -35,8 +32,13 @@ impl Statement {
     }
 }
 
-/// Computes `case` on a CUDA device and writes a [`Statement`] to `file`.
-pub fn compute(case: &Case, device: DeviceChoice, file: &Path) -> Result<()> {
+/// Computes a case of a workload on a CUDA device and writes a [`Statement`] to `file`.
+pub fn compute(
+    workload: &dyn Workload,
+    arguments: &CaseArgs,
+    device: DeviceChoice,
+    file: &Path,
+) -> Result<()> {
     let target = Target::new(&TargetArgs {
         // Without a device there is nothing to profile: better its reason than another backend.
         device: match device {
@@ -47,23 +49,14 @@ pub fn compute(case: &Case, device: DeviceChoice, file: &Path) -> Result<()> {
         deterministic: false,
         simd: None,
     })?;
-    let (sizes, types) = (&case.sizes, case.types);
-    let (levels, reference) = (&case.levels, case.workload.reference);
-    let locations = generate::locations(sizes, levels, reference, case.distribution, SEED)?;
-    let locations = locations.rounded("sampling_locations", types.locations)?;
-    let weights = generate::weights(sizes, SEED)?.rounded("attention_weights", types.weights)?;
-    let value = generate::value(sizes, types.value, SEED)?;
-    let inputs = Inputs {
-        value: value.view(),
-        levels: levels.into(),
-        sampling_locations: locations.view(),
-        attention_weights: weights.view(),
-    };
-    let grad_out = generate::grad_out(sizes, types.value, SEED)?;
-    let trial = match case.direction {
-        Direction::Forward => Trial::forward(target.backend, inputs)?,
-        Direction::Backward => Trial::backward(target.backend, inputs, grad_out.view())?,
-    };
+    let tensors = workload.filled(&Filling {
+        dtype: arguments.dtype.into(),
+        coordinates: arguments.coordinates.dtype(arguments.dtype.into()),
+        distribution: arguments.distribution,
+        backward: arguments.direction == Direction::Backward,
+        seed: SEED,
+    })?;
+    let trial = tensors.trial(target.backend, arguments.direction)?;
     let Some(cuda) = target.cuda() else {
         return Err(Error::Misplaced {
             option: "profile",
@@ -71,7 +64,7 @@ pub fn compute(case: &Case, device: DeviceChoice, file: &Path) -> Result<()> {
             found: "the CPU".to_string(),
         });
     };
-    let mut on_device = DeviceTrial::new(&trial, cuda.context())?;
+    let mut on_device = DeviceTrial::new(&*trial, cuda.context())?;
     if let Some(bytes) = on_device.explain(&cuda)?.workspace_bytes {
         on_device.give_workspace(cuda.context(), bytes)?;
     }
@@ -81,7 +74,7 @@ pub fn compute(case: &Case, device: DeviceChoice, file: &Path) -> Result<()> {
     let outputs = on_device.download()?;
     let statement = Statement {
         device: target.device,
-        verification: verify(&trial, &outputs, SEED)?,
+        verification: trial.verified(&outputs, SEED)?,
     };
     let failed = |source| Error::Write {
         file: file.to_path_buf(),

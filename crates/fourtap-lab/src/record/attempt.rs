@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AnyProblem, Origin, Outcome, Timing};
+use super::{Origin, Outcome, ProblemRecord, Timing};
 use crate::target::Device;
 use crate::tune::{Built, How};
 use crate::verification::Verification;
@@ -23,7 +23,7 @@ pub struct TuneSubject {
     /// Element type.
     pub dtype: String,
     /// Its sizes.
-    pub problem: AnyProblem,
+    pub problem: ProblemRecord,
     /// The problems it stands for.
     pub class: String,
     /// Seed of the random numbers, of the problem and of the search.

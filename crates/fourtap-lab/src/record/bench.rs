@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use fourtap::dense;
-use fourtap::msda::{Level, Problem, Sizes, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::dense::DenseSizes;
-use super::{Conditions, Origin, Timing, billions_a_second};
+use super::{Conditions, Origin, ProblemRecord, Timing, billions_a_second};
 use crate::cli::Direction;
 use crate::cuda::Mode;
+use crate::operators::Operator;
 use crate::target::Device;
 use crate::verification::Verification;
-use crate::workload::Operator;
 
 /// One benchmark's result. Without a passed verification it carries no time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +25,7 @@ pub struct BenchRecord {
     /// Seed of the random numbers.
     pub seed: u64,
     /// Its sizes, which also tell the operator.
-    pub problem: AnyProblem,
+    pub problem: ProblemRecord,
     /// Its element types.
     pub dtypes: DTypes,
     /// Which pass.
@@ -168,7 +165,7 @@ impl BenchRecord {
     }
 
     /// Of which operator it is.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> &'static dyn Operator {
         self.problem.operator()
     }
 
@@ -182,26 +179,16 @@ impl BenchRecord {
 
     /// Bytes that must move at least once: without pixels that no sample reads, where those were counted.
     pub fn least_bytes(&self) -> u64 {
-        let Some(&ProblemSizes {
-            images,
-            heads,
-            channels,
-            pixels,
-            ..
-        }) = self.problem.msda()
-        else {
+        let Some(elements) = self.problem.sampled_elements() else {
             return self.traffic.compulsory_bytes;
         };
         let element = match self.dtypes.value.as_str() {
-            "f64" => 8,
-            "f32" => 4,
-            _ => 2,
+            "f64" => 8.0,
+            "f32" => 4.0,
+            _ => 2.0,
         };
         // As floats: a record may say anything.
-        let value: f64 = [images, heads, channels, pixels, element]
-            .map(|size| size as f64)
-            .iter()
-            .product();
+        let value = elements * element;
         let untouched = self.touched_fraction.map_or(0.0, |touched| 1.0 - touched);
         self.traffic
             .compulsory_bytes
@@ -227,108 +214,6 @@ impl BenchRecord {
     }
 }
 
-/// The sizes of a problem of either operator, told apart by their names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum AnyProblem {
-    /// Of deformable attention.
-    Msda(ProblemSizes),
-    /// Of dense attention.
-    Dense(DenseSizes),
-}
-
-impl AnyProblem {
-    /// Of which operator it is.
-    pub fn operator(&self) -> Operator {
-        match self {
-            AnyProblem::Msda(_) => Operator::Msda,
-            AnyProblem::Dense(_) => Operator::Dense,
-        }
-    }
-
-    /// The sizes, if it is one of deformable attention.
-    pub fn msda(&self) -> Option<&ProblemSizes> {
-        match self {
-            AnyProblem::Msda(sizes) => Some(sizes),
-            AnyProblem::Dense(_) => None,
-        }
-    }
-
-    /// The sizes, if it is one of dense attention.
-    pub fn dense(&self) -> Option<&DenseSizes> {
-        match self {
-            AnyProblem::Msda(_) => None,
-            AnyProblem::Dense(sizes) => Some(sizes),
-        }
-    }
-
-    /// Each size with its letter, in an order that is the same for all of an operator.
-    pub fn in_words(&self) -> Vec<String> {
-        match self {
-            AnyProblem::Msda(sizes) => sizes.in_words(),
-            AnyProblem::Dense(sizes) => sizes.in_words(),
-        }
-    }
-}
-
-/// The sizes of a problem of deformable attention.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProblemSizes {
-    /// N.
-    pub images: usize,
-    /// Q.
-    pub queries: usize,
-    /// M.
-    pub heads: usize,
-    /// D.
-    pub channels: usize,
-    /// P.
-    pub points: usize,
-    /// S.
-    pub pixels: usize,
-    /// (height, width) of each level.
-    pub levels: Vec<[usize; 2]>,
-}
-
-impl From<&Problem> for ProblemSizes {
-    fn from(problem: &Problem) -> Self {
-        ProblemSizes::new(problem.sizes(), problem.levels())
-    }
-}
-
-impl ProblemSizes {
-    /// Each size with its letter.
-    fn in_words(&self) -> Vec<String> {
-        let levels = self.levels.iter();
-        let levels: Vec<String> = levels.map(|[h, w]| format!("{h}x{w}")).collect();
-        vec![
-            format!("N {}", self.images),
-            format!("Q {}", self.queries),
-            format!("M {}", self.heads),
-            format!("D {}", self.channels),
-            format!("P {}", self.points),
-            format!("S {}", self.pixels),
-            format!("levels {}", levels.join(" ")),
-        ]
-    }
-
-    /// Of these sizes and levels.
-    pub fn new(sizes: &Sizes, levels: &[Level]) -> Self {
-        ProblemSizes {
-            images: sizes.images,
-            queries: sizes.queries,
-            heads: sizes.heads,
-            channels: sizes.channels,
-            points: sizes.points,
-            pixels: sizes.pixels,
-            levels: levels
-                .iter()
-                .map(|level| [level.height, level.width])
-                .collect(),
-        }
-    }
-}
-
 /// The element types of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DTypes {
@@ -340,26 +225,6 @@ pub struct DTypes {
     /// Of attention_weights; likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
-}
-
-impl From<&dense::Problem> for DTypes {
-    fn from(problem: &dense::Problem) -> Self {
-        DTypes {
-            value: problem.dtype().to_string(),
-            locations: None,
-            weights: None,
-        }
-    }
-}
-
-impl From<&Problem> for DTypes {
-    fn from(problem: &Problem) -> Self {
-        DTypes {
-            value: problem.value().dtype().to_string(),
-            locations: Some(problem.sampling_locations().dtype().to_string()),
-            weights: Some(problem.attention_weights().dtype().to_string()),
-        }
-    }
 }
 
 /// Bytes and operations of a pass.
@@ -376,29 +241,4 @@ pub struct TrafficCounts {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
-}
-
-impl From<dense::Traffic> for TrafficCounts {
-    fn from(traffic: dense::Traffic) -> Self {
-        TrafficCounts {
-            compulsory_bytes: traffic.compulsory_bytes,
-            gathered_bytes: 0,
-            flop: traffic.flop,
-        }
-    }
-}
-
-impl From<Traffic> for TrafficCounts {
-    fn from(traffic: Traffic) -> Self {
-        let Traffic {
-            compulsory_bytes,
-            gathered_bytes,
-            flop,
-        } = traffic;
-        TrafficCounts {
-            compulsory_bytes,
-            gathered_bytes,
-            flop,
-        }
-    }
 }

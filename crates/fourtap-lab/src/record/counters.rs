@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DTypes, Origin, ProblemSizes};
+use super::{DTypes, Origin, ProblemRecord};
 use crate::cli::Direction;
 use crate::target::Device;
 
@@ -19,7 +19,7 @@ pub struct CountersRecord {
     /// "uniform", "local", "window" or "file".
     pub distribution: String,
     /// Its sizes.
-    pub problem: ProblemSizes,
+    pub problem: ProblemRecord,
     /// Its element types.
     pub dtypes: DTypes,
     /// Which pass.

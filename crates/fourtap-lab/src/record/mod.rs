@@ -4,9 +4,9 @@ mod attempt;
 mod bench;
 mod conditions;
 mod counters;
-mod dense;
 mod origin;
 mod probe;
+mod problem;
 mod run;
 mod rung;
 mod timing;
@@ -15,18 +15,17 @@ mod upgrade;
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{AttemptRecord, Finalist, TuneSubject, TunedRecord};
-pub use bench::{
-    AnyProblem, BenchRecord, Beside, DTypes, KernelUsed, ProblemSizes, Roof, TrafficCounts,
-    benchmark_name,
-};
+pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, Roof, TrafficCounts, benchmark_name};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
-pub use dense::{DenseSizes, MaskRecord};
 pub use fourtap_admin::{SCHEMA, VERSION};
 pub use origin::Origin;
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
+pub use problem::{ProblemRecord, Sizes};
 pub use run::Run;
-pub use rung::{Against, RungClaim, RungLaunch, RungProblem, RungRecord, RungSizes, SmallProblems};
+pub use rung::{
+    Against, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems,
+};
 pub use timing::Timing;
 
 /// What a line of a results file can be.

@@ -5,29 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bench::TrafficCounts;
-use super::{Binding, Conditions, Origin, Outcome, ProblemSizes, Timing};
+use super::{Binding, Conditions, Origin, Outcome, Timing};
+use crate::operators::Operator;
+use crate::operators::dense::Dense;
+use crate::operators::msda::{Msda, ProblemSizes};
 use crate::target::Device;
 use crate::verification::Verification;
-use crate::workload::Operator;
-
-/// What records call the ends of the ladder.
-impl Operator {
-    /// The name of the library's own forward among the rungs.
-    pub fn shipped(self) -> &'static str {
-        match self {
-            Operator::Msda => "shipped",
-            Operator::Dense => "shipped-dense",
-        }
-    }
-
-    /// The plainest rung, which speeds are shown against.
-    pub fn plainest(self) -> &'static str {
-        match self {
-            Operator::Msda => "a01",
-            Operator::Dense => "d01",
-        }
-    }
-}
 
 /// One rung on one workload. Only what passed every check has a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -125,6 +108,49 @@ pub enum RungProblem {
     Dense(RungSizes),
 }
 
+/// The operators the ladder has rungs for; it is closed, unlike the list of those the library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RungOperator {
+    /// Deformable attention.
+    Msda,
+    /// Dense attention.
+    Dense,
+}
+
+impl RungOperator {
+    /// Both, in the order they are shown.
+    pub const ALL: [RungOperator; 2] = [RungOperator::Msda, RungOperator::Dense];
+
+    /// The library's.
+    pub fn operator(self) -> &'static dyn Operator {
+        match self {
+            RungOperator::Msda => &Msda,
+            RungOperator::Dense => &Dense,
+        }
+    }
+
+    /// The name of the library's own forward among the rungs.
+    pub fn shipped(self) -> &'static str {
+        match self {
+            RungOperator::Msda => "shipped",
+            RungOperator::Dense => "shipped-dense",
+        }
+    }
+
+    /// The plainest rung, which speeds are shown against.
+    pub fn plainest(self) -> &'static str {
+        match self {
+            RungOperator::Msda => "a01",
+            RungOperator::Dense => "d01",
+        }
+    }
+
+    /// In a sentence.
+    pub fn in_words(self) -> &'static str {
+        self.operator().in_words()
+    }
+}
+
 /// The sizes of a problem of dense attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RungSizes {
@@ -203,10 +229,10 @@ pub struct RungClaim {
 
 impl RungRecord {
     /// What it computed.
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> RungOperator {
         match self.problem {
-            RungProblem::Msda(_) => Operator::Msda,
-            RungProblem::Dense(_) => Operator::Dense,
+            RungProblem::Msda(_) => RungOperator::Msda,
+            RungProblem::Dense(_) => RungOperator::Dense,
         }
     }
 

@@ -3,7 +3,6 @@
 use super::number::{counted, milliseconds, or_dash, times};
 use super::page::{Block, Cell, Section, Table};
 use super::part::Part;
-use super::speed::variant;
 use crate::cuda::Mode;
 use crate::record::{BenchRecord, KernelUsed, Timing};
 use crate::verification::Verification;
@@ -56,9 +55,15 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     })
 }
 
+/// Results of operators whose kernels have names, so that there can be several ways.
+fn timed<'a>(part: &Part<'a>) -> impl Iterator<Item = &'a BenchRecord> {
+    let benches = part.benches.iter().copied();
+    benches.filter(|it| it.operator().has_named_kernels())
+}
+
 fn workloads<'a>(part: &Part<'a>) -> Vec<&'a str> {
     let mut workloads = vec![];
-    for record in &part.benches {
+    for record in timed(part) {
         if !workloads.contains(&record.workload.as_str()) {
             workloads.push(record.workload.as_str());
         }
@@ -69,7 +74,7 @@ fn workloads<'a>(part: &Part<'a>) -> Vec<&'a str> {
 /// What was computed in several ways, and the ways, the fastest first.
 fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Way<'a>>)> {
     let mut problems: Vec<(&BenchRecord, Vec<Way<'a>>)> = vec![];
-    for record in part.benches.iter().copied() {
+    for record in timed(part) {
         if record.workload != workload {
             continue;
         }
@@ -164,4 +169,25 @@ fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
         }
     }
     table
+}
+
+/// What tells benchmarks of a workload and a pass apart: "uniform f16", and whatever is unusual.
+pub fn variant(record: &BenchRecord) -> String {
+    let name = record.name();
+    let prefix = format!(
+        "{}/{}/{}/{}",
+        record.workload,
+        record.distribution,
+        record.dtypes.value,
+        record.direction.name()
+    );
+    let unusual = name.strip_prefix(&prefix).unwrap_or("");
+    let unusual = unusual.replace("/coordinates-", ", coordinates ");
+    let unusual = unusual.replace("/kernel-", ", kernel ");
+    format!(
+        "{} {}{}",
+        record.distribution,
+        record.dtypes.value,
+        unusual.replace('/', ", ")
+    )
 }

@@ -2,19 +2,20 @@
 
 use super::page::{Block, Section};
 use super::part::Part;
-use super::peers::peers;
-use crate::workload::Operator;
+use crate::operators::OPERATORS;
+use crate::record::BenchRecord;
 
 /// The section; it says only what concerns the records at hand.
 pub fn section(parts: &[Part<'_>]) -> Section {
-    let any_bench = |test: &dyn Fn(&crate::record::BenchRecord) -> bool| {
-        let mut benches = parts
-            .iter()
-            .flat_map(|part| part.benches.iter().chain(&part.dense));
-        benches.any(|record| test(record))
-    };
+    let benches = || parts.iter().flat_map(|part| part.benches.iter().copied());
+    let any_bench = |test: &dyn Fn(&BenchRecord) -> bool| benches().any(test);
     let has_probes = parts.iter().any(|part| !part.probes.is_empty());
-    let has_peers = any_bench(&|record| !peers().of(record).is_empty());
+    let mut peers: Vec<&str> = vec![];
+    for peer in benches().flat_map(|record| record.operator().peers(record)) {
+        if !peers.contains(&peer.measured) {
+            peers.push(peer.measured);
+        }
+    }
     let has_benches = any_bench(&|_| true);
     let has_rungs = parts.iter().any(|part| !part.rungs.is_empty());
     let mut paragraphs: Vec<String> = vec![];
@@ -65,14 +66,10 @@ pub fn section(parts: &[Part<'_>]) -> Section {
         let mut counts =
             "Bytes and operations are counted by a model, not by the hardware, unless it is said otherwise."
                 .to_string();
-        if any_bench(&|record| record.operator() == Operator::Msda) {
-            counts += " GB/s counts the bytes of value that the samples ask for, wherever they come from; GFLOP/s 10 \
-                       operations a channel and sample. Backward, which computes all three gradients, counts both \
-                       twice.";
-        }
-        if any_bench(&|record| record.operator() == Operator::Dense) {
-            counts += " Of dense attention GFLOP/s counts both products, 2 operations a channel for each pair of a \
-                       query and a key it sees, and not the softmax.";
+        for operator in OPERATORS {
+            if any_bench(&|record| record.operator() == operator) {
+                counts += &format!(" {}", operator.counting());
+            }
         }
         paragraphs.push(counts);
     }
@@ -83,11 +80,11 @@ pub fn section(parts: &[Part<'_>]) -> Section {
                 .to_string(),
         );
     }
-    if has_peers {
+    if !peers.is_empty() {
         paragraphs.push(format!(
             "Peers were measured separately, not in this run: {}. Their figures are shown only beside results of \
              such a device, for the same problem and element type; they say how fast, not how right they are.",
-            peers().measured
+            peers.join("; ")
         ));
     }
     if has_probes {
@@ -99,7 +96,7 @@ pub fn section(parts: &[Part<'_>]) -> Section {
     }
     paragraphs.push(format!(
         "{} was taken from records of the measurements, or computed from them by the program that made this page.",
-        if has_peers {
+        if !peers.is_empty() {
             "Every other figure"
         } else {
             "Every figure"

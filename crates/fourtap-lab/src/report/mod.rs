@@ -1,22 +1,20 @@
 //! Results as a page: HTML that needs nothing else, Markdown, and pictures.
 
-mod chart;
+pub mod chart;
 mod counters;
 mod date;
-mod dense;
 mod differences;
 mod ladder;
 mod markdown;
 mod method;
-mod number;
+pub mod number;
 mod overview;
 mod page;
 mod part;
-mod peers;
+mod peer;
 mod probes;
-mod roofline;
 mod rungs;
-mod speed;
+mod samples;
 mod tuning;
 
 use std::fs::File;
@@ -28,12 +26,18 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
 
 use crate::error::{Error, Result};
+use crate::operators::OPERATORS;
 use crate::output::Destination;
 use crate::record::{Run, VERSION};
-use page::{Block, Page};
+use page::Page;
 
 pub use date::date;
+pub use ladder::variant;
 pub use overview::warnings;
+pub use page::{Block, Cell, Section, Table};
+pub use part::Part;
+pub use peer::{Peer, times_best_peer};
+pub use samples::{hot_in_words, strips};
 
 /// What pages are made from: names, of which the ending says how words are escaped, and texts.
 const TEMPLATES: [(&str, &str); 6] = [
@@ -92,19 +96,17 @@ impl Report {
     pub fn new(runs: &[Run]) -> Self {
         let parts = part::parts(runs);
         let (title, subtitle) = overview::title(runs);
-        let sections = [
-            Some(overview::section(runs)),
-            differences::section(runs),
-            speed::section(&parts),
-            dense::section(&parts),
-            roofline::section(&parts),
+        let mut sections = vec![Some(overview::section(runs)), differences::section(runs)];
+        sections.extend(OPERATORS.iter().map(|operator| operator.speed(&parts)));
+        sections.extend(OPERATORS.iter().map(|operator| operator.roofline(&parts)));
+        sections.extend([
             probes::section(&parts),
             ladder::section(&parts),
             rungs::section(&parts),
             counters::section(&parts),
             tuning::section(&parts),
             Some(method::section(&parts)),
-        ];
+        ]);
         Report {
             page: Page {
                 title,

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::number::{self, counted, times};
 use super::page::{Block, Figure, Section};
 use super::part::{Part, devices};
-use super::peers::peers;
+use super::peer::times_best_peer;
 use super::probes::outcome;
 use super::{date, part, rungs, tuning};
 use crate::cli::Direction;
+use crate::operators::{OPERATORS, Operator};
 use crate::record::{BenchRecord, Conditions, Origin, Outcome, Run, RungRecord, Timing};
 use crate::table;
 use crate::target::Device;
-use crate::workload::Operator;
 
 /// A median less certain than this is worth a warning; half its confidence interval, as a share.
 const UNCERTAIN: f64 = 0.02;
@@ -143,12 +143,6 @@ fn is_broken(record: &RungRecord) -> bool {
         record.outcome,
         Outcome::Wrong | Outcome::Hung | Outcome::Crashed | Outcome::Failed
     )
-}
-
-/// How many times faster than the fastest peer, hot.
-pub fn times_best_peer(record: &BenchRecord) -> Option<f64> {
-    let best = peers().of(record).first().copied()?;
-    Some(best.ms / record.median_ms()?)
 }
 
 fn spread(ratios: Vec<f64>, what: &str, of: &str) -> Option<Figure> {
@@ -448,22 +442,42 @@ pub fn title(runs: &[Run]) -> (String, String) {
             models.push(model);
         }
     }
-    let has = |run: &Run, operator: Operator| {
-        let is_dense = operator == Operator::Dense;
-        let mut tuned = run.tuned.iter();
-        run.benches.iter().any(|it| it.operator() == operator)
-            || run.rungs.iter().any(|it| it.operator() == operator)
-            || tuned.any(|it| it.subject.problem.dense().is_some() == is_dense)
-    };
-    let has_dense = |run: &Run| has(run, Operator::Dense);
-    let has_msda = |run: &Run| has(run, Operator::Msda) || !run.counters.is_empty();
-    let what = match (runs.iter().any(has_msda), runs.iter().any(has_dense)) {
-        (true, true) => "Deformable and dense attention",
-        (false, true) => "Dense attention",
-        (_, false) => "Multi-scale deformable attention",
+    let is_there = |operator: &&'static dyn Operator| runs.iter().any(|run| has(run, *operator));
+    let there: Vec<_> = OPERATORS.into_iter().filter(is_there).collect();
+    let what = match there[..] {
+        [] => OPERATORS[0].title().to_string(),
+        [operator] => operator.title().to_string(),
+        _ => together(&there),
     };
     (
         names.join(" and "),
         format!("{what} on {}", models.join(" and ")),
     )
+}
+
+/// Whether a run is about an operator.
+fn has(run: &Run, operator: &'static dyn Operator) -> bool {
+    let mut tuned = run.tuned.iter();
+    let mut counters = run.counters.iter();
+    run.benches.iter().any(|it| it.operator() == operator)
+        || run
+            .rungs
+            .iter()
+            .any(|it| it.operator().operator() == operator)
+        || tuned.any(|it| it.subject.problem.operator() == operator)
+        || counters.any(|it| it.problem.operator() == operator)
+}
+
+/// Several operators in a few words, as in "Deformable and dense attention".
+fn together(operators: &[&'static dyn Operator]) -> String {
+    const ALL: &str = " attention";
+    let short = |it: &&'static dyn Operator| {
+        let words = it.in_words();
+        words.strip_suffix(ALL).unwrap_or(words)
+    };
+    let words: Vec<_> = operators.iter().map(short).collect();
+    let (last, others) = words.split_last().unwrap_or((&"", &[]));
+    let text = format!("{} and {last}{ALL}", others.join(", "));
+    let first = text.chars().next().map(|it| it.to_ascii_uppercase());
+    first.into_iter().chain(text.chars().skip(1)).collect()
 }

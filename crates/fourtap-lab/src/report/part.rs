@@ -1,10 +1,10 @@
 //! Results of one run that were measured on one device.
 
+use crate::operators::Operator;
 use crate::record::{
     AttemptRecord, BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord, TunedRecord,
 };
 use crate::target::Device;
-use crate::workload::Operator;
 
 /// Records of one run that belong together.
 #[derive(Debug)]
@@ -15,10 +15,8 @@ pub struct Part<'a> {
     pub prefix: String,
     /// On what.
     pub device: &'a Device,
-    /// Benchmarks of deformable attention, in the order measured.
+    /// Benchmarks, in the order measured.
     pub benches: Vec<&'a BenchRecord>,
-    /// Benchmarks of dense attention, likewise.
-    pub dense: Vec<&'a BenchRecord>,
     /// Probes, likewise.
     pub probes: Vec<&'a ProbeRecord>,
     /// Counters, likewise.
@@ -31,22 +29,25 @@ pub struct Part<'a> {
     pub tuned: Vec<&'a TunedRecord>,
 }
 
+impl<'a> Part<'a> {
+    /// Benchmarks of an operator, in the order measured.
+    pub fn of(&self, operator: &'static dyn Operator) -> Vec<&'a BenchRecord> {
+        let benches = self.benches.iter().copied();
+        benches.filter(|it| it.operator() == operator).collect()
+    }
+}
+
 /// What belongs together, run by run.
 pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
     let mut parts = vec![];
     for run in runs {
         for device in devices(run) {
             let same = |other: &Device| is_same(other, device);
-            let benches = |operator| {
-                let of_device = run.benches.iter().filter(|it| same(&it.device));
-                of_device.filter(|it| it.operator() == operator).collect()
-            };
             parts.push(Part {
                 title: None,
                 prefix: String::new(),
                 device,
-                benches: benches(Operator::Msda),
-                dense: benches(Operator::Dense),
+                benches: run.benches.iter().filter(|it| same(&it.device)).collect(),
                 probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
                 counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
                 rungs: run.rungs.iter().filter(|it| same(&it.device)).collect(),

@@ -7,7 +7,7 @@ use super::number::{self, counted, milliseconds, or_dash};
 use super::page::{Block, Cell, Figure, Section, Table};
 use super::part::Part;
 use super::probes::outcome;
-use super::speed::hot_in_words;
+use super::samples::hot_in_words;
 use crate::record::{AttemptRecord, Run, TunedRecord};
 use crate::tune::{Built, How, sensitivities};
 

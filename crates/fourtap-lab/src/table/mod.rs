@@ -1,90 +1,49 @@
 //! Records for people.
 
 mod comparison;
-mod cuda;
-mod dense;
-mod list;
 mod probe;
 mod rungs;
 mod tune;
 
-use self::cuda::cuda_results;
-use self::dense::dense_results;
+use crate::error::Result;
+use crate::operators::{OPERATORS, Operator};
 use crate::record::{BenchRecord, ProbeRecord};
-use crate::workload::Operator;
 
 pub use fourtap_admin::table::{align_right, shortened, with_header};
 
 pub use self::comparison::comparison;
-pub use self::list::workloads;
 pub use self::probe::{probe_results, probes};
 pub use self::rungs::{cases, rungs, standing, times, verdict};
 pub use self::tune::{spaces, tuned};
 
-/// What the columns of [`results`] mean.
-const CAPTION: &str = "\
-hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
-copies of them in turn, more than caches hold. GB/s: bytes the samples gather from value; GFLOP/s:
-10 operations a channel and sample; both of hot. Backward counts both twice.";
-
-const VERIFIED: &str = "Every result was verified against the f64 oracle.";
+/// What every table of results says.
+pub const VERIFIED: &str = "Every result was verified against the f64 oracle.";
 
 /// Letters of a workload's name that fit a table of 100 columns.
-const NAME_WIDTH: usize = 28;
+pub const NAME_WIDTH: usize = 28;
 
 /// Columns a terminal has at least.
 const COLUMNS: usize = 100;
 
-/// Every result of `fourtap bench` a row, in a table for each operator; on CUDA one for each pass.
+/// Every result of `fourtap bench` a row, in a table for each operator.
 pub fn bench_results(records: &[BenchRecord], ceilings: &[ProbeRecord], on_cuda: bool) -> String {
-    let of = |operator| -> Vec<&BenchRecord> {
+    let table = |operator: &'static dyn Operator| {
         let timed = records.iter().filter(|record| record.hot.is_some());
-        timed.filter(|it| it.operator() == operator).collect()
+        let of_it: Vec<_> = timed.filter(|it| it.operator() == operator).collect();
+        (!of_it.is_empty()).then(|| operator.table(&of_it, ceilings, on_cuda))
     };
-    let (msda, dense) = (of(Operator::Msda), of(Operator::Dense));
-    let mut tables = Vec::new();
-    if !msda.is_empty() {
-        tables.push(match on_cuda {
-            true => cuda_results(&msda, ceilings),
-            false => results(&msda),
-        });
-    }
-    if !dense.is_empty() {
-        tables.push(dense_results(&dense));
-    }
+    let tables: Vec<String> = OPERATORS.into_iter().filter_map(table).collect();
     tables.join("\n")
 }
 
-/// Every result on a processor a row.
-fn results(records: &[&BenchRecord]) -> String {
-    let mut table = with_header(&[
-        "workload", "points", "dtype", "pass", "hot ms", "±", "cold ms", "GB/s", "GFLOP/s",
-    ]);
-    for record in records {
-        let Some(hot) = &record.hot else { continue };
-        table.add_row([
-            shortened(&record.workload, NAME_WIDTH),
-            record.distribution.clone(),
-            record.dtypes.value.clone(),
-            record.direction.name().to_string(),
-            milliseconds(hot.median_ms),
-            format!("{:.1} %", 100.0 * hot.uncertainty()),
-            or_dash(
-                record
-                    .cold
-                    .as_ref()
-                    .map(|cold| milliseconds(cold.median_ms)),
-            ),
-            or_dash(record.gathered_gb_s().map(|rate| format!("{rate:.1}"))),
-            or_dash(record.gflop_s().map(|rate| format!("{rate:.1}"))),
-        ]);
-    }
-    align_right(&mut table, 4..9);
-    let device = on_device(records);
-    format!("{table}\n{device}{VERIFIED}\n{CAPTION}\n")
+/// The built-in workloads, in a table for each operator.
+pub fn workloads() -> Result<String> {
+    let tables = OPERATORS.iter().map(|operator| operator.list());
+    Ok(tables.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-fn on_device(records: &[&BenchRecord]) -> String {
+/// What a table of results is of.
+pub fn on_device(records: &[&BenchRecord]) -> String {
     let device = records.first().map(|record| record.device.in_words());
     device.map_or(String::new(), |device| format!("On {device}.\n"))
 }

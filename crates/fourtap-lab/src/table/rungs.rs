@@ -3,9 +3,9 @@
 use comfy_table::{ContentArrangement, Table};
 
 use super::{align_right, milliseconds, or_dash, with_header};
+use crate::record::RungOperator;
 use crate::record::{Outcome, RungRecord, billions_a_second};
 use crate::target::Device;
-use crate::workload::Operator;
 
 const WIDTH: u16 = 100;
 
@@ -30,8 +30,8 @@ pub fn rungs(records: &[RungRecord], device: &Device) -> String {
         let operator = ranked[0].operator();
         let times_heading = format!("x {}", operator.plainest());
         let shares = match operator {
-            Operator::Msda => ["gather", "DRAM"],
-            Operator::Dense => ["TFLOP/s", "tensor"],
+            RungOperator::Msda => ["gather", "DRAM"],
+            RungOperator::Dense => ["TFLOP/s", "tensor"],
         };
         let mut table = wrapped(&[
             "",
@@ -55,8 +55,8 @@ pub fn rungs(records: &[RungRecord], device: &Device) -> String {
                 ""
             };
             let shares = match operator {
-                Operator::Msda => [share(record.of_gather), share(record.of_dram)],
-                Operator::Dense => [or_dash(teraflops(record)), share(record.of_tensor)],
+                RungOperator::Msda => [share(record.of_gather), share(record.of_dram)],
+                RungOperator::Dense => [or_dash(teraflops(record)), share(record.of_tensor)],
             };
             let against = times(record, &ranked, operator.plainest());
             let [first_share, second_share] = shares;
@@ -85,7 +85,10 @@ pub fn rungs(records: &[RungRecord], device: &Device) -> String {
         text += &format!("{case}\n{table}\n\n");
     }
     text += &format!("On {}.\n", device.in_words());
-    for (operator, caption) in [(Operator::Msda, CAPTION), (Operator::Dense, DENSE_CAPTION)] {
+    for (operator, caption) in [
+        (RungOperator::Msda, CAPTION),
+        (RungOperator::Dense, DENSE_CAPTION),
+    ] {
         if records.iter().any(|record| record.operator() == operator) {
             text += &format!("{caption}\n");
         }
@@ -164,8 +167,8 @@ pub fn standing(record: &RungRecord, of_case: &[&RungRecord]) -> String {
             let operator = record.operator();
             let base = match (&record.builds_on, operator) {
                 (Some(base), _) => base,
-                (None, Operator::Msda) if record.rung == operator.shipped() => "a03",
-                (None, Operator::Dense) if record.rung != operator.plainest() => "d06",
+                (None, RungOperator::Msda) if record.rung == operator.shipped() => "a03",
+                (None, RungOperator::Dense) if record.rung != operator.plainest() => "d06",
                 (None, _) => "",
             };
             match times(record, of_case, base) {

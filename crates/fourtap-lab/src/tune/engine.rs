@@ -1,17 +1,14 @@
 //! What computes a subject, and how a choice would be carried out there.
 
-use fourtap::DType;
 use fourtap::cpu::Cpu;
 use fourtap::cuda::driver::DeviceFacts;
 use fourtap::cuda::jit::{self, Architecture, Program};
-use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
-use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
+use fourtap::cuda::{DeviceSize, SpecialisedKernel};
 use fourtap::tuning::Choice;
 
 use super::{ExternalKernel, Subject};
 use crate::cuda::Hardware;
 use crate::error::Result;
-use crate::workload::AnyWorkload;
 
 /// What computes.
 #[derive(Clone, Debug)]
@@ -92,70 +89,25 @@ impl Subject {
 
     /// The library's plan for a choice.
     fn planned(&self, gpu: &Gpu, choice: &Choice) -> Result<Planned> {
-        match (&self.workload, self.is_backward()) {
-            (AnyWorkload::Dense(workload), _) => {
-                let described = dense::Described {
-                    sizes: workload.sizes(),
-                    dtype: self.dtype,
-                    mask: workload.options().mask,
-                    align: 16,
-                };
-                let plan = described.tuned(gpu.size, &dense::Tuning::of(choice))?;
-                let kernels: Vec<_> = plan.steps().map(|step| step.kernel).collect();
-                Ok(Planned::new(format!("{plan:?}"), kernels, |it, to| {
-                    it.program(to)
-                }))
-            }
-            (AnyWorkload::Msda(workload), is_backward) => {
-                let levels = workload.levels()?;
-                let sizes = workload.sizes(&levels);
-                let described = Described {
-                    images: sizes.images,
-                    queries: sizes.queries,
-                    heads: sizes.heads,
-                    channels: sizes.channels,
-                    points: sizes.points,
-                    levels: &levels,
-                    types: Types {
-                        value: self.dtype,
-                        locations: DType::F32,
-                        weights: DType::F32,
-                    },
-                };
-                let (key, kernels) = match is_backward {
-                    false => {
-                        let tuning = ForwardTuning::of(choice);
-                        let plan = described.tuned_forward(gpu.size, &tuning)?;
-                        (format!("{plan:?}"), vec![plan.step.kernel])
-                    }
-                    true => {
-                        let tuning = BackwardTuning::of(choice);
-                        let plan = described.tuned_backward(gpu.size, false, &tuning)?;
-                        let kernels = plan.steps().iter().map(|step| step.kernel).collect();
-                        (format!("{plan:?}"), kernels)
-                    }
-                };
-                Ok(Planned::new(key, kernels, |it, to| it.program(to)))
-            }
-        }
+        let pass = (self.dtype, self.direction);
+        self.workload.planned(gpu.size, pass, choice)
     }
 }
 
 /// A plan of the library.
-struct Planned {
+pub struct Planned {
+    /// The same for choices that come to the same.
     key: String,
+    /// What must be compiled for it.
     programs: Box<dyn Fn(Architecture) -> Vec<Program>>,
 }
 
 impl Planned {
-    fn new<Kernel: 'static>(
-        key: String,
-        kernels: Vec<Kernel>,
-        program: fn(&Kernel, Architecture) -> Program,
-    ) -> Self {
+    /// Of kernels, whose plan `key` tells from others.
+    pub fn new(key: String, kernels: Vec<impl SpecialisedKernel + 'static>) -> Self {
         Planned {
             key,
-            programs: Box::new(move |to| kernels.iter().map(|it| program(it, to)).collect()),
+            programs: Box::new(move |to| kernels.iter().map(|it| it.program(to)).collect()),
         }
     }
 }
@@ -175,9 +127,11 @@ fn why(error: &crate::error::Error) -> String {
 mod tests {
     use super::*;
     use crate::cli::Distribution;
+    use crate::operators::Operator;
+    use crate::operators::dense::Dense;
     use crate::selection;
     use crate::tune::{Built, Points, Tunable, hints};
-    use crate::workload::Operator;
+    use fourtap::DType;
     use std::path::PathBuf;
 
     /// An H200.
@@ -208,7 +162,7 @@ mod tests {
             space: tunable.space,
             engine: Engine::Cuda(gpu()),
             direction: tunable.computes().1,
-            workload: selection::any_workload(&named, None).unwrap(),
+            workload: selection::workload(&named, None).unwrap(),
             named,
             distribution: Distribution::Local,
             dtype: DType::F16,
@@ -241,7 +195,7 @@ mod tests {
                 assert!(!hints(&many, &subject).is_empty(), "{kernel} on {workload}");
             }
         }
-        for workload in Operator::Dense.workloads() {
+        for (workload, _) in Dense.built_in() {
             let subject = subject("cuda-dense-forward", workload);
             let many = points(&subject, true);
             assert!(many.all.len() > 50, "{workload}: {}", many.all.len());

@@ -44,7 +44,7 @@ pub fn entry(tuned: &TunedRecord) -> Result<Entry, String> {
 
 /// What tables say already of a subject, yours and the library's own.
 pub fn known(subject: &Subject, recorded: &TuneSubject) -> crate::error::Result<Vec<Choice>> {
-    let (class, here) = (subject.class()?, device(&recorded.device));
+    let (class, here) = (subject.workload.class()?, device(&recorded.device));
     let tables = tuning::active().tables();
     let entries = tables.flat_map(|(_, table)| table.entries());
     let same = |entry: &&Entry| {

@@ -8,7 +8,7 @@ use fourtap::tuning::{Choice, Space};
 use super::{Bench, Subject};
 use crate::cuda::Hardware;
 use crate::error::Result;
-use crate::workload::Operator;
+use crate::operators::Operator;
 
 /// A forward kernel for CUDA devices that is not the library's and yet can be tuned.
 ///
@@ -19,7 +19,7 @@ pub trait ExternalKernel: fmt::Debug + Sync {
     fn space(&'static self) -> &'static Space;
 
     /// What it computes.
-    fn operator(&self) -> Operator;
+    fn operator(&self) -> &'static dyn Operator;
 
     /// Whether it can compute a problem so; in words if not.
     fn accepts(

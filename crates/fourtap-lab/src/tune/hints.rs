@@ -4,17 +4,13 @@ use fourtap::tuning::Choice;
 
 use super::{Engine, Gpu, Points, Subject};
 use crate::machine::{self, CpuCaches};
-use crate::workload::AnyWorkload;
 
 /// Choices worth trying first; those that do not fit are left out by the search.
 pub fn hints(points: &Points, subject: &Subject) -> Vec<Choice> {
-    let mut hints = match (&subject.engine, &subject.workload) {
-        (Engine::Cpu, _) => caches(points, &machine::cpu_caches()),
-        (Engine::Cuda(gpu), AnyWorkload::Dense(workload)) => {
-            let channels = workload.sizes().channels.next_multiple_of(32) as u32;
-            shared_memory(points, gpu, channels)
-        }
-        (Engine::Cuda(gpu) | Engine::External(_, gpu), _) => threads(points, gpu),
+    let mut hints = match &subject.engine {
+        Engine::Cpu => caches(points, &machine::cpu_caches()),
+        Engine::Cuda(gpu) => subject.workload.hints(points, gpu),
+        Engine::External(_, gpu) => threads(points, gpu),
     };
     let mut seen = Vec::new();
     hints.retain(|hint| {
@@ -51,7 +47,7 @@ fn distance(value: u32, target: u64) -> u64 {
 }
 
 /// Blocks that share the threads a multiprocessor holds, or half or a quarter of them, among one, two and four.
-fn threads(points: &Points, gpu: &Gpu) -> Vec<Choice> {
+pub fn threads(points: &Points, gpu: &Gpu) -> Vec<Choice> {
     let all = gpu.hardware.threads;
     let shares = [1, 2, 4].into_iter().flat_map(|blocks| {
         let parts = [all, all / 2, all / 4];
@@ -62,29 +58,6 @@ fn threads(points: &Points, gpu: &Gpu) -> Vec<Choice> {
         choice.with("threads", threads).with("block", threads)
     };
     shares.map(with).collect()
-}
-
-/// Tiles of queries with as many keys as one, two or three blocks have shared memory for.
-fn shared_memory(points: &Points, gpu: &Gpu, channels: u32) -> Vec<Choice> {
-    let mut hints = Vec::new();
-    let keys = points.free.iter().find(|(one, _)| one.name == "keys");
-    let keys: Vec<u32> = keys.map_or(Vec::new(), |(_, values)| values.clone());
-    for blocks in [2, 3, 1] {
-        for (rows, columns) in [(128, 1), (64, 1), (64, 2), (32, 2), (16, 4)] {
-            let fits = |keys: &&u32| {
-                let bytes = 2 * channels * (rows + 2 * **keys);
-                blocks * bytes <= gpu.size.shared_bytes
-            };
-            let largest = |keys: &u32| {
-                let choice = points.defaults.clone();
-                let choice = choice.with("rows", rows).with("columns", columns);
-                choice.with("blocks", blocks).with("keys", *keys)
-            };
-            let mut choices = keys.iter().rev().filter(fits).map(largest);
-            hints.extend(choices.find(|choice| points.has(choice)));
-        }
-    }
-    hints
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! A [`Subject`] is a kernel on a problem, and its [`Engine`] what computes it: the processor, a CUDA device, or there a
 //! kernel of another crate. [`Points`] are the choices there are, [`Search`] says which to try next, [`Built`] compiles what one
-//! needs, [`Trying`] tries it on [`Numbers`], and [`Finals`] tell which of the fastest is faster than the defaults beyond
+//! needs, [`Trying`] tries it on random numbers, and [`Finals`] tell which of the fastest is faster than the defaults beyond
 //! doubt. Nothing here starts a process or writes a file; `fourtap tune` does.
 
 mod bench;
@@ -15,7 +15,6 @@ mod faults;
 mod finals;
 mod found;
 mod hints;
-mod numbers;
 mod points;
 mod search;
 mod sensitivity;
@@ -24,13 +23,12 @@ mod subject;
 
 pub use bench::{Bench, Trying};
 pub use build::Built;
-pub use engine::{Engine, Gpu};
+pub use engine::{Engine, Gpu, Planned};
 pub use entry::{entry, known};
 pub use external::ExternalKernel;
 pub use finals::Finals;
 pub use found::Found;
-pub use hints::hints;
-pub use numbers::Numbers;
+pub use hints::{hints, threads};
 pub use points::Points;
 pub use search::{Candidate, How, Plan, Search};
 pub use sensitivity::sensitivities;

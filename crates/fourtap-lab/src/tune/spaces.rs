@@ -6,7 +6,7 @@ use fourtap::tuning::Space;
 
 use crate::cli::Direction;
 use crate::extension;
-use crate::workload::Operator;
+use crate::operators::{OPERATORS, Operator};
 
 use super::ExternalKernel;
 
@@ -44,15 +44,15 @@ impl Tunable {
     }
 
     /// Which operator it computes, and which pass.
-    pub fn computes(&self) -> (Operator, Direction) {
+    pub fn computes(&self) -> (&'static dyn Operator, Direction) {
         if let Some(kernel) = self.external {
             return (kernel.operator(), Direction::Forward);
         }
         let kernel = self.space.kernel;
-        let operator = match kernel.contains("-dense-") {
-            true => Operator::Dense,
-            false => Operator::Msda,
-        };
+        // As in "cuda-msda-forward".
+        let is_named = |it: &&'static dyn Operator| kernel.contains(&format!("-{}-", it.name()));
+        let mut all = OPERATORS.into_iter();
+        let operator = all.find(is_named).unwrap_or(OPERATORS[0]);
         let direction = match kernel.ends_with("-backward") {
             true => Direction::Backward,
             false => Direction::Forward,
@@ -90,6 +90,6 @@ mod tests {
         assert!(named("cuda-dense-forward").is_cuda());
         assert!(!named("cpu-dense-forward").is_cuda());
         let backward = named("cuda-msda-backward").computes();
-        assert_eq!(backward, (Operator::Msda, Direction::Backward));
+        assert_eq!(backward, (OPERATORS[0], Direction::Backward));
     }
 }

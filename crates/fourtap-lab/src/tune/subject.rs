@@ -1,15 +1,16 @@
 //! What is tuned: a kernel on a problem.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fourtap::DType;
-use fourtap::tuning::{Class, Space};
+use fourtap::tuning::Space;
 
 use super::Engine;
 use crate::cli::{Direction, Distribution};
+use crate::computation::TensorSet;
 use crate::error::Result;
-use crate::record::{AnyProblem, DenseSizes, ProblemSizes};
-use crate::workload::AnyWorkload;
+use crate::operators::{Filling, Workload};
 
 /// A kernel on a problem.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct Subject {
     /// The problem, as it was named.
     pub named: PathBuf,
     /// Its sizes.
-    pub workload: AnyWorkload,
+    pub workload: Arc<dyn Workload>,
     /// Where sampling points lie, if there are any.
     pub distribution: Distribution,
     /// Element type; locations and weights are in f32.
@@ -38,18 +39,18 @@ impl Subject {
 
     /// What the numbers are like, as recorded.
     pub fn distribution(&self) -> &'static str {
-        match self.workload {
-            AnyWorkload::Msda(_) => self.distribution.name(),
-            AnyWorkload::Dense(_) => "normal",
-        }
+        self.workload.numbers(self.distribution).name
     }
 
-    /// What the workload is called.
-    pub fn workload_name(&self) -> &str {
-        match &self.workload {
-            AnyWorkload::Msda(workload) => &workload.name,
-            AnyWorkload::Dense(workload) => &workload.name,
-        }
+    /// Random numbers, the same on every machine.
+    pub fn tensors(&self, seed: u64) -> Result<Box<dyn TensorSet>> {
+        self.workload.filled(&Filling {
+            dtype: self.dtype,
+            coordinates: DType::F32,
+            distribution: self.distribution,
+            backward: self.is_backward(),
+            seed,
+        })
     }
 
     /// As in "cpu-msda-forward on detr-encoder/local/f32".
@@ -57,32 +58,9 @@ impl Subject {
         format!(
             "{} on {}/{}/{}",
             self.space.kernel,
-            self.workload_name(),
+            self.workload.name(),
             self.distribution(),
             self.dtype
         )
-    }
-
-    /// Which problems are like it.
-    pub fn class(&self) -> Result<Class> {
-        Ok(match &self.workload {
-            AnyWorkload::Msda(workload) => Class::of_msda(&workload.sizes(&workload.levels()?)),
-            AnyWorkload::Dense(workload) => {
-                Class::of_dense(&workload.sizes(), &workload.options().mask)
-            }
-        })
-    }
-
-    /// Its sizes, for a record.
-    pub fn problem(&self) -> Result<AnyProblem> {
-        Ok(match &self.workload {
-            AnyWorkload::Msda(workload) => {
-                let levels = workload.levels()?;
-                AnyProblem::Msda(ProblemSizes::new(&workload.sizes(&levels), &levels))
-            }
-            AnyWorkload::Dense(workload) => {
-                AnyProblem::Dense(DenseSizes::from(&workload.problem(self.dtype)?))
-            }
-        })
     }
 }

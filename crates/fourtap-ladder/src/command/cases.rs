@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use fourtap_lab::extension::{Distribution, Error, Operator, Result, Workload, selection};
+use fourtap_lab::extension::record::RungOperator;
+use fourtap_lab::extension::{Distribution, Error, MsdaWorkload, Result};
 
 use crate::case::Case;
 use crate::cli::LadderArgs;
@@ -20,7 +21,7 @@ const WORKLOADS: [&str; 5] = [
 
 /// What every rung computes, each those of its operator.
 pub struct Cases {
-    msda: Vec<(PathBuf, Workload)>,
+    msda: Vec<(PathBuf, MsdaWorkload)>,
     distributions: Vec<Distribution>,
     dense: Vec<dense::Workload>,
     causal: bool,
@@ -49,7 +50,7 @@ impl Cases {
             match name.to_str().and_then(dense::Workload::built_in) {
                 Some(workload) => cases.dense.push(workload),
                 None => {
-                    let workload = selection::workload(&name, None)?;
+                    let workload = MsdaWorkload::named(&name, None)?;
                     cases.msda.push((name, workload));
                 }
             }
@@ -66,8 +67,8 @@ impl Cases {
             (true, Some(contender)) => {
                 let (operator, name) = (contender.operator(), contender.name());
                 let known = match operator {
-                    Operator::Msda => WORKLOADS.join(", "),
-                    Operator::Dense => dense::BUILT_IN.map(|one| one.name).join(", "),
+                    RungOperator::Msda => WORKLOADS.join(", "),
+                    RungOperator::Dense => dense::BUILT_IN.map(|one| one.name).join(", "),
                 };
                 Err(Error::Workload {
                     origin: "--workload".to_string(),
@@ -82,7 +83,7 @@ impl Cases {
     }
 
     /// Those of an operator, one after another.
-    pub fn each(&self, operator: Operator) -> impl Iterator<Item = Case> {
+    pub fn each(&self, operator: RungOperator) -> impl Iterator<Item = Case> {
         let msda = self.msda.iter().flat_map(|(_, workload)| {
             let distributions = self.distributions.iter();
             distributions.map(|&distribution| Case::Msda(workload.clone(), distribution))
@@ -94,21 +95,21 @@ impl Cases {
     }
 
     /// How many of an operator are of its first workload.
-    pub fn of_first_workload(&self, operator: Operator) -> usize {
+    pub fn of_first_workload(&self, operator: RungOperator) -> usize {
         match operator {
-            Operator::Msda => self.distributions.len(),
-            Operator::Dense => 1,
+            RungOperator::Msda => self.distributions.len(),
+            RungOperator::Dense => 1,
         }
     }
 
     /// As typed, to be typed again, with the first so many workloads of an operator.
-    pub fn words(&self, operator: Operator, workloads: usize) -> Vec<String> {
+    pub fn words(&self, operator: RungOperator, workloads: usize) -> Vec<String> {
         let names: Vec<String> = match operator {
-            Operator::Msda => {
+            RungOperator::Msda => {
                 let names = self.msda.iter().map(|(path, _)| path.display().to_string());
                 names.take(workloads).collect()
             }
-            Operator::Dense => {
+            RungOperator::Dense => {
                 let names = self.dense.iter().map(|workload| workload.name.to_string());
                 names.take(workloads).collect()
             }

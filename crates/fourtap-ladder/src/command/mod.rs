@@ -13,12 +13,12 @@ use std::time::Duration;
 use fourtap::cuda::Cuda;
 use fourtap_lab::extension::isolation::{again, run};
 use fourtap_lab::extension::record::{
-    Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungRecord, billions_a_second,
+    Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungOperator, RungRecord, billions_a_second,
 };
 use fourtap_lab::extension::table::rungs;
 use fourtap_lab::extension::{
-    Device, DeviceChoice, EXIT_MISMATCH, Error, ExitCode, Operator, Result, Sink, Torn, nearest,
-    note, print, probed, progress,
+    Device, DeviceChoice, EXIT_MISMATCH, Error, ExitCode, Result, Sink, Torn, nearest, note, print,
+    probed, progress,
 };
 
 use self::cases::Cases;
@@ -160,7 +160,7 @@ impl Ladder<'_> {
     /// What this run's shares are of; recorded too.
     fn ceilings(&mut self, chosen: &[Contender]) -> Result<BTreeMap<String, f64>> {
         let computes = |operator| chosen.iter().any(|one| one.operator() == operator);
-        let of_operators = [(Operator::Msda, GATHER), (Operator::Dense, TENSOR)];
+        let of_operators = [(RungOperator::Msda, GATHER), (RungOperator::Dense, TENSOR)];
         let names = of_operators.into_iter().filter(|(it, _)| computes(*it));
         let names = names.map(|(_, name)| name).chain([DRAM]);
         let words = ["--device".to_string(), format!("cuda:{}", self.ordinal)];
@@ -305,8 +305,8 @@ fn complete(record: &mut RungRecord, ceilings: &BTreeMap<String, f64>) {
         Some(billions_a_second(bytes, time) / ceiling)
     };
     match record.operator() {
-        Operator::Msda => record.of_gather = share(record.traffic.gathered_bytes, GATHER),
-        Operator::Dense => record.of_tensor = share(record.traffic.flop, TENSOR),
+        RungOperator::Msda => record.of_gather = share(record.traffic.gathered_bytes, GATHER),
+        RungOperator::Dense => record.of_tensor = share(record.traffic.flop, TENSOR),
     }
     record.of_dram = share(record.traffic.compulsory_bytes, DRAM);
 }

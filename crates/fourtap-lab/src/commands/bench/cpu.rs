@@ -12,16 +12,13 @@ use crate::computation::Computation;
 use crate::error::Result;
 use crate::machine;
 use crate::measure::{measure, repeat};
+use crate::operators::Operator;
 use crate::probe::{self, Setting, found_by};
 use crate::record::{Conditions, KernelUsed, ProbeRecord, Timing};
 use crate::target::Device;
-use crate::workload::Operator;
 
 /// The probes that bound a result.
 const CEILINGS: [&str; 3] = ["copy", "dram-read", "fma-f32"];
-
-/// What else bounds samples.
-const GATHER: &str = "gather-128-l1";
 
 /// Copies of the inputs in turn shall take this many times what the last-level cache holds.
 const ROTATED: f64 = 1.5;
@@ -53,9 +50,13 @@ impl CpuBench {
     }
 
     /// What everything after, of these operators, is held against.
-    pub fn ceilings(&self, operators: &[Operator], budget: Duration) -> Vec<ProbeRecord> {
-        let gather = operators.contains(&Operator::Msda).then_some(GATHER);
-        let names: Vec<&str> = CEILINGS.into_iter().chain(gather).collect();
+    pub fn ceilings(
+        &self,
+        operators: &[&'static dyn Operator],
+        budget: Duration,
+    ) -> Vec<ProbeRecord> {
+        let special = operators.iter().flat_map(|it| it.ceilings(false));
+        let names: Vec<&str> = CEILINGS.iter().chain(special).copied().collect();
         let setting = Setting {
             device: &self.device,
             budget,

@@ -5,25 +5,21 @@ use std::time::Duration;
 use fourtap::Backend;
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
-use fourtap::cuda::msda::KernelChoice;
 
 use super::task::{Measured, Task};
 use crate::array::Array;
 use crate::choices::Choices;
+use crate::computation::Computation;
 use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
 use crate::error::{Error, Result};
+use crate::operators::Operator;
 use crate::probe::{self, Setting, found_by};
 use crate::record::{Beside, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
-use crate::workload::Operator;
 
 /// The probes that bound a result, or that it is shown as a share of.
 const CEILINGS: [&str; 3] = ["copy", "dram-read", "l2-read"];
-
-/// What else bounds samples, and what products of matrices.
-const SAMPLES: [&str; 3] = ["gather-64-l1", "gather-128-l1", "fma-f32"];
-const PRODUCTS: [&str; 2] = ["tensor-mma-f16", "tensor-wgmma-f16"];
 
 /// Copies of the inputs in turn shall take this many times what the second-level cache holds.
 const ROTATED: u64 = 4;
@@ -44,8 +40,8 @@ pub struct CudaBench {
 struct Way {
     /// What it is to the one asked for; empty for that itself.
     role: &'static str,
-    /// None for the one asked for.
-    kernel: Option<KernelChoice>,
+    /// Whether by the plainest kernels there are.
+    by_ruler: bool,
     mode: Mode,
 }
 
@@ -71,14 +67,10 @@ impl CudaBench {
     pub fn ceilings(
         &self,
         device: &Device,
-        operators: &[Operator],
+        operators: &[&'static dyn Operator],
         budget: Duration,
     ) -> Vec<ProbeRecord> {
-        let of = |operator: &Operator| match operator {
-            Operator::Msda => &SAMPLES[..],
-            Operator::Dense => &PRODUCTS[..],
-        };
-        let special = operators.iter().flat_map(of);
+        let special = operators.iter().flat_map(|it| it.ceilings(true));
         let names: Vec<&str> = CEILINGS.iter().chain(special).copied().collect();
         let setting = Setting {
             device,
@@ -100,7 +92,7 @@ impl CudaBench {
         let mut device = DeviceTrial::new(task.trial, self.stopwatch.cuda().context())?;
         let asked = Way {
             role: "",
-            kernel: None,
+            by_ruler: false,
             mode: self.mode,
         };
         let deterministic = Way {
@@ -110,7 +102,7 @@ impl CudaBench {
         };
         let ruler = Way {
             role: "ruler",
-            kernel: Some(KernelChoice::Channel),
+            by_ruler: true,
             ..asked
         };
 
@@ -138,7 +130,7 @@ impl CudaBench {
             measured.beside.push(tried.beside(deterministic));
         }
         // By what is compiled: the same kernels may have been chosen for another reason.
-        let of_ruler = device.explain(&ruler.on(self.stopwatch.cuda()))?;
+        let of_ruler = device.explain(&ruler.on(self.stopwatch.cuda(), task.trial))?;
         if of_ruler.fingerprint != measured.kernel.fingerprint {
             say("verifying and timing the ruler");
             let tried = self.tried(task, &mut device, ruler)?;
@@ -149,7 +141,7 @@ impl CudaBench {
 
     /// One way: its result must be right before it is timed, and after.
     fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
-        let cuda = way.on(self.stopwatch.cuda());
+        let cuda = way.on(self.stopwatch.cuda(), task.trial);
         let mut kernel = device.explain(&cuda)?;
         let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as())?;
         if let Some(entry) = choices.entry {
@@ -162,7 +154,7 @@ impl CudaBench {
         }
         self.stopwatch.once(|cuda| {
             device.poison(cuda.stream())?;
-            device.queue(&way.on(cuda))
+            device.queue(&way.on(cuda, task.trial))
         })?;
         let right = device.download()?;
         let mut tried = Tried {
@@ -178,7 +170,7 @@ impl CudaBench {
         self.stopwatch.once(|cuda| device.poison(cuda.stream()))?;
         let hot = self
             .stopwatch
-            .hot(task.budget, |cuda| device.queue(&way.on(cuda)))?;
+            .hot(task.budget, |cuda| device.queue(&way.on(cuda, task.trial)))?;
         let after = device.download()?;
         match task.still_right(tried.kernel.reproducible, &tried.right, &after)? {
             None => tried.hot = Some(hot),
@@ -214,7 +206,7 @@ impl CudaBench {
         let timed = self
             .stopwatch
             .in_turn(task.budget, sets as u32, |cuda, set| {
-                trials[set as usize].queue(&way.on(cuda))
+                trials[set as usize].queue(&way.on(cuda, task.trial))
             })?;
         context.synchronize()?;
         for trial in &trials {
@@ -248,11 +240,11 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 impl Way {
-    fn on(self, cuda: &Cuda) -> Cuda {
+    fn on(self, cuda: &Cuda, trial: &dyn Computation) -> Cuda {
         let cuda = self.mode.on(cuda);
-        match self.kernel {
-            Some(kernel) => cuda.with_msda(kernel),
-            None => cuda,
+        match self.by_ruler {
+            true => trial.ruler(&cuda).unwrap_or(cuda),
+            false => cuda,
         }
     }
 }

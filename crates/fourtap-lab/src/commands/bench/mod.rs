@@ -2,9 +2,7 @@
 
 mod cpu;
 mod cuda;
-mod dense;
 mod doubts;
-mod msda;
 mod place;
 mod plan;
 mod task;
@@ -21,25 +19,24 @@ use self::place::Place;
 use self::plan::{already_done, planned};
 use self::task::Task;
 use super::{note, print, progress};
-use crate::cli::{BenchArgs, CoordinatesChoice, Direction};
-use crate::computation::Computation;
+use crate::cli::{BenchArgs, CoordinatesChoice, Direction, Distribution};
+use crate::computation::{Computation, TensorSet};
 use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::machine;
+use crate::operators::{Filling, OPERATORS, Operator, Reading, Workload};
 use crate::output::Destination;
 use crate::record::{
-    AnyProblem, BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, Run, TrafficCounts,
-    benchmark_name,
+    BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemRecord, Run, benchmark_name,
 };
 use crate::report;
-use crate::roof::{Ceilings, Least, is_suspicious};
+use crate::roof::{Ceilings, is_suspicious};
 use crate::selection::{self, Benchmark, Selection, Subject};
 use crate::sink::{Sink, Torn};
 use crate::table;
 use crate::target::Target;
-use crate::touched::Touched;
-use crate::workload::{AnyWorkload, Operator};
+use crate::tensors::MappedFile;
 
 /// Most time spent on repeating one benchmark.
 const BUDGET: Duration = Duration::from_secs(3);
@@ -90,8 +87,9 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         ));
     }
     let asked = arguments.target.kernel;
-    let timed = |operator: &Operator| subjects.iter().any(|it| it.operator() == *operator);
-    let operators = Operator::ALL.into_iter().filter(timed).collect();
+    let timed =
+        |operator: &&'static dyn Operator| subjects.iter().any(|it| it.operator() == *operator);
+    let operators = OPERATORS.into_iter().filter(timed).collect();
     let mut bench = Bench {
         target,
         place,
@@ -115,23 +113,12 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     bench.conclude(arguments, page)
 }
 
-/// What is known of a computation before it is measured.
-struct Counted {
-    problem: AnyProblem,
-    dtypes: DTypes,
-    traffic: TrafficCounts,
-    /// What sampling points touch, where there are any.
-    touched: Option<Touched>,
-    /// What it cannot do without.
-    least: Option<Least>,
-}
-
 /// A run of benchmarks.
 struct Bench {
     target: Target,
     place: Place,
     /// What is timed.
-    operators: Vec<Operator>,
+    operators: Vec<&'static dyn Operator>,
     /// Measured before the first benchmark is, once it is known that there is one.
     ceilings: Vec<ProbeRecord>,
     /// The mode asked for.
@@ -161,18 +148,54 @@ impl Bench {
             let (group, rest) = remaining.split_at(count);
             remaining = rest;
             let done = match subject {
-                Subject::Synthetic(AnyWorkload::Msda(workload)) => self.msda(workload, group),
-                Subject::Synthetic(AnyWorkload::Dense(workload)) => self.dense(workload, group),
-                Subject::File(file) => match file.operator() {
-                    Operator::Msda => self.msda_file(file, group),
-                    Operator::Dense => self.dense_file(file, group),
-                },
+                Subject::Synthetic(workload) => self.random(&**workload, group),
+                Subject::File(file) => self.file(file, group),
             };
             match done {
                 Err(error @ (Error::Stdout(_) | Error::Write { .. })) => return Err(error),
                 Err(error) => self.fail(&error),
                 Ok(()) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Benchmarks of one distribution and element type, which share their numbers.
+    fn random(&mut self, workload: &dyn Workload, group: &[Benchmark]) -> Result<()> {
+        let Some((first, dtype)) = group.first().and_then(|it| Some((it, it.dtype?))) else {
+            return Ok(());
+        };
+        let filling = Filling {
+            dtype,
+            coordinates: self.coordinates.dtype(dtype),
+            distribution: first.numbers.points.unwrap_or(Distribution::Local),
+            backward: group.iter().any(|it| it.direction == Direction::Backward),
+            seed: self.seed,
+        };
+        let problem = workload.problem(dtype)?;
+        let group = &self.left_to_do(group, &problem, &workload.dtypes(&filling));
+        if group.is_empty() {
+            return Ok(());
+        }
+        self.expect_memory(first, workload.bytes(&filling)?)?;
+        self.say(first, "making random numbers");
+        self.group(group, &*workload.filled(&filling)?)
+    }
+
+    /// Benchmarks of the tensors of a file.
+    fn file(&mut self, file: &MappedFile, group: &[Benchmark]) -> Result<()> {
+        let reading = Reading::Time { seed: self.seed };
+        let tensors = file.operator().read(file, reading)?;
+        let forward = tensors.trial(self.target.backend, Direction::Forward)?;
+        let (problem, dtypes) = forward.recorded();
+        let group = &self.left_to_do(group, &problem, &dtypes);
+        self.group(group, &*tensors)
+    }
+
+    fn group(&mut self, group: &[Benchmark], tensors: &dyn TensorSet) -> Result<()> {
+        for benchmark in group {
+            let trial = tensors.trial(self.target.backend, benchmark.direction)?;
+            self.one(benchmark, &*trial)?;
         }
         Ok(())
     }
@@ -198,7 +221,7 @@ impl Bench {
                 what: format!(
                     "{}/{}/{}",
                     benchmark.workload,
-                    benchmark.numbers.name(),
+                    benchmark.numbers.name,
                     benchmark.dtype.map_or("file", DType::name)
                 ),
                 needed,
@@ -212,8 +235,8 @@ impl Bench {
     fn left_to_do(
         &mut self,
         group: &[Benchmark],
-        problem: &AnyProblem,
-        (value, locations): (DType, Option<DType>),
+        problem: &ProblemRecord,
+        dtypes: &DTypes,
     ) -> Vec<Benchmark> {
         let mut left = Vec::new();
         for benchmark in group {
@@ -221,8 +244,8 @@ impl Bench {
                 benchmark.direction == Direction::Backward && self.target.cuda().is_some();
             let name = benchmark_name(
                 &benchmark.workload,
-                benchmark.numbers.name(),
-                (value.name(), locations.map(DType::name)),
+                benchmark.numbers.name,
+                (&dtypes.value, dtypes.locations.as_deref()),
                 benchmark.direction,
                 (has_modes.then_some(self.mode), self.asked.as_deref()),
             );
@@ -244,13 +267,10 @@ impl Bench {
     }
 
     /// Verifies and times one benchmark, and records what came of it.
-    fn one(
-        &mut self,
-        benchmark: &Benchmark,
-        trial: &dyn Computation,
-        counted: Counted,
-    ) -> Result<()> {
+    fn one(&mut self, benchmark: &Benchmark, trial: &dyn Computation) -> Result<()> {
         let name = benchmark.name();
+        let (problem, dtypes) = trial.recorded();
+        let counted = trial.counted();
         let task = Task {
             name: &name,
             trial,
@@ -270,14 +290,13 @@ impl Bench {
         }
         let measured = self.place.measured(&task, say)?;
         let wrong = measured.found_wrong();
-        let touched = counted.touched.as_ref();
         let mut record = BenchRecord {
             origin: Origin::here(),
             workload: benchmark.workload.clone(),
-            distribution: benchmark.numbers.name().to_string(),
+            distribution: benchmark.numbers.name.to_string(),
             seed: self.seed,
-            problem: counted.problem,
-            dtypes: counted.dtypes,
+            problem,
+            dtypes,
             direction: benchmark.direction,
             device: self.target.device.clone(),
             kernel: KernelUsed {
@@ -289,8 +308,8 @@ impl Bench {
             cold: measured.cold,
             conditions: measured.conditions,
             traffic: counted.traffic,
-            in_bounds_fraction: touched.map(|touched| touched.in_bounds),
-            touched_fraction: touched.map(|touched| touched.value),
+            in_bounds_fraction: counted.in_bounds_fraction,
+            touched_fraction: counted.touched_fraction,
             roof: None,
             beside: measured.beside,
         };

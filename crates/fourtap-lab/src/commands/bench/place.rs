@@ -7,9 +7,9 @@ use super::cuda::CudaBench;
 use super::task::{Measured, Task};
 use crate::error::Result;
 use crate::machine;
+use crate::operators::Operator;
 use crate::record::ProbeRecord;
 use crate::target::Device;
-use crate::workload::Operator;
 
 /// Where benchmarks are measured.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Place {
     pub fn ceilings(
         &self,
         device: &Device,
-        operators: &[Operator],
+        operators: &[&'static dyn Operator],
         budget: Duration,
     ) -> Vec<ProbeRecord> {
         match self {

@@ -1,56 +1,29 @@
 //! `fourtap explain`: gather what is known, then say it.
 
-use fourtap::DType;
+use fourtap::cuda::DeviceSize;
 use fourtap::cuda::driver::{DeviceFacts, Driver};
-use fourtap::cuda::msda::DeviceSize;
-use serde::Serialize;
 
-use super::{note, print, print_json};
-use crate::cli::{CaseArgs, DeviceChoice, Direction, ExplainArgs};
+use super::{note, print};
+use crate::cli::{DeviceChoice, ExplainArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::explain::{
-    Case, Ceilings, DenseExplanation, DeviceLike, Explanation, Machine, Measured, Multiprocessor,
-    explain, explain_dense,
-};
+use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Known, Multiprocessor};
 use crate::record::Run;
 use crate::target::{CudaDevice, Device};
-use crate::workload::{AnyWorkload, DenseWorkload, Operator};
 use crate::{machine, selection, target};
 
 pub fn execute(arguments: &ExplainArgs) -> Result<ExitCode> {
-    let CaseArgs {
-        workload, images, ..
-    } = &arguments.case;
-    if let AnyWorkload::Dense(workload) = selection::any_workload(workload, *images)? {
-        let explanation = dense(arguments, &workload)?;
-        return said(
-            arguments,
-            &explanation,
-            DenseExplanation::in_words,
-            &explanation.notes,
-        );
-    }
-    let explanation = explained(arguments)?;
-    said(
-        arguments,
-        &explanation,
-        Explanation::in_words,
-        &explanation.notes,
-    )
-}
-
-fn said<E: Serialize>(
-    arguments: &ExplainArgs,
-    explanation: &E,
-    in_words: impl Fn(&E) -> String,
-    notes: &[String],
-) -> Result<ExitCode> {
+    let named = &arguments.case;
+    let workload = selection::workload(&named.workload, named.images)?;
+    let explanation = explained(arguments, &*workload.case(named)?)?;
     match arguments.json {
-        true => print_json(explanation)?,
+        true => {
+            let json = explanation.to_json();
+            print(json.map_err(|error| Error::Stdout(error.into()))? + "\n")?;
+        }
         false => {
-            print(in_words(explanation))?;
-            for text in notes {
+            print(explanation.in_words())?;
+            for text in explanation.notes() {
                 note(&format!("note: {text}"));
             }
         }
@@ -58,38 +31,28 @@ fn said<E: Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn dense(arguments: &ExplainArgs, workload: &DenseWorkload) -> Result<DenseExplanation> {
-    if arguments.case.direction == Direction::Backward {
-        return Err(Error::WrongOperator {
-            option: "--direction backward",
-            expected: Operator::Msda,
-            found: workload.name.clone(),
-        });
-    }
+fn explained(arguments: &ExplainArgs, case: &dyn Case) -> Result<Box<dyn Explanation>> {
     let [probes, results] = runs(arguments)?;
     let mut notes = Vec::new();
     let kind = kind(arguments.device, probes.as_ref());
     let ceilings = ceilings(kind, probes.as_ref(), arguments, &mut notes)?;
     let device = match (kind, arguments.device) {
-        ("cuda", DeviceChoice::Cuda(ordinal)) => {
+        ("cpu", _) => None,
+        (_, DeviceChoice::Cuda(ordinal)) => {
             let facts = facts(ordinal)?;
             expect_same(facts, &ceilings, &mut notes);
             Some(like(facts))
         }
-        ("cuda", _) => Some(stored(&ceilings)?),
-        _ => None,
+        _ => Some(stored(&ceilings)?),
     };
     add_cut_short([&probes, &results], &mut notes);
-    // Results named, else those that lie beside the probes.
-    let run = results.as_ref().or(probes.as_ref());
-    let dtype = DType::from(arguments.case.dtype);
-    let mut explanation = explain_dense(workload, dtype, &ceilings, device.as_ref(), run, notes)?;
-    if let (Some(results), None) = (&results, &explanation.achieved) {
-        explanation
-            .notes
-            .push(no_result(results, &explanation.name));
-    }
-    Ok(explanation)
+    case.explained(Known {
+        ceilings: &ceilings,
+        device: device.as_ref(),
+        results: results.as_ref(),
+        beside: probes.as_ref(),
+        notes,
+    })
 }
 
 /// What --probes and --results name.
@@ -111,13 +74,6 @@ fn expect_same(facts: &DeviceFacts, ceilings: &Ceilings, notes: &mut Vec<String>
     }
 }
 
-fn no_result(results: &Run, name: &str) -> String {
-    format!(
-        "{} holds no result of {name} with these sizes and types",
-        results.path.display()
-    )
-}
-
 fn add_cut_short(runs: [&Option<Run>; 2], notes: &mut Vec<String>) {
     for run in runs.into_iter().flatten().filter(|run| run.cut_short) {
         notes.push(format!(
@@ -125,33 +81,6 @@ fn add_cut_short(runs: [&Option<Run>; 2], notes: &mut Vec<String>) {
             run.path.display()
         ));
     }
-}
-
-fn explained(arguments: &ExplainArgs) -> Result<Explanation> {
-    let case = Case::new(&arguments.case)?;
-    let [probes, results] = runs(arguments)?;
-    let mut notes = Vec::new();
-    let kind = kind(arguments.device, probes.as_ref());
-    let ceilings = ceilings(kind, probes.as_ref(), arguments, &mut notes)?;
-    let machine = match (kind, arguments.device) {
-        ("cpu", _) => Machine::Cpu,
-        (_, DeviceChoice::Cuda(ordinal)) => {
-            let facts = facts(ordinal)?;
-            expect_same(facts, &ceilings, &mut notes);
-            Machine::cuda(&case, &like(facts))?
-        }
-        _ => Machine::cuda(&case, &stored(&ceilings)?)?,
-    };
-    // Results named, else those that lie beside the probes.
-    let run = results.as_ref().or(probes.as_ref());
-    let measured = run
-        .map(|run| Measured::of(&case, run, kind))
-        .unwrap_or_default();
-    if let (Some(results), true) = (&results, measured.is_empty()) {
-        notes.push(no_result(results, &case.name()));
-    }
-    add_cut_short([&probes, &results], &mut notes);
-    explain(&case, &ceilings, machine, &measured, notes)
 }
 
 /// "cpu" or "cuda": what was asked for, else what the probes are of.

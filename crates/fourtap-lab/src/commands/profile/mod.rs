@@ -11,24 +11,29 @@ use crate::cli::{CaseArgs, CoordinatesChoice, DeviceChoice, ProfileArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::explain::Case;
+use crate::operators::{OPERATORS, Operator, Workload};
 use crate::profile::{
     KernelCounters, Ncu, Statement, binding, by_kernel, compute, counters, launches, wanted,
 };
 use crate::program;
 use crate::record::{CountersRecord, Line, Origin};
+use crate::selection;
 use crate::sink::{Sink, Torn};
 use crate::target::Device;
 
 /// How often the time beside the progress bar is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Names of our kernels' functions begin so.
-const OURS: &str = "msda_";
-
 pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
-    let case = Case::new(&arguments.case)?;
+    let workload = selection::workload(&arguments.case.workload, arguments.case.images)?;
+    if !workload.operator().is_profiled() {
+        let mut profiled = OPERATORS.into_iter().filter(|it| it.is_profiled());
+        let expected = profiled.next().unwrap_or(OPERATORS[0]);
+        return Err(selection::of_another(&*workload, expected));
+    }
+    let case = &*workload.case(&arguments.case)?;
     if let Some(file) = &arguments.statement {
-        compute(&case, arguments.device, file)?;
+        compute(&*workload, &arguments.case, arguments.device, file)?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.device == DeviceChoice::Cpu {
@@ -40,12 +45,17 @@ pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
     }
     let mut sink = Sink::open(arguments.json.as_deref(), Torn::Refuse)?;
     let found = match &arguments.import {
-        Some(file) => imported(file)?,
-        None => profiled(arguments, &case)?,
+        Some(file) => imported(file, workload.operator())?,
+        None => profiled(arguments, &case.name())?,
     };
     let mut records = Vec::new();
     for kernel in found.kernels {
-        let record = record(&case, kernel, &found.device, &found.source)?;
+        let record = record(
+            (&*workload, &arguments.case, case),
+            kernel,
+            &found.device,
+            &found.source,
+        )?;
         sink.put(&Line::Counters(Box::new(record.clone())))?;
         records.push(record);
     }
@@ -62,14 +72,16 @@ struct Found {
     source: String,
 }
 
-fn imported(file: &Path) -> Result<Found> {
+fn imported(file: &Path, operator: &dyn Operator) -> Result<Found> {
     let text = fs::read(file).map_err(|source| Error::Read {
         file: file.to_path_buf(),
         source,
     })?;
     let mut kernels = by_kernel(&launches(file, &String::from_utf8_lossy(&text))?);
     let all = kernels.len();
-    let is_ours = |kernel: &KernelCounters| kernel.kernel.starts_with(OURS);
+    // Names of our kernels' functions begin so.
+    let ours = format!("{}_", operator.name());
+    let is_ours = |kernel: &KernelCounters| kernel.kernel.starts_with(&ours);
     if kernels.iter().any(is_ours) {
         kernels.retain(is_ours);
     }
@@ -100,7 +112,7 @@ fn imported(file: &Path) -> Result<Found> {
     })
 }
 
-fn profiled(arguments: &ProfileArgs, case: &Case) -> Result<Found> {
+fn profiled(arguments: &ProfileArgs, name: &str) -> Result<Found> {
     let ncu = Ncu::find(arguments.ncu.as_deref())?;
     let bar = progress(2);
     bar.enable_steady_tick(TICK);
@@ -124,7 +136,7 @@ fn profiled(arguments: &ProfileArgs, case: &Case) -> Result<Found> {
     })?;
     program.args(words(&arguments.case, arguments.device));
     program.arg("--statement").arg(&file);
-    bar.set_message(format!("{}: computing under the profiler", case.name()));
+    bar.set_message(format!("{name}: computing under the profiler"));
     let profiled = ncu.profile(&wanted.metrics, &program)?;
     bar.finish_and_clear();
     let statement = Statement::read(&file);
@@ -133,7 +145,7 @@ fn profiled(arguments: &ProfileArgs, case: &Case) -> Result<Found> {
         .and_then(|statement| statement.verification.found.clone())
     {
         return Err(Error::Verification {
-            benchmark: case.name(),
+            benchmark: name.to_string(),
             found,
         });
     }
@@ -187,7 +199,7 @@ fn words(case: &CaseArgs, device: DeviceChoice) -> Vec<std::ffi::OsString> {
 }
 
 fn record(
-    case: &Case,
+    (workload, arguments, case): (&dyn Workload, &CaseArgs, &dyn Case),
     kernel: KernelCounters,
     device: &Device,
     source: &str,
@@ -204,11 +216,11 @@ fn record(
     };
     Ok(CountersRecord {
         origin: Origin::here(),
-        workload: case.workload.name.clone(),
-        distribution: case.distribution.name().to_string(),
-        problem: case.problem_sizes(),
+        workload: workload.name().to_string(),
+        distribution: workload.numbers(arguments.distribution).name.to_string(),
+        problem: case.problem(),
         dtypes: case.dtypes(),
-        direction: case.direction,
+        direction: arguments.direction,
         device: device.clone(),
         kernel: kernel.kernel,
         launches: kernel.launches,

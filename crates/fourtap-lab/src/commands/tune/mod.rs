@@ -10,6 +10,7 @@ mod work;
 mod workbench;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fourtap::DType;
 use fourtap::cpu::Simd;
@@ -22,16 +23,12 @@ use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::nearest::nearest;
+use crate::operators::{Workload, without_backward};
 use crate::record::{Run, TuneSubject};
 use crate::selection;
 use crate::table;
 use crate::target::Device;
 use crate::tune::{Engine, Gpu, Subject, Tunable, entry, tunables};
-use crate::workload::{AnyWorkload, Operator};
-
-/// What a kernel is tried on unless told otherwise.
-const MSDA_WORKLOAD: &str = "detr-encoder";
-const DENSE_WORKLOAD: &str = "dense-s2048-d64";
 
 pub fn execute(arguments: &TuneArgs) -> Result<ExitCode> {
     match &arguments.what {
@@ -173,14 +170,14 @@ fn resolved(
     target: &Path,
     arguments: &SearchArgs,
     device: Option<&driver::Device>,
-) -> Result<Vec<(Tunable, PathBuf, AnyWorkload)>> {
+) -> Result<Vec<(Tunable, PathBuf, Arc<dyn Workload>)>> {
     let problem = &arguments.problem;
     let name = target.to_str().unwrap_or_default();
     if let Some(tunable) = Tunable::named(name) {
         let (named, workload) = workload_of(&tunable, problem)?;
         return Ok(vec![(tunable, named, workload)]);
     }
-    let workload = match selection::any_workload(target, problem.images) {
+    let workload = match selection::workload(target, problem.images) {
         Err(Error::UnknownWorkload { .. }) => return Err(unknown(name)),
         found => found?,
     };
@@ -195,11 +192,8 @@ fn resolved(
     };
     let kernels: Vec<_> = tunables().iter().filter(asked).collect();
     if kernels.is_empty() {
-        return Err(Error::WrongOperator {
-            option: "--direction backward",
-            expected: Operator::Msda,
-            found: name.to_string(),
-        });
+        let found = name.to_string();
+        return Err(without_backward("--direction backward", operator, found));
     }
     Ok(kernels
         .into_iter()
@@ -207,28 +201,27 @@ fn resolved(
         .collect())
 }
 
-fn workload_of(tunable: &Tunable, problem: &TuneProblem) -> Result<(PathBuf, AnyWorkload)> {
+fn workload_of(tunable: &Tunable, problem: &TuneProblem) -> Result<(PathBuf, Arc<dyn Workload>)> {
     let (operator, _) = tunable.computes();
-    let usual = match operator {
-        Operator::Msda => MSDA_WORKLOAD,
-        Operator::Dense => DENSE_WORKLOAD,
-    };
-    let named = problem.workload.clone().unwrap_or(usual.into());
-    let workload = selection::any_workload(&named, problem.images)?;
+    let named = problem
+        .workload
+        .clone()
+        .unwrap_or(operator.tuning_workload().into());
+    let workload = selection::workload(&named, problem.images)?;
     match workload.operator() == operator {
         true => Ok((named, workload)),
         false => Err(Error::WrongOperator {
             option: "--workload",
             expected: operator,
             found: named.display().to_string(),
+            hint: None,
         }),
     }
 }
 
 fn unknown(name: &str) -> Error {
     let kernels = tunables().iter().map(|tunable| tunable.space.kernel);
-    let workloads = Operator::ALL.into_iter().flat_map(Operator::workloads);
-    let near = nearest(name, kernels.chain(workloads)).map(str::to_string);
+    let near = nearest(name, kernels.chain(selection::workload_names())).map(str::to_string);
     Error::UnknownTarget {
         name: name.to_string(),
         near,
@@ -245,11 +238,11 @@ fn recorded(subject: &Subject, seed: u64) -> Result<TuneSubject> {
             }
         },
         kernel: subject.space.kernel.to_string(),
-        workload: subject.workload_name().to_string(),
+        workload: subject.workload.name().to_string(),
         distribution: subject.distribution().to_string(),
         dtype: subject.dtype.to_string(),
-        problem: subject.problem()?,
-        class: subject.class()?.to_string(),
+        problem: subject.workload.problem(subject.dtype)?,
+        class: subject.workload.class()?.to_string(),
         seed,
     })
 }

@@ -6,9 +6,9 @@ use super::{Case, chosen, error};
 use crate::record::{RungProblem, RungRecord};
 use crate::report::chart::{Chart, DotChart, DotRow, Mark, Shape};
 use crate::report::counters::limit;
+use crate::report::hot_in_words;
 use crate::report::number::{self, counted, milliseconds, or_dash, percent, times};
 use crate::report::probes::outcome;
-use crate::report::speed::hot_in_words;
 use crate::table;
 
 /// Names in a caption before the rest is counted.

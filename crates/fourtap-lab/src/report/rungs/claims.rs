@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
 use super::tables::{hot, name};
+use crate::record::RungOperator;
 use crate::record::{RungRecord, billions_a_second};
 use crate::report::number::{self, or_dash, times};
 use crate::report::page::{Block, Cell, Table};
 use crate::report::probes::outcome;
-use crate::workload::Operator;
 
 /// Whether a rung is of a suite. One that has no time was never set against anything, but belongs there by its name.
 fn is_single_change(record: &RungRecord) -> bool {
@@ -58,8 +58,8 @@ pub fn add_published(blocks: &mut Vec<Block>, records: &[&RungRecord], case: &Ca
     }
     blocks.push(Block::heading("What was published, and what we found"));
     let model = match case.operator() {
-        Operator::Msda => "10 a channel and sample",
-        Operator::Dense => "4 a channel and pair of query and key",
+        RungOperator::Msda => "10 a channel and sample",
+        RungOperator::Dense => "4 a channel and pair of query and key",
     };
     blocks.push(Block::words(format!(
         "What others said of the same ideas, beside what came out here, on {}. Operations are counted by a model, {model}.",

@@ -8,15 +8,15 @@ mod tests;
 
 use super::page::{Block, Section};
 use super::part::Part;
+use crate::record::RungOperator;
 use crate::record::{RungProblem, RungRecord};
 use crate::table;
-use crate::workload::Operator;
 
 /// The case that published figures stand beside.
-fn published_beside(operator: Operator) -> &'static str {
+fn published_beside(operator: RungOperator) -> &'static str {
     match operator {
-        Operator::Msda => "seed-full, uniform",
-        Operator::Dense => "dense-s512, full",
+        RungOperator::Msda => "seed-full, uniform",
+        RungOperator::Dense => "dense-s512, full",
     }
 }
 
@@ -52,7 +52,7 @@ impl<'a> Case<'a> {
         self.ranked.iter().copied().find(|it| it.rung == rung)
     }
 
-    fn operator(&self) -> Operator {
+    fn operator(&self) -> RungOperator {
         self.ranked[0].operator()
     }
 
@@ -70,15 +70,15 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     let mut blocks = vec![];
     for part in parts.iter().filter(|part| !part.rungs.is_empty()) {
         blocks.extend(part.title.as_ref().map(Block::heading));
-        for operator in [Operator::Msda, Operator::Dense] {
+        for operator in [RungOperator::Msda, RungOperator::Dense] {
             let records = part.rungs.iter().copied();
             let records: Vec<_> = records.filter(|it| it.operator() == operator).collect();
             if records.is_empty() {
                 continue;
             }
             let (heading, lead) = match operator {
-                Operator::Msda => ("Deformable attention", MSDA_LEAD),
-                Operator::Dense => ("Dense attention", DENSE_LEAD),
+                RungOperator::Msda => ("Deformable attention", MSDA_LEAD),
+                RungOperator::Dense => ("Dense attention", DENSE_LEAD),
             };
             blocks.extend([Block::heading(heading), Block::words(lead)]);
             add_rungs(&mut blocks, &part.prefix, &records, operator);
@@ -95,7 +95,12 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     })
 }
 
-fn add_rungs(blocks: &mut Vec<Block>, prefix: &str, records: &[&RungRecord], operator: Operator) {
+fn add_rungs(
+    blocks: &mut Vec<Block>,
+    prefix: &str,
+    records: &[&RungRecord],
+    operator: RungOperator,
+) {
     let cases = table::cases(records.iter().copied()).into_iter();
     let cases = cases.map(|(name, ranked)| Case { name, ranked });
     let (large, small): (Vec<_>, Vec<_>) = cases.partition(|case| is_large(case.ranked[0]));

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{Case, chosen, error};
+use crate::record::RungOperator;
 use crate::record::{RungRecord, billions_a_second};
 use crate::report::counters::limit;
 use crate::report::number::{self, counted, milliseconds, or_dash, percent, times};
 use crate::report::page::{Block, Cell, Table};
 use crate::report::probes::outcome;
-use crate::workload::Operator;
 use crate::{table, units};
 
 /// All that is known of every rung.
@@ -55,8 +55,8 @@ fn everything(case: &Case<'_>) -> Table {
     let mut table = Table::new(&format!("{}, every rung", case.name), &heads);
     table.searchable = true;
     table.example = match case.operator() {
-        Operator::Msda => "faster a03",
-        Operator::Dense => "faster d06",
+        RungOperator::Msda => "faster a03",
+        RungOperator::Dense => "faster d06",
     };
     let fastest = case.ranked.first().and_then(|it| it.median_ms());
     for (index, record) in case.ranked.iter().enumerate() {
@@ -105,7 +105,7 @@ fn everything(case: &Case<'_>) -> Table {
 fn operations(record: &RungRecord) -> Cell {
     let time = record
         .median_ms()
-        .filter(|_| record.operator() == Operator::Dense);
+        .filter(|_| record.operator() == RungOperator::Dense);
     let speed = time.map(|time| billions_a_second(record.traffic.flop, time));
     Cell::number(or_dash(speed, number::operations), speed)
 }

@@ -8,31 +8,32 @@ use fourtap::tuning::Choice;
 
 use super::{Bench, refused};
 use crate::array::Array;
-use crate::computation::Computation;
+use crate::cli::Direction;
+use crate::computation::{Computation, TensorSet};
 use crate::error::Result;
 use crate::measure::repeat;
 use crate::record::Timing;
-use crate::tune::Numbers;
 use crate::verification::Verification;
 
 /// A sample of the finals takes at least this long, so that the clock does not matter.
 const LEAST_SAMPLE: Duration = Duration::from_millis(2);
 
 pub struct OnCpu {
-    numbers: Numbers,
+    tensors: Box<dyn TensorSet>,
+    pass: Direction,
 }
 
 type Runner<'a> = (Box<dyn Computation + 'a>, Vec<Array>);
 
 impl OnCpu {
-    pub fn new(numbers: Numbers) -> Self {
-        OnCpu { numbers }
+    pub fn new(tensors: Box<dyn TensorSet>, pass: Direction) -> Self {
+        OnCpu { tensors, pass }
     }
 
     fn trial(&self, choice: &Choice) -> Result<Box<dyn Computation + '_>> {
         let cpu = Cpu::new().with_choice(choice);
         let cpu = cpu.map_err(|why| refused(&choice.to_string(), why))?;
-        self.numbers.trial(Backend::Cpu(cpu))
+        self.tensors.trial(Backend::Cpu(cpu), self.pass)
     }
 }
 
@@ -49,7 +50,7 @@ impl Bench for OnCpu {
     }
 
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification> {
-        let trial = self.numbers.trial(Backend::Cpu(Cpu::new()))?;
+        let trial = self.tensors.trial(Backend::Cpu(Cpu::new()), self.pass)?;
         trial.verified(outputs, seed)
     }
 

@@ -8,11 +8,11 @@ use fourtap::tuning::{Choice, Space};
 
 use super::{Bench, refused};
 use crate::array::Array;
-use crate::computation::Computation;
+use crate::computation::{Computation, TensorSet};
 use crate::cuda::{DeviceTrial, Stopwatch};
 use crate::error::Result;
 use crate::record::Timing;
-use crate::tune::Numbers;
+use crate::tune::Subject;
 use crate::verification::Verification;
 
 pub struct OnCuda {
@@ -28,13 +28,14 @@ struct Tensors {
 }
 
 impl OnCuda {
-    pub fn new(space: &'static Space, ordinal: usize, numbers: Numbers) -> Result<Self> {
+    pub fn new(subject: &Subject, ordinal: usize, tensors: Box<dyn TensorSet>) -> Result<Self> {
         let cuda = Cuda::new(ordinal).map_err(fourtap::Error::from)?;
         // Kept as long as the process, which is there for this alone.
-        let numbers: &'static Numbers = Box::leak(Box::new(numbers));
-        let host: &'static dyn Computation = Box::leak(numbers.trial(Backend::Cuda(cuda))?);
+        let tensors: &'static dyn TensorSet = Box::leak(tensors);
+        let trial = tensors.trial(Backend::Cuda(cuda), subject.direction)?;
+        let host: &'static dyn Computation = Box::leak(trial);
         Ok(OnCuda {
-            space,
+            space: subject.space,
             stopwatch: Stopwatch::new(cuda)?,
             tensors: Tensors {
                 device: DeviceTrial::new(host, cuda.context())?,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::tuning::{Choice, Space};
 
-use super::{Engine, Finals, Found, Numbers, Subject};
+use super::{Engine, Finals, Found, Subject};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::record::Timing;
@@ -59,12 +59,10 @@ pub struct Trying {
 impl Trying {
     /// Ready to try choices on random numbers of this seed.
     pub fn new(subject: &Subject, seed: u64) -> Result<Self> {
-        let numbers = || Numbers::new(subject, seed);
+        let tensors = || subject.tensors(seed);
         let bench: Box<dyn Bench> = match &subject.engine {
-            Engine::Cpu => Box::new(cpu::OnCpu::new(numbers()?)),
-            Engine::Cuda(gpu) => {
-                Box::new(cuda::OnCuda::new(subject.space, gpu.ordinal, numbers()?)?)
-            }
+            Engine::Cpu => Box::new(cpu::OnCpu::new(tensors()?, subject.direction)),
+            Engine::Cuda(gpu) => Box::new(cuda::OnCuda::new(subject, gpu.ordinal, tensors()?)?),
             Engine::External(kernel, gpu) => kernel.bench(subject, gpu.ordinal, seed)?,
         };
         Ok(Trying {
