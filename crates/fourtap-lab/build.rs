@@ -5,18 +5,45 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What the program is made of, seen from this crate. These are watched and nothing else, so that `+` behind a commit means:
+/// what was compiled differs from it. What is staged, or written elsewhere, changes no record and builds nothing anew.
+const LAB: [&str; 8] = [
+    "Cargo.toml",
+    "build.rs",
+    "ceilings",
+    "kernels",
+    "peers.toml",
+    "src",
+    "templates",
+    "workloads",
+];
+const LIBRARY: [&str; 4] = [
+    "../fourtap/Cargo.toml",
+    "../fourtap/kernels",
+    "../fourtap/src",
+    "../fourtap/tuning.tsv",
+];
+
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
-    let library = here.join("../fourtap");
-    for part in ["src", "kernels"] {
-        println!("cargo::rerun-if-changed={}", library.join(part).display());
+    // A packaged crate has no library beside it.
+    let sources = LAB.into_iter().chain(LIBRARY);
+    let sources: Vec<_> = sources.filter(|path| here.join(path).exists()).collect();
+    for source in &sources {
+        watch(&here.join(source));
     }
-    if let Ok(hash) = source_hash(&library) {
+    if let Ok(hash) = source_hash(&here.join("../fourtap")) {
         println!("cargo::rustc-env=FOURTAP_SOURCE_HASH={hash}");
     }
-    if let Some(commit) = commit(&here) {
+    if let Some(commit) = commit(&here, &sources) {
         println!("cargo::rustc-env=FOURTAP_COMMIT={commit}");
+    }
+}
+
+/// Cargo takes a file that is not there for one that always changes.
+fn watch(path: &Path) {
+    if path.exists() {
+        println!("cargo::rerun-if-changed={}", path.display());
     }
 }
 
@@ -49,26 +76,31 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// The commit, with a `+` if the library's or the lab's files differ from it.
-fn commit(here: &Path) -> Option<String> {
+/// The commit, with a `+` if the sources differ from it; none where they are not part of a repository.
+fn commit(here: &Path, sources: &[&str]) -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
+            .arg("--no-optional-locks")
             .args(arguments)
             .current_dir(here)
             .output();
         let output = output.ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
+    // A packaged crate may lie inside somebody's repository without being part of it.
+    git(&["ls-files", "--error-unmatch", "Cargo.toml"])?;
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    for name in ["HEAD", "index"] {
+    // The log grows whenever HEAD comes to name another commit, even if its branch has no file of its own; where no logs
+    // are kept, the branch has to do.
+    let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
+    for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         if let Some(file) = git(&["rev-parse", "--git-path", name]) {
-            println!("cargo::rerun-if-changed={}", here.join(file).display());
+            watch(&here.join(file));
         }
     }
-    let changed = git(&["status", "--porcelain", "--", ".", "../fourtap"])?;
-    Some(if changed.is_empty() {
-        commit
-    } else {
-        commit + "+"
+    let changed = git(&[&["status", "--porcelain", "--"], sources].concat())?;
+    Some(match changed.is_empty() {
+        true => commit,
+        false => commit + "+",
     })
 }

@@ -22,9 +22,10 @@ const PACKAGES: [&str; 11] = [
 ];
 
 /// Where Python code is that is not in the package.
-const SOURCES: [&str; 3] = [
+const SOURCES: [&str; 4] = [
     "crates/fourtap-py",
     "crates/fourtap-lab/scripts",
+    "crates/fourtap-ladder/scripts",
     "examples",
 ];
 

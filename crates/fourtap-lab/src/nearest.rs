@@ -4,26 +4,10 @@
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, candidate) = candidates
         .into_iter()
-        .map(|candidate| (distance(wanted, candidate), candidate))
+        .map(|candidate| (strsim::levenshtein(wanted, candidate), candidate))
         .min()?;
     let length = wanted.chars().count().max(candidate.chars().count());
     (distance <= length / 3).then_some(candidate)
-}
-
-/// Letters to insert, delete or replace to get from one to the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

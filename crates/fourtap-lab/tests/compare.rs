@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Outcome, fails, fourtap};
+use fourtap_lab::extension::record::Run;
 use serde_json::{Value, json};
 
 /// A benchmark of this name that took about so long, give or take 0.2 %.
@@ -45,6 +46,34 @@ fn compared(before: &[Value], after: &[Value], more: &[&str]) -> Outcome {
 
 fn runs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runs")
+}
+
+#[test]
+fn every_line_of_form_1_reads_as_todays() {
+    for (run, benches, probes) in [
+        ("2026-11-15-h200/bench.jsonl", 100, 6),
+        ("2026-11-15-cpu-avx512-2cores/bench.jsonl", 36, 0),
+    ] {
+        let file = runs().join(run);
+        let read = Run::read(&file).unwrap();
+        let lines = fs::read_to_string(&file).unwrap().lines().count();
+        assert_eq!((read.benches.len(), read.probes.len()), (benches, probes));
+        assert_eq!(lines, benches + probes, "{run}: no line was passed over");
+        assert!(!read.cut_short);
+        for record in &read.benches {
+            assert_eq!(record.origin.schema, 2);
+            assert!(record.verification.passed && record.hot.is_some());
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_all_its_records() {
+    let run = Run::read(&runs().join("2026-11-15-h200")).unwrap();
+    assert_eq!(
+        (run.benches.len(), run.name().as_str()),
+        (100, "2026-11-15-h200")
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 """Dense attention by PyTorch with one backend forced, or the product of queries and keys alone: rung d09 of the ladder.
 
-Run by `fourtap ladder d09` as `python ladder_pytorch.py FOLDER`. The folder holds task.json and the tensors as raw
-bytes. The rows that the task asks for come back in found.bin, for fourtap to compare with its oracle, and a line of
-JSON says how long it took; whether that counts is decided there.
+Run by `fourtap-ladder ladder d09` as `python ladder_pytorch.py FOLDER`. The folder holds task.json and the tensors as
+raw bytes. The rows that the task asks for come back in found.bin, for fourtap to compare with its oracle, and a line
+of JSON says how long it took; whether that counts is decided there.
 """
 
 import contextlib

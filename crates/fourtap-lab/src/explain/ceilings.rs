@@ -10,7 +10,7 @@ use crate::record::{Run, Unit};
 use crate::target::Device;
 
 /// The results this program carries, so that it explains without a GPU.
-const BUILT_IN: &str = include_str!("../../../../runs/2026-11-15-h200-lab/probe.jsonl");
+const BUILT_IN: &str = include_str!("../../ceilings/h200.jsonl");
 const BUILT_IN_NAME: &str = "runs/2026-11-15-h200-lab/probe.jsonl";
 
 /// Measured ceilings of one device, by the names of their probes.

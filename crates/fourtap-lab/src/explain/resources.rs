@@ -1,10 +1,8 @@
 //! What a kernel takes: from the compiler if there is one, else from the committed table.
 
+use fourtap::cuda::KERNEL_TABLE;
 use fourtap::cuda::jit::{Architecture, Nvrtc, Program, Resources};
 use serde::Serialize;
-
-/// What each shipped kernel takes, by architecture: what was compiled, registers, stack and shared memory.
-const TABLE: &str = include_str!("../../../fourtap/kernels/table.txt");
 
 /// What one kernel takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +50,7 @@ fn compiled(kernel: &dyn Kernel, (major, minor): (u32, u32)) -> Option<Taken> {
 }
 
 fn listed(kernel: &str, architecture: &str) -> Option<Taken> {
-    let words = TABLE
+    let words = KERNEL_TABLE
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let mut rows = words.filter_map(|words| <[&str; 6]>::try_from(words).ok());

@@ -1,6 +1,7 @@
 //! What `ncu --csv` prints: the raw page (a column a metric) or the long form (a row a metric).
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
 use super::launches::Launch;
@@ -245,29 +246,20 @@ fn rows(text: &str) -> impl Iterator<Item = std::result::Result<Row, usize>> {
     })
 }
 
+/// What stands behind the text while a row is read: only a quote that does not end swallows more than the first letter.
+const SENTINEL: &str = "\nend";
+
 /// The fields up to the end of a line outside quotes, and how many bytes that were; none if a quote does not end.
 fn row(text: &str) -> Option<(Vec<String>, usize)> {
-    let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
-    let mut characters = text.char_indices().peekable();
-    while let Some((at, character)) = characters.next() {
-        match (character, quoted) {
-            ('"', true) if characters.next_if(|(_, next)| *next == '"').is_some() => {
-                field.push('"');
-            }
-            ('"', _) => quoted = !quoted,
-            (',', false) => fields.push(std::mem::take(&mut field)),
-            ('\n', false) => {
-                fields.push(field.trim_end_matches('\r').to_string());
-                return Some((fields, at + 1));
-            }
-            (other, _) => field.push(other),
-        }
-    }
-    if quoted {
-        return None;
-    }
-    fields.push(field);
-    Some((fields, text.len()))
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .from_reader(text.as_bytes().chain(SENTINEL.as_bytes()));
+    let mut record = csv::StringRecord::new();
+    reader.read_record(&mut record).ok()?;
+    let length = usize::try_from(reader.position().byte()).ok()?;
+    let fields = record.iter().map(str::to_string).collect();
+    (length <= text.len() + 1).then_some((fields, length.min(text.len())))
 }
 
 #[cfg(test)]
@@ -319,6 +311,12 @@ mod tests {
         assert_eq!(fields, ["a,b", "c\"d", "e\nf"]);
         assert_eq!(length, 19);
         assert_eq!(row("\"never ends"), None);
+        assert_eq!(row("\"never ends\n"), None);
+        let (fields, length) = row("\"a\",\"ends\n\"").unwrap();
+        assert_eq!((fields[1].as_str(), length), ("ends\n", 10));
+        let (fields, length) = row("\"a\",\"b\"\r\n\"c\"").unwrap();
+        assert_eq!(fields, ["a", "b"]);
+        assert!(length == 8 || length == 9, "{length}");
     }
 
     #[test]

@@ -8,8 +8,8 @@ mod ncu;
 mod subject;
 mod table;
 
+pub use self::csv::launches;
 pub use binding::binding;
-pub use csv::launches;
 pub use launches::{KernelCounters, Launch, by_kernel};
 pub use metrics::{TIME, wanted};
 pub use ncu::Ncu;

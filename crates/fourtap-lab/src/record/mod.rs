@@ -40,7 +40,7 @@ pub enum Line {
     Probe(Box<ProbeRecord>),
     /// What `fourtap profile` counted.
     Counters(Box<CountersRecord>),
-    /// What `fourtap ladder` found.
+    /// What `fourtap-ladder` found.
     Rung(Box<RungRecord>),
     /// What `fourtap tune` tried.
     Attempt(Box<AttemptRecord>),

@@ -49,6 +49,9 @@ pub use kernels::Loaded;
 pub use recipe::Shipped;
 pub(crate) use tuning::SPACES;
 
+/// What each kernel takes, by architecture, as the tests hold it: what was compiled, registers, stack and shared memory.
+pub const KERNEL_TABLE: &str = include_str!("../../kernels/table.txt");
+
 /// Why a call could not be carried out on a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

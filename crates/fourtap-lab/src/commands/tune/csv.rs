@@ -1,5 +1,7 @@
 //! Attempts as a table for spreadsheets.
 
+use std::io;
+
 use crate::record::AttemptRecord;
 use crate::tune::Built;
 
@@ -28,8 +30,11 @@ const HEADS: [&str; 21] = [
 ];
 
 /// A row an attempt, by the rules of RFC 4180.
-pub fn csv(attempts: &[AttemptRecord]) -> String {
-    let mut text = line(&HEADS.map(str::to_string));
+pub fn csv(attempts: &[AttemptRecord]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::WriterBuilder::new()
+        .terminator(csv::Terminator::CRLF)
+        .from_writer(Vec::new());
+    writer.write_record(HEADS)?;
     for attempt in attempts {
         let subject = &attempt.subject;
         let number = |number: Option<f64>| number.map_or(String::new(), |it| it.to_string());
@@ -39,7 +44,7 @@ pub fn csv(attempts: &[AttemptRecord]) -> String {
         };
         let joined = |words: Vec<String>| words.join(" ");
         let parameters = attempt.parameters.iter();
-        text += &line(&[
+        let row: [String; HEADS.len()] = [
             subject.kernel.clone(),
             subject.workload.clone(),
             subject.distribution.clone(),
@@ -65,16 +70,8 @@ pub fn csv(attempts: &[AttemptRecord]) -> String {
             number(attempt.speed),
             attempt.verdict.clone(),
             attempt.words.clone(),
-        ]);
+        ];
+        writer.write_record(&row)?;
     }
-    text
-}
-
-fn line(fields: &[String; HEADS.len()]) -> String {
-    let quoted = |field: &String| match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.clone(),
-    };
-    let fields: Vec<_> = fields.iter().map(quoted).collect();
-    fields.join(",") + "\r\n"
+    writer.into_inner().map_err(|error| error.into_error())
 }

@@ -82,8 +82,12 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
             }
         }
     }
-    if let Some(sheet) = sheet {
-        sheet.write_bytes(csv(&hunt.found.attempts).as_bytes())?;
+    if let (Some(sheet), Some(file)) = (sheet, csv_file) {
+        let rows = csv(&hunt.found.attempts).map_err(|source| Error::Write {
+            file: file.to_path_buf(),
+            source,
+        })?;
+        sheet.write_bytes(&rows)?;
     }
     if let (Some(page), Some(file)) = (page, &arguments.report) {
         page.write_bytes(report::html(&[hunt.found])?.as_bytes())?;
