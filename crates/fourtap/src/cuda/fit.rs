@@ -60,3 +60,48 @@ pub(super) fn aligned_forward(
 fn uneven(tensor: &str, step: isize, axis: usize, bytes: usize) -> String {
     format!("{tensor} steps by {step} bytes on axis {axis}, not by a multiple of {bytes}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+
+    const FIRST: *const u8 = std::ptr::without_provenance(0x1000);
+
+    /// Pairs of f32, on five axes of two indices each that lie so far apart, in elements.
+    fn pairs(strides: [isize; 5]) -> Fit<[usize; 5]> {
+        let [a, b, c, d, e] = strides;
+        let layout = Layout::strided(DType::F32, &[2; 6], &[a, b, c, d, e, 1]);
+        aligned_forward("pairs", FIRST, &layout, &[0, 1, 2, 3, 4], &[5], 8)
+    }
+
+    #[test]
+    fn every_axis_is_looked_at() {
+        assert_eq!(pairs([32, 16, 8, 4, 2]), Ok([128, 64, 32, 16, 8]));
+        let even = [96, 48, 24, 12, 4];
+        assert!(pairs(even).is_ok());
+        for axis in 0..5 {
+            for wrong in [even[axis] + 1, -even[axis]] {
+                let mut strides = even;
+                strides[axis] = wrong;
+                let refused = pairs(strides).unwrap_err();
+                assert!(refused.contains(&format!("on axis {axis}")), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn steps_nobody_takes_may_be_anything() {
+        let layout = Layout::strided(DType::F16, &[1, 1, 3, 8], &[5, -7, 8, 1]);
+        let rows = [0, 1, 2];
+        assert!(aligned("query", FIRST, &layout, &rows, &[3], 16).is_ok());
+        let layout = Layout::strided(DType::F16, &[1, 2, 3, 8], &[5, -24, 8, 1]);
+        assert!(aligned("query", FIRST, &layout, &rows, &[3], 16).is_ok());
+        assert!(aligned_forward("query", FIRST, &layout, &rows, &[3], 16).is_err());
+        let beside = FIRST.wrapping_add(2);
+        assert!(aligned("query", beside, &layout, &rows, &[3], 16).is_err());
+        let apart = Layout::strided(DType::F16, &[1, 2, 3, 8], &[5, 48, 16, 2]);
+        let refused = aligned("query", FIRST, &apart, &rows, &[3], 2).unwrap_err();
+        assert_eq!(refused, "query has gaps on axis 3");
+    }
+}
