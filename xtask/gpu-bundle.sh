@@ -20,20 +20,20 @@ failed=0
 for part in $parts; do
     case $part in
     tests)
-        "$here/cuda-tests" --test-threads=1 --nocapture >"$results/tests.log" 2>&1 || failed=1
+        "$here/cuda-tests" --include-ignored --skip sanitizer --test-threads=1 --nocapture >"$results/tests.log" 2>&1 || failed=1
         tail -n 4 "$results/tests.log"
         ;;
     sanitizer)
         : >"$results/sanitizer.log"
         # Kernels are compiled beforehand, on all cores; under the tools they are then found in the cache.
-        FOURTAP_SANITIZER=none FOURTAP_EVIDENCE= "$here/cuda-tests" sanitizer >>"$results/sanitizer.log" 2>&1 || failed=1
+        FOURTAP_SANITIZER=none FOURTAP_EVIDENCE= "$here/cuda-tests" --include-ignored sanitizer >>"$results/sanitizer.log" 2>&1 || failed=1
         for tool in memcheck racecheck initcheck synccheck; do
             echo "== $tool" >>"$results/sanitizer.log"
             # Evidence is written by the test itself, so it counts only if the tool found nothing.
             # One thread: the tools lose track of launches from several.
             RAYON_NUM_THREADS=1 FOURTAP_SANITIZER=$tool FOURTAP_EVIDENCE="$results/$tool.jsonl" \
                 timeout "${FOURTAP_SANITIZER_SECONDS:-300}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-                "$here/cuda-tests" sanitizer --test-threads=1 >>"$results/sanitizer.log" 2>&1
+                "$here/cuda-tests" --include-ignored sanitizer --test-threads=1 >>"$results/sanitizer.log" 2>&1
             if [ $? -eq 0 ] && [ -s "$results/$tool.jsonl" ]; then
                 cat "$results/$tool.jsonl" >>"$results/evidence.jsonl"
             else

@@ -11,17 +11,14 @@ use fourtap::cuda::jit::Nvrtc;
 use fourtap::cuda::shipped;
 use fourtap::{Error, Prepared};
 
-/// The first device; without one the test that asks is skipped, or fails if FOURTAP_REQUIRE_CUDA is set.
-pub fn device() -> Option<Cuda> {
-    match Cuda::new(0) {
-        Ok(cuda) => Some(cuda),
-        Err(error) => {
-            let required = std::env::var_os("FOURTAP_REQUIRE_CUDA").is_some();
-            assert!(!required, "a GPU is required: {error}");
-            eprintln!("skipped, no GPU: {error}");
-            None
-        }
-    }
+/// The first device, which every test here needs but those that are not ignored.
+pub fn device() -> Cuda {
+    Cuda::new(0).expect("a CUDA device")
+}
+
+/// The tool of compute-sanitizer that watches.
+pub fn sanitizer() -> String {
+    std::env::var("FOURTAP_SANITIZER").expect("FOURTAP_SANITIZER names the tool, or is \"none\"")
 }
 
 /// A device, and memory of it that calls work in.

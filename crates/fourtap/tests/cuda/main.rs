@@ -1,4 +1,5 @@
-//! The CUDA backend on a GPU. Without one the tests say so and pass, unless FOURTAP_REQUIRE_CUDA is set.
+//! The CUDA backend on a GPU. These tests are ignored unless asked for: `cargo xtask test --all` does on a machine with a
+//! GPU, and run.sh of the GPU bundle.
 
 mod backward;
 mod big;

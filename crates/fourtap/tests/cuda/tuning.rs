@@ -75,8 +75,9 @@ fn msda_case(seed: u64) -> Case {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn every_choice_gives_right_results() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let chosen = |kernel: &str, choice: &Choice| cuda.with_choice(space(kernel), choice).unwrap();
     let kernel = "cuda-msda-forward";
     let right = check_random(kernel, |seed, choice| {
@@ -106,8 +107,9 @@ fn every_choice_gives_right_results() {
 
 /// Large enough to be cut in every way.
 #[test]
+#[ignore = "needs a CUDA device"]
 fn bits_change_only_where_it_is_declared() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let levels = Levels::packed(&[(64, 96), (32, 48), (16, 24), (8, 12)]).unwrap();
     for (heads, queries, points) in [(8, 300, 4), (8, 8160, 4), (1, 40_000, 8)] {
         let sizes = Sizes {
@@ -146,8 +148,9 @@ fn check_bits(cuda: &Cuda, levels: &Levels, problem: &BackwardProblem) {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn bits_of_dense_attention_change_only_where_it_is_declared() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     for (queries, channels) in [(1, 128), (700, 64), (2000, 128), (900, 256)] {
         let sizes = DenseSizes {
             batch: 1,

@@ -16,7 +16,7 @@ use crate::tensors::{OnDevice, Problem};
 const CHANNELS: usize = 64;
 
 fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted: KernelChoice) {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let cuda = cuda.with_msda(wanted).deterministic(true);
     let levels = Levels::packed(&[(height, width)]).unwrap();
     let sizes = Sizes {
@@ -134,11 +134,13 @@ fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn one_image_of_more_than_two_billion_elements() {
     few_samples_on_many_pixels(32_800, 1_025, 1, KernelChoice::Channel);
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn many_images_of_together_more_than_two_billion_elements() {
     few_samples_on_many_pixels(1_024, 1_025, 33, KernelChoice::GatherMany);
 }

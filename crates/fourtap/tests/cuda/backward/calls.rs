@@ -23,8 +23,9 @@ fn sizes(levels: &Levels) -> Sizes {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn host_and_device_memory_are_not_mixed_up() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let levels = Levels::packed(&[(3, 4)]).unwrap();
     let sizes = sizes(&levels);
     let problem = BackwardProblem::new::<f32>(&cuda, sizes);
@@ -74,8 +75,9 @@ fn host_and_device_memory_are_not_mixed_up() {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn what_the_fast_kernels_cannot_serve_is_refused_if_they_are_demanded() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let levels = Levels::packed(&[(8, 8)]).unwrap();
     let problem = BackwardProblem::new::<f64>(&cuda, sizes(&levels));
     for wanted in [KernelChoice::Gather, KernelChoice::GatherMany] {
@@ -104,8 +106,9 @@ fn kernels(cuda: &Cuda, levels: &Levels, sizes: Sizes, dtype: DType, asked: Aske
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn each_problem_gets_the_kernels_made_for_it() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let levels = Levels::packed(&[(8, 8), (4, 4)]).unwrap();
     let sizes = sizes(&levels);
     let exactly = cuda.deterministic(true);
@@ -156,8 +159,9 @@ fn each_problem_gets_the_kernels_made_for_it() {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let many = Levels::packed(&[(2, 3); 17]).unwrap();
     let found = kernels(
         &cuda.deterministic(true),
@@ -185,8 +189,9 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn gradients_nobody_asked_for_are_not_computed() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     let cuda = cuda.deterministic(true);
     let levels = Levels::packed(&[(8, 8)]).unwrap();
     for asked in Asked::choices() {

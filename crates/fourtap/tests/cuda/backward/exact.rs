@@ -96,8 +96,9 @@ impl<T: Element + Plain> Integers<T> {
 }
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn small_integers_on_pixel_centres_are_the_same_as_on_the_cpu() {
-    let Some(cuda) = gpu::device() else { return };
+    let cuda = gpu::device();
     fn of_type<T: Element + Plain>(cuda: &Cuda) {
         let integers = Integers::<T>::new();
         let (problem, expected) = (integers.on_device(cuda), integers.expected());
