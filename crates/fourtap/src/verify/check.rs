@@ -7,6 +7,7 @@ use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cpu::{Cpu, Simd, Tuning};
+use crate::error::Error;
 use crate::msda::{self, oracle};
 
 /// What a path is checked as: as it comes, and with work cut so small that problems of a few samples are split over
@@ -28,21 +29,40 @@ pub fn backends(simd: Simd) -> Vec<Backend> {
     vec![Backend::Cpu(cpu), Backend::Cpu(cpu.with_tuning(small))]
 }
 
+/// What forward and backward of a case should give, and how far off they may be: computed once, to check many backends.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    exact: Vec<oracle::Sum<f64>>,
+    naive: Vec<oracle::Sum<f32>>,
+    gradients: ExpectedGradients,
+}
+
+impl Expected {
+    /// By the oracle, and by the naive implementation, whose error sets the scale.
+    pub fn new(case: &Case) -> Result<Self, Error> {
+        let inputs = case.inputs();
+        Ok(Expected {
+            exact: oracle::forward(&inputs)?,
+            naive: oracle::forward(&inputs)?,
+            gradients: ExpectedGradients::new(case)?,
+        })
+    }
+
+    /// Forward and backward of the case on `backend`, every element compared.
+    pub fn check(&self, case: &Case, backend: &Backend) -> Result<(), Failure> {
+        let inputs = case.inputs();
+        let sizes = *msda::Problem::new(&inputs)?.sizes();
+        let mut out = Tensor::poisoned(case.value.dtype(), &sizes.out(), &case.outputs[0]);
+        msda::forward(backend, inputs, out.view_mut())?;
+        compare("out", Pass::Forward, &out, &self.exact, &self.naive)?;
+
+        let mut gradients = GradientTensors::poisoned(case, Asked::ALL);
+        msda::backward(backend, inputs, case.grad_out(), gradients.views())?;
+        self.gradients.compare(&gradients)
+    }
+}
+
 /// Forward and backward of `case` on `backend`, against the oracle.
 pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
-    let inputs = case.inputs();
-    let sizes = *msda::Problem::new(&inputs)?.sizes();
-    let mut out = Tensor::poisoned(case.value.dtype(), &sizes.out(), &case.outputs[0]);
-    msda::forward(backend, inputs, out.view_mut())?;
-    compare(
-        "out",
-        Pass::Forward,
-        &out,
-        &oracle::forward(&inputs)?,
-        &oracle::forward(&inputs)?,
-    )?;
-
-    let mut gradients = GradientTensors::poisoned(case, Asked::ALL);
-    msda::backward(backend, inputs, case.grad_out(), gradients.views())?;
-    ExpectedGradients::new(case)?.compare(&gradients)
+    Expected::new(case)?.check(case, backend)
 }

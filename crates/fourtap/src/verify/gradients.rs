@@ -145,34 +145,3 @@ impl ExpectedGradients {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Backend;
-    use crate::msda;
-
-    #[test]
-    fn refuses_gradients_that_nobody_wrote() {
-        let case = Case::aligned(1);
-        let expected = ExpectedGradients::new(&case).unwrap();
-        let mut right = GradientTensors::poisoned(&case, Asked::ALL);
-        msda::backward(
-            &Backend::default(),
-            case.inputs(),
-            case.grad_out(),
-            right.views(),
-        )
-        .unwrap();
-        expected.compare(&right).unwrap();
-        for unwritten in Asked::choices().filter(|asked| asked.each().contains(&true)) {
-            let mut found = right.clone();
-            let poison = GradientTensors::poisoned(&case, unwritten);
-            found.value = poison.value.or(found.value);
-            found.sampling_locations = poison.sampling_locations.or(found.sampling_locations);
-            found.attention_weights = poison.attention_weights.or(found.attention_weights);
-            let failure = expected.compare(&found).unwrap_err();
-            assert!(matches!(failure, Failure::Inaccurate { .. }), "{failure}");
-        }
-    }
-}

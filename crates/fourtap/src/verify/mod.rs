@@ -16,7 +16,7 @@ mod rule;
 mod tensor;
 
 pub use case::{Case, HOSTILE};
-pub use check::{backends, check};
+pub use check::{Expected, backends, check};
 pub use compare::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
