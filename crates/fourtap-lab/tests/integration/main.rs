@@ -1,0 +1,21 @@
+//! The `fourtap` command as its users meet it, in one program with a module per subject.
+
+mod bad_calls;
+mod bad_files;
+mod bad_tensors;
+mod bench;
+mod browser;
+mod cli;
+mod common;
+mod compare;
+mod dense;
+mod explain;
+#[cfg(target_os = "linux")]
+mod kernels;
+mod probe;
+#[cfg(unix)]
+mod profile;
+mod report;
+mod report_in_browser;
+mod run;
+mod tune;

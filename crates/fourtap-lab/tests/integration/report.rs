@@ -1,0 +1,438 @@
+//! Reports: what is in them, and what is never in them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::common::pages::{committed, extremes, folder_of, hostile, page};
+use crate::common::records::{bench, ceiling, counters, lines, probes, timing};
+use crate::common::{fails, fourtap, names};
+use serde_json::{Value, json};
+
+fn page_of(records: &[Value], output: &str) -> String {
+    let folder = folder_of(&[("bench.jsonl", records)]);
+    page(folder.path(), &["bench.jsonl"], output).0
+}
+
+fn has(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(page.contains(part), "{part:?} is not in the page");
+    }
+}
+
+fn lacks(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(!page.contains(part), "{part:?} is in the page");
+    }
+}
+
+/// A page that needs nothing but itself.
+fn stands_alone(page: &str) {
+    lacks(
+        page,
+        &[
+            "http://", "https://", "@import", "url(", "<img", "<iframe", "<object", "\u{202e}",
+        ],
+    );
+    assert_eq!(page.matches("<script").count(), 1);
+    assert_eq!(page.matches("</script").count(), 1);
+    assert!(page.ends_with("</html>\n") || page.ends_with("</html>"));
+}
+
+#[test]
+fn a_report_of_a_gpu_run_shows_every_result_in_less_than_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = committed("2026-11-15-h200");
+    let (html, _) = page(folder.path(), &[run.to_str().unwrap()], "report.html");
+    stands_alone(&html);
+    assert!(html.len() < 1_000_000, "{} bytes", html.len());
+    for id in [
+        "overview", "speed", "roofline", "probes", "ladder", "method",
+    ] {
+        has(&html, &[&format!("<section id=\"{id}\"")]);
+    }
+    lacks(
+        &html,
+        &["<section id=\"counters\"", "<section id=\"differences\""],
+    );
+    let text = fs::read_to_string(run.join("bench.jsonl")).unwrap();
+    for line in text.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let Some(workload) = record["workload"].as_str() else {
+            continue;
+        };
+        let name = format!(
+            "{workload}/{}/{}/{}",
+            record["distribution"].as_str().unwrap(),
+            record["dtypes"]["value"].as_str().unwrap(),
+            record["direction"].as_str().unwrap()
+        );
+        has(&html, &[&name]);
+    }
+    has(
+        &html,
+        &[
+            "measured separately, not in this run",
+            "DCNv4 Flash",
+            "all verified",
+        ],
+    );
+}
+
+#[test]
+fn a_report_of_a_cpu_run_has_no_ruler_and_no_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = committed("2026-11-15-cpu-avx512-2cores");
+    let (html, said) = page(folder.path(), &[run.to_str().unwrap()], "report.html");
+    stands_alone(&html);
+    has(
+        &html,
+        &[
+            "avx512, 2 threads",
+            "Forward: time",
+            "How steady the timings were",
+        ],
+    );
+    lacks(
+        &html,
+        &[
+            "times as fast as the ruler",
+            "DCNv4",
+            "<section id=\"roofline\"",
+        ],
+    );
+    assert!(said.contains("medians are uncertain"), "{said}");
+}
+
+#[test]
+fn peers_are_shown_only_beside_the_device_and_the_sizes_they_had() {
+    let same = bench("forward");
+    let mut elsewhere = bench("forward");
+    elsewhere["device"]["model"] = json!("NVIDIA A100");
+    let mut smaller = bench("forward");
+    smaller["problem"]["images"] = json!(1);
+    let mut other_types = bench("forward");
+    other_types["dtypes"]["locations"] = json!("f16");
+    has(
+        &page_of(&[same], "a.html"),
+        &["DCNv4 Flash", "fastest peer"],
+    );
+    for record in [elsewhere, smaller, other_types] {
+        lacks(
+            &page_of(&[record], "a.html"),
+            &["DCNv4 Flash", "fastest peer", "not in this run"],
+        );
+    }
+}
+
+#[test]
+fn probes_counters_and_cold_figures_have_their_places() {
+    let mut records = vec![
+        bench("forward"),
+        bench("backward"),
+        counters("forward"),
+        counters("backward"),
+    ];
+    records.extend(probes());
+    let html = page_of(&records, "report.html");
+    stands_alone(&html);
+    for id in [
+        "overview", "speed", "roofline", "probes", "ladder", "counters", "method",
+    ] {
+        has(&html, &[&format!("<section id=\"{id}\"")]);
+    }
+    has(
+        &html,
+        &[
+            "cold ms",
+            "0.231",
+            "tensor-wgmma-f16",
+            "Clusters of blocks",
+            "hung",
+            "no multiple of 16 bytes",
+            "others claim",
+            "on another device, of values in L2, without a check",
+            "L1, busy 92 %",
+            "The data pipe of L1 is busy 91.5 % of the time.",
+            "L2, bytes counted",
+            "DRAM, bytes counted",
+            "No point lies above its roof without a reason.",
+        ],
+    );
+}
+
+#[test]
+fn what_is_doubtful_is_said_in_words() {
+    let mut wrong = bench("forward");
+    wrong["verification"] = json!({"passed": false, "found": "out: 3 where the oracle says 4", "rows": 0, "tensors": []});
+    for time in ["hot", "cold"] {
+        wrong.as_object_mut().unwrap().remove(time);
+    }
+    let mut hot = bench("backward");
+    hot["hot"]["ci_high_ms"] = json!(2.0);
+    hot["conditions"]["after"]["throttled_by"] = json!(["power cap"]);
+    hot["roof"]["suspicious"] = json!(true);
+    hot["commit"] = json!("0123456789abcdef+");
+    let folder = tempfile::tempdir().unwrap();
+    let text = lines(&[wrong, hot]) + "{\"kind\": \"ben";
+    fs::write(folder.path().join("a.jsonl"), text).unwrap();
+    for output in ["a.html", "a.md"] {
+        let (page, said) = page(folder.path(), &["a.jsonl"], output);
+        for part in [
+            "detr-encoder/local/f16/forward failed its verification, so it has no time",
+            "out: 3 where the oracle says 4",
+            "1 median is uncertain by more than 2.0 %",
+            "Clocks were lowered (power cap)",
+            "1 result is suspicious",
+            "the run was interrupted",
+            "changes that are not committed",
+        ] {
+            has(&page, &[part]);
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_point_above_its_roof_is_called_suspicious() {
+    let mut fast = bench("forward");
+    fast["hot"] = timing(0.01);
+    let ceilings = [
+        ceiling("gather-128-l1", 28_100.0, "GB/s"),
+        ceiling("copy", 3910.0, "GB/s"),
+    ];
+    let html = page_of(&[vec![fast], ceilings.to_vec()].concat(), "a.html");
+    has(
+        &html,
+        &[
+            "Suspicious, ringed: 1 point lies above a roof",
+            "suspicious: above a roof",
+        ],
+    );
+    // Cold, nothing comes from a cache: the point at DRAM has no excuse either.
+    let mut fast = bench("forward");
+    fast["cold"] = timing(0.01);
+    let html = page_of(&[vec![fast], ceilings.to_vec()].concat(), "a.html");
+    has(
+        &html,
+        &["Suspicious, ringed: 1 point lies above a roof", "(DRAM)"],
+    );
+}
+
+#[test]
+fn runs_are_compared_with_the_first() {
+    let mut slower = bench("forward");
+    slower["hot"] = timing(0.4);
+    let folder = folder_of(&[
+        ("before.jsonl", &[bench("forward"), bench("backward")]),
+        ("after.jsonl", &[slower, bench("backward")]),
+    ]);
+    for output in ["a.html", "a.md"] {
+        let (page, _) = page(folder.path(), &["before.jsonl", "after.jsonl"], output);
+        has(
+            &page,
+            &[
+                "after, compared with before",
+                "1 slower",
+                "1 the same",
+                "slower",
+            ],
+        );
+    }
+    let (alone, _) = page(folder.path(), &["before.jsonl"], "a.html");
+    lacks(&alone, &["Differences"]);
+}
+
+#[test]
+fn hostile_words_stay_words_in_every_file() {
+    let folder = folder_of(&[("bench.jsonl", &hostile())]);
+    let (html, _) = page(folder.path(), &["bench.jsonl"], "a.html");
+    stands_alone(&html);
+    has(&html, &["&lt;img", "{{ 7*7 }}"]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "a.md", "--plots", "plots"],
+    );
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let markdown = fs::read_to_string(folder.path().join("a.md")).unwrap();
+    lacks(&markdown, &["<img", "</script", "\u{202e}"]);
+    for name in names(&folder.path().join("plots")) {
+        if name.extension().is_some_and(|it| it == "svg") {
+            let svg = fs::read_to_string(folder.path().join("plots").join(name)).unwrap();
+            lacks(&svg, &["<img", "</script", "\u{0}", "\u{202e}"]);
+        }
+    }
+}
+
+#[test]
+fn extremes_make_a_page_without_what_is_no_number() {
+    let html = page_of(&extremes(), "a.html");
+    stands_alone(&html);
+    lacks(&html, &["NaN", "=\"inf", "=\"-inf", ">inf", ">-inf"]);
+    page_of(&extremes(), "a.md");
+}
+
+#[test]
+fn plots_are_written_as_svg_and_png_and_linked() {
+    let folder = folder_of(&[(
+        "bench.jsonl",
+        &[bench("forward"), ceiling("copy", 3910.0, "GB/s")],
+    )]);
+    fs::create_dir(folder.path().join("pages")).unwrap();
+    let words = [
+        "report",
+        "bench.jsonl",
+        "-o",
+        "pages/a.md",
+        "--plots",
+        "my plots",
+    ];
+    let outcome = fourtap(folder.path(), words);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let plots = folder.path().join("my plots");
+    let expected = ["roofline-forward", "samples", "speed-forward"];
+    let expected: Vec<PathBuf> = expected
+        .iter()
+        .flat_map(|name| [format!("{name}.png").into(), format!("{name}.svg").into()])
+        .collect();
+    assert_eq!(names(&plots), expected);
+    for name in names(&plots) {
+        let bytes = fs::read(plots.join(&name)).unwrap();
+        if name.extension().is_some_and(|it| it == "png") {
+            assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "{name:?}");
+            let width = u32::from_be_bytes(bytes[16..20].try_into().unwrap());
+            assert_eq!(width, 2016, "{name:?}");
+        } else {
+            let text = String::from_utf8(bytes).unwrap();
+            has(&text, &["xmlns=\"http://www.w3.org/2000/svg\"", "<style>"]);
+            lacks(&text, &["var(--", "<script"]);
+        }
+    }
+    let markdown = fs::read_to_string(folder.path().join("pages/a.md")).unwrap();
+    has(&markdown, &["](../my%20plots/speed-forward.svg)"]);
+    // Again: nothing is replaced unless asked for.
+    let again = fourtap(
+        folder.path(),
+        [
+            "report",
+            "bench.jsonl",
+            "-o",
+            "b.html",
+            "--plots",
+            "my plots",
+        ],
+    );
+    fails("plots exist", &again, "expected no such file yet");
+    assert!(!folder.path().join("b.html").exists());
+}
+
+#[test]
+fn rows_of_markdown_tables_have_as_many_cells_as_their_heads() {
+    let mut records = vec![bench("forward"), bench("backward"), counters("forward")];
+    records.extend(probes());
+    records.extend(hostile());
+    let markdown = page_of(&records, "a.md");
+    let cells = |line: &str| {
+        line.replace("\\\\", "")
+            .replace("\\|", "")
+            .matches('|')
+            .count()
+    };
+    let mut tables = 0;
+    let mut expected = None;
+    for line in markdown.lines() {
+        match (line.starts_with('|'), expected) {
+            (true, None) => {
+                tables += 1;
+                expected = Some(cells(line));
+            }
+            (true, Some(count)) => assert_eq!(cells(line), count, "{line}"),
+            (false, _) => expected = None,
+        }
+    }
+    assert!(tables >= 8, "{tables} tables");
+}
+
+#[test]
+fn an_existing_page_is_replaced_only_if_asked_for() {
+    let folder = folder_of(&[("bench.jsonl", &[bench("forward")])]);
+    fs::write(folder.path().join("a.html"), "mine").unwrap();
+    let refused = fourtap(folder.path(), ["report", "bench.jsonl", "-o", "a.html"]);
+    fails(
+        "a page exists",
+        &refused,
+        "a.html: expected no such file yet",
+    );
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    assert_eq!(
+        fs::read_to_string(folder.path().join("a.html")).unwrap(),
+        "mine"
+    );
+    let (html, _) = page(folder.path(), &["bench.jsonl"], "a.html");
+    stands_alone(&html);
+    assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[test]
+fn runs_are_never_replaced() {
+    let folder = folder_of(&[("bench.html", &[bench("forward")])]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.html", "-o", "bench.html", "--force"],
+    );
+    fails(
+        "output is input",
+        &outcome,
+        "expected an output other than the input",
+    );
+}
+
+#[test]
+fn wrong_requests_are_refused_in_words() {
+    let folder = folder_of(&[("bench.jsonl", &[bench("forward")])]);
+    for output in ["a.pdf", "a", "html"] {
+        let outcome = fourtap(folder.path(), ["report", "bench.jsonl", "-o", output]);
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        has(
+            &outcome.stderr,
+            &["expected a name that ends in .html or .md", "hint: "],
+        );
+    }
+    fs::write(folder.path().join("empty.jsonl"), "").unwrap();
+    fs::write(folder.path().join("other.jsonl"), "{\"a\": 1}\n").unwrap();
+    for (run, expected) in [
+        ("missing.jsonl", "cannot be read"),
+        ("empty.jsonl", "expected records of fourtap, found none"),
+        ("other.jsonl", "an object of another kind"),
+    ] {
+        let outcome = fourtap(folder.path(), ["report", run, "-o", "a.html"]);
+        fails(run, &outcome, expected);
+    }
+    let nowhere = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "nowhere/a.html"],
+    );
+    fails("no folder", &nowhere, "make the folder first");
+    assert!(!folder.path().join("a.html").exists());
+}
+
+#[test]
+fn what_was_done_can_be_read_by_programs() {
+    let folder = folder_of(&[(
+        "bench.jsonl",
+        &[bench("forward"), ceiling("copy", 3910.0, "GB/s")],
+    )]);
+    let outcome = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "a.html", "--json"],
+    );
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let done: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(done["command"], "report");
+    assert_eq!(
+        (&done["benchmarks"], &done["probes"]),
+        (&json!(1), &json!(1))
+    );
+    let size = fs::metadata(folder.path().join("a.html")).unwrap().len();
+    assert_eq!(done["output_bytes"], json!(size));
+    assert_eq!(done["warnings"], json!([]));
+}

@@ -1,0 +1,8 @@
+//! The cache of compiled kernels gives right code whatever happens to its files and its processes.
+
+mod child;
+mod directory;
+mod entries;
+mod kernels;
+mod processes;
+mod upkeep;

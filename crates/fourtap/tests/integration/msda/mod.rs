@@ -1,0 +1,8 @@
+//! Multi-scale deformable attention.
+
+mod bad_calls;
+mod big;
+mod gradients;
+mod hostile_numbers;
+mod oracle;
+mod reproducible;

@@ -1,9 +1,0 @@
-//! The cache of compiled kernels gives right code whatever happens to its files and its processes.
-#![cfg(all(feature = "cuda", unix))]
-
-mod child;
-mod directory;
-mod entries;
-mod kernels;
-mod processes;
-mod upkeep;

@@ -1,0 +1,5 @@
+//! What operators allocate. A program of its own, because its allocator counts for the whole process.
+
+mod counting;
+mod dense;
+mod msda;
