@@ -12,6 +12,10 @@ import pytest
 import torch
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes long, so it is left to `cargo xtask test --all`")
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     if torch.cuda.is_available():

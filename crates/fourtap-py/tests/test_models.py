@@ -94,7 +94,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     compat.unpatch()
 
 
-@pytest.mark.parametrize("name", CASES)
+# One for each function of transformers that is replaced; all of them take most of the time of the Python tests.
+QUICK = ("deformable_detr", "rt_detr_v2", "rf_detr")
+MODELS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_model_computes_the_same_with_fourtap(name: str, device: str, calls: list[object]) -> None:
     model, inputs = build(name, device)
     outputs, gradients = run(model, inputs)

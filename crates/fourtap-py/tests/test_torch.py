@@ -48,7 +48,7 @@ def test_coordinates_may_stay_in_f32_beside_16_bit_values(device: str, dtype: to
         reference.assert_close(gradient, right, 3 * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("channels", [1, 3, 32])
+@pytest.mark.parametrize("channels", [1, 3, pytest.param(32, marks=pytest.mark.slow)])
 def test_gradcheck_with_its_defaults(device: str, channels: int) -> None:
     problem = reference.problem(3, device=device, queries=2, heads=2, channels=channels, points=2)
 
