@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::chore::{cargo, chore, root};
-use crate::python;
+use crate::{python, rust};
 
 /// What the folder may take, so that it travels easily.
 const MOST_BYTES: u64 = 60 << 20;
@@ -83,21 +82,7 @@ fn size(folder: &Path) -> std::io::Result<u64> {
 
 /// The tests that need a GPU, built.
 fn test_binary() -> Result<PathBuf, String> {
-    let build = [
-        "test", "--locked", "--no-run", "-p", "fourtap", "--test", "cuda",
-    ];
-    cargo(build).run()?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(build)
-        .arg("--message-format=json")
-        .current_dir(root())
-        .output()
-        .map_err(|error| format!("cargo could not be started: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let executable = text.lines().rev().find_map(|line| {
-        let (_, rest) = line.split_once("\"executable\":\"")?;
-        rest.split_once('"').map(|(path, _)| PathBuf::from(path))
-    });
-    executable.ok_or_else(|| "cargo named no test binary".to_string())
+    let programs = rust::build(&["-p", "fourtap", "--test", "cuda"])?;
+    let program = programs.first().ok_or("cargo named no test program")?;
+    Ok(program.executable().to_path_buf())
 }

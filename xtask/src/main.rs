@@ -2,19 +2,26 @@
 
 mod bundle;
 mod chore;
+mod environment;
 mod nvrtc;
+mod parts;
 mod python;
+mod rust;
+mod test;
+mod workspace;
 
 use std::process::ExitCode;
-
-use chore::{cargo, step};
 
 const HELP: &str = "\
 cargo xtask CHORE
 
-  test [--rust]      everything that must pass: formatting, lints, tests, documentation
-                     (installs NVRTC under target/ to compile the CUDA kernels, for which no GPU is needed, and PyTorch
-                     and transformers for the Python package, about 6 GB; --rust leaves Python out)
+  test [--all | --changed] [--rust] [TEST...]
+                     everything that protects from a mistake: formatting, lints, features, tests, documentation, Python.
+                     --all adds the parts that take long, --changed those of them whose files have changed since they were
+                     last tested; --rust leaves Python out; TEST and other options go to the test programs.
+                     Needs no GPU. Installs NVRTC, PyTorch and transformers (6 GB) once per machine, into the user's
+                     cache folder or FOURTAP_ENVIRONMENTS.
+  changed            the parts that test --changed would run
   wheel              the Python package for any Linux, into target/wheels
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
@@ -27,7 +34,8 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
     let result = match name.as_str() {
-        "test" => test(&rest),
+        "test" => test::run(&rest),
+        "changed" => changed(),
         "gpu-bundle" => bundle::make(),
         "wheel" => python::wheel().map(|wheel| println!("{}", wheel.display())),
         "compare-pytorch" => python::compare(&rest),
@@ -46,53 +54,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Quick checks first, so that a slip shows early.
-fn test(options: &[String]) -> Result<(), String> {
-    let rust_only = options.iter().any(|option| option == "--rust");
-    let options: Vec<_> = options
-        .iter()
-        .filter(|&option| option != "--rust")
-        .collect();
-    step("formatting", &mut cargo(["fmt", "--all", "--check"]))?;
-    let lint = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    step("lints", &mut cargo(lint))?;
-    step(
-        "lints without features",
-        &mut cargo([
-            "clippy", "-p", "fourtap", "--lib", "--locked", "--", "-D", "warnings",
-        ]),
-    )?;
-    let nvrtc = nvrtc::installed()?;
-    step(
-        "tests",
-        cargo(["test", "--workspace", "--locked", "--no-fail-fast"])
-            .arguments(&options)
-            .variable("FOURTAP_NVRTC", nvrtc.library)
-            .variable("FOURTAP_CUOBJDUMP", nvrtc.cuobjdump)
-            .variable("FOURTAP_REQUIRE_NVRTC", "1"),
-    )?;
-    let mut documentation = cargo([
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-        "--locked",
-    ]);
-    step(
-        "documentation",
-        documentation.variable("RUSTDOCFLAGS", "-D warnings"),
-    )?;
-    if !rust_only {
-        python::test()?;
+fn changed() -> Result<(), String> {
+    for part in parts::chosen(parts::Choice::Changed)? {
+        println!("{}", part.name);
     }
-    eprintln!("\nall checks passed");
     Ok(())
 }

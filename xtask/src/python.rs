@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::chore::{Chore, cargo, chore, root, step};
+use crate::chore::{Chore, cargo, chore, root};
+use crate::environment::{self, Environment};
 
-/// What the tests, the examples and the comparison need besides the package itself, as last seen to work together. The
-/// package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
+/// What the tests, the examples and the comparison need besides the package itself, as last seen to work together; about
+/// 6 GB. The package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
 const PACKAGES: [&str; 11] = [
     "torch==2.15.0",
     "transformers==5.22.2",
@@ -29,98 +30,79 @@ const SOURCES: [&str; 4] = [
     "examples",
 ];
 
-/// A virtual environment under target/.
-pub struct Environment(PathBuf);
-
-/// The one with PyTorch and transformers, made (about 6 GB) if it is not there or was made for other packages.
+/// The environment with PyTorch and transformers.
 pub fn environment() -> Result<Environment, String> {
-    let environment = Environment(root().join("target/python-venv"));
-    // Written last, so that an installation that was interrupted is taken up again.
-    let done = environment.0.join("installed.txt");
-    let wanted = PACKAGES.join("\n");
-    if fs::read_to_string(&done).is_ok_and(|found| found == wanted) {
-        return Ok(environment);
-    }
-    eprintln!(
-        "installing PyTorch and transformers into {} (about 6 GB, two minutes)",
-        environment.0.display()
-    );
-    let system = if cfg!(windows) { "python" } else { "python3" };
-    chore(system, &["-m", "venv"])
-        .arguments(&[&environment.0])
-        .run()?;
-    environment
-        .python(&["-m", "pip", "install", "--quiet"])
-        .arguments(&PACKAGES)
-        .run()?;
-    fs::write(&done, wanted).map_err(|error| format!("{}: {error}", done.display()))?;
-    Ok(environment)
+    environment::of_packages("python", &PACKAGES)
 }
 
-impl Environment {
-    /// Its Python with these arguments.
-    pub fn python(&self, arguments: &[&str]) -> Chore {
-        let mut python = chore(self.program("python"), arguments);
-        // Where programs look for its other programs: maturin for Zig.
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::iter::once(self.programs()).chain(std::env::split_paths(&path));
-        if let Ok(path) = std::env::join_paths(path) {
-            python.variable("PATH", path);
-        }
-        python
+/// The package as this clone has it, beside the environment's packages.
+struct Installed {
+    environment: Environment,
+    folder: PathBuf,
+}
+
+impl Installed {
+    /// Where `pip install .` puts it.
+    fn new() -> Result<Self, String> {
+        Ok(Installed {
+            environment: environment()?,
+            folder: root().join("target/python"),
+        })
     }
 
-    fn program(&self, name: &str) -> PathBuf {
-        match cfg!(windows) {
-            true => self.programs().join(format!("{name}.exe")),
-            false => self.programs().join(name),
+    /// As a user would install it, but into this clone: the environment is every clone's.
+    fn install(&self) -> Result<(), String> {
+        if self.folder.exists() {
+            fs::remove_dir_all(&self.folder)
+                .map_err(|error| format!("{}: {error}", self.folder.display()))?;
         }
+        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+        let pip = self.environment.python(&pip);
+        pip.arguments(&[&self.folder])
+            .arguments(&["."])
+            .step("pip install .")
     }
 
-    fn programs(&self) -> PathBuf {
-        self.0.join(if cfg!(windows) { "Scripts" } else { "bin" })
+    fn pytest(&self, arguments: &[&str]) -> Chore {
+        let scripts = [self.folder.join("bin")];
+        let pytest = self.environment.python_with(&scripts, &["-m", "pytest"]);
+        pytest
+            .arguments(arguments)
+            .variable("PYTHONPATH", &self.folder)
     }
 }
 
 /// Formatting, lints, types; then the package is installed as a user would, and its tests and examples in docstrings
 /// are run on what was installed.
 pub fn test() -> Result<(), String> {
-    let environment = environment()?;
-    let ruff = |arguments: &[&str]| chore(environment.program("ruff"), arguments);
-    step(
-        "formatting of Python",
-        ruff(&["format", "--check", "--quiet"]).arguments(&SOURCES),
-    )?;
-    step("lints of Python", ruff(&["check"]).arguments(&SOURCES))?;
-    step("types of Python", &mut environment.python(&["-m", "mypy"]))?;
-    step(
-        "pip install .",
-        &mut environment.python(&[
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--force-reinstall",
-            ".",
-        ]),
-    )?;
-    step(
-        "tests of Python",
-        &mut environment.python(&["-m", "pytest", "--durations=5"]),
-    )?;
-    step(
-        "examples in docstrings",
-        &mut environment.python(&[
-            "-m",
-            "pytest",
-            "--doctest-modules",
-            "--pyargs",
-            "fourtap.attention",
-            "fourtap.nn",
-            "fourtap.compat",
-        ]),
-    )
+    let installed = Installed::new()?;
+    let environment = &installed.environment;
+    let ruff =
+        |arguments: &[&str]| chore(environment.program("ruff"), arguments).arguments(&SOURCES);
+    ruff(&["format", "--check", "--quiet"]).step("formatting of Python")?;
+    ruff(&["check"]).step("lints of Python")?;
+    environment
+        .python(&["-m", "mypy"])
+        .step("types of Python")?;
+    installed.install()?;
+    let tests = ["--durations=10", "-m", "not slow"];
+    installed.pytest(&tests).step("tests of Python")?;
+    let examples = [
+        "--doctest-modules",
+        "--pyargs",
+        "fourtap.attention",
+        "fourtap.nn",
+        "fourtap.compat",
+    ];
+    installed.pytest(&examples).step("examples in docstrings")
+}
+
+/// The tests that take long: whole models.
+pub fn test_slow() -> Result<(), String> {
+    let installed = Installed::new()?;
+    installed.install()?;
+    let tests = ["--durations=10", "-m", "slow"];
+    installed.pytest(&tests).run()
 }
 
 /// A wheel for every Linux since 2018 with Python 3.10 or later, in target/wheels. Zig's linker knows the symbols of older
@@ -133,7 +115,7 @@ pub fn wheel() -> Result<PathBuf, String> {
     }
     let mut build = environment.python(&["-m", "maturin", "build", "--release", "--locked"]);
     if cfg!(target_os = "linux") {
-        build.arguments(&["--zig", "--compatibility", "manylinux_2_28"]);
+        build = build.arguments(&["--zig", "--compatibility", "manylinux_2_28"]);
     }
     build.arguments(&[Path::new("--out"), &folder]).run()?;
     let wheel = fs::read_dir(&folder)
