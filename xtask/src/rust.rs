@@ -91,6 +91,9 @@ pub fn run(programs: &[Program], options: &[&str], nvrtc: &Nvrtc) -> Result<(), 
         let ran = step(&program.name, || Ok(program.run(options, nvrtc, &mut slow)))?;
         failures.extend(ran.err());
     }
+    if slow.is_empty() && failures.is_empty() && !options.is_empty() {
+        return Err(format!("no test is called {}", options.join(" ")));
+    }
     slow.sort_by(|one, other| other.0.total_cmp(&one.0));
     eprintln!("\nthe slowest tests:");
     for (seconds, test) in slow.iter().take(12) {

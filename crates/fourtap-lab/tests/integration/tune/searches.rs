@@ -27,6 +27,7 @@ fn of(attempts: &[Value], tasks_each: u32) -> &Value {
 }
 
 #[test]
+#[ignore = "long: a whole search"]
 fn what_is_faster_beyond_doubt_is_kept_and_used() {
     let folder = folder();
     let folder = folder.path();
@@ -115,6 +116,7 @@ fn what_is_faster_beyond_doubt_is_kept_and_used() {
 }
 
 #[test]
+#[ignore = "long: a whole search"]
 fn each_way_to_end_is_recorded_and_the_search_goes_on() {
     let folder = folder();
     let folder = folder.path();
@@ -189,6 +191,7 @@ fn wait_for_lines(file: &Path, lines: usize) {
 }
 
 #[test]
+#[ignore = "long: a whole search"]
 fn a_killed_search_is_gone_on_with() {
     let folder = folder();
     let folder = folder.path();
@@ -237,6 +240,7 @@ fn a_killed_search_is_gone_on_with() {
 }
 
 #[test]
+#[ignore = "long: a whole search"]
 fn what_calls_go_by_already_comes_to_the_finals() {
     let folder = folder();
     let folder = folder.path();
@@ -301,6 +305,7 @@ fn defaults_that_fail_end_the_search_with_the_reason() {
 }
 
 #[test]
+#[ignore = "long: a whole search"]
 fn other_bits_are_searched_only_when_allowed() {
     let folder = folder();
     let bits = ["--set", "tasks_each=4", "--dry-run", "--json", "tune.jsonl"];
