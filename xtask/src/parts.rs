@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 6] = [
+pub const PARTS: [Part; 7] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -78,6 +78,12 @@ pub const PARTS: [Part; 6] = [
         about: "searches for better choices, from beginning to end",
         protects: &["crates/fourtap/src", "crates/fourtap-lab"],
         run: || long_tests("fourtap-lab integration", "tune::searches"),
+    },
+    Part {
+        name: "simulation",
+        about: "how often comparisons of benchmarks are wrong",
+        protects: &["crates/fourtap-lab/src/comparison"],
+        run: || long_tests("fourtap-lab unit tests", "comparison::simulation"),
     },
 ];
 

@@ -149,6 +149,7 @@ fn verdict(comparison: &Comparison, number: usize) -> Verdict {
 }
 
 #[test]
+#[ignore = "long: a simulation of many comparisons"]
 fn a_version_is_not_called_changed_beside_itself_and_a_slowdown_of_5_percent_is_caught() {
     for (seed, shape) in SHAPES.into_iter().enumerate() {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed as u64);
