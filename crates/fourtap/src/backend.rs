@@ -50,10 +50,12 @@ impl msda::Implementation for Backend {
         inputs: msda::Inputs<'a>,
         out: ViewMut<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.value.place())? {
-            Chosen::Cpu(cpu) => msda::prepare_forward(&cpu, inputs, out),
+        match self.choose(inputs.value.place()) {
+            Ok(Chosen::Cpu(cpu)) => msda::prepare_forward(&cpu, inputs, out),
             #[cfg(feature = "cuda")]
-            Chosen::Cuda(cuda) => msda::prepare_forward(&cuda, inputs, out),
+            Ok(Chosen::Cuda(cuda)) => msda::prepare_forward(&cuda, inputs, out),
+            // What is wrong with the call itself is said first.
+            Err(none) => msda::Forward::new(inputs, out).and(Err(none)),
         }
     }
 
@@ -63,10 +65,11 @@ impl msda::Implementation for Backend {
         grad_out: View<'a>,
         gradients: msda::Gradients<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.value.place())? {
-            Chosen::Cpu(cpu) => msda::prepare_backward(&cpu, inputs, grad_out, gradients),
+        match self.choose(inputs.value.place()) {
+            Ok(Chosen::Cpu(cpu)) => msda::prepare_backward(&cpu, inputs, grad_out, gradients),
             #[cfg(feature = "cuda")]
-            Chosen::Cuda(cuda) => msda::prepare_backward(&cuda, inputs, grad_out, gradients),
+            Ok(Chosen::Cuda(cuda)) => msda::prepare_backward(&cuda, inputs, grad_out, gradients),
+            Err(none) => msda::Backward::new(inputs, grad_out, gradients).and(Err(none)),
         }
     }
 }
@@ -78,10 +81,11 @@ impl dense::Implementation for Backend {
         options: dense::Options,
         outputs: dense::Outputs<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.query.place())? {
-            Chosen::Cpu(cpu) => dense::prepare_forward(&cpu, inputs, options, outputs),
+        match self.choose(inputs.query.place()) {
+            Ok(Chosen::Cpu(cpu)) => dense::prepare_forward(&cpu, inputs, options, outputs),
             #[cfg(feature = "cuda")]
-            Chosen::Cuda(cuda) => dense::prepare_forward(&cuda, inputs, options, outputs),
+            Ok(Chosen::Cuda(cuda)) => dense::prepare_forward(&cuda, inputs, options, outputs),
+            Err(none) => dense::Forward::new(inputs, options, outputs).and(Err(none)),
         }
     }
 }
