@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fourtap_lab::extension::{DeviceChoice, Distribution, parse_duration, parse_setting};
 
-/// `fourtap-ladder ladder`.
+/// Climb the ladder of kernel ideas: verify, time and rank each
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Each RUNG is one idea for a fast forward kernel: a01 to a19 and the single changes s1 and s2 of

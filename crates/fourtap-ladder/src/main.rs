@@ -41,9 +41,7 @@ impl Extension for Ladder {
     }
 
     fn subcommand(&self) -> clap::Command {
-        let command = clap::Command::new("ladder")
-            .about("Climb the ladder of kernel ideas: verify, time and rank each");
-        LadderArgs::augment_args(command)
+        LadderArgs::augment_args(clap::Command::new("ladder"))
     }
 
     fn execute(&self, arguments: &ArgMatches) -> Result<extension::ExitCode> {
