@@ -165,12 +165,15 @@ fn subject(kernel: &str, problem: &TuneProblem) -> Result<Subject> {
     })
 }
 
+/// A kernel and what it is tuned on: the workload as it was named, and itself.
+type OnWorkload = (Tunable, PathBuf, Arc<dyn Workload>);
+
 /// Kernels and workloads a target stands for; workloads as they were named, too.
 fn resolved(
     target: &Path,
     arguments: &SearchArgs,
     device: Option<&driver::Device>,
-) -> Result<Vec<(Tunable, PathBuf, Arc<dyn Workload>)>> {
+) -> Result<Vec<OnWorkload>> {
     let problem = &arguments.problem;
     let name = target.to_str().unwrap_or_default();
     if let Some(tunable) = Tunable::named(name) {

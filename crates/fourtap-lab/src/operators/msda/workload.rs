@@ -27,7 +27,7 @@ use crate::tune::Planned;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    #[serde(default = "Workload::operator")]
+    #[serde(default = "Workload::usual_operator")]
     operator: &'static dyn Operator,
     /// What it is called.
     pub name: String,
@@ -149,7 +149,7 @@ pub(super) const LADDER: [BuiltIn; 3] = [
 ];
 
 impl Workload {
-    fn operator() -> &'static dyn Operator {
+    fn usual_operator() -> &'static dyn Operator {
         &Msda
     }
 
