@@ -59,12 +59,6 @@ impl From<&Cuda> for Lent {
     }
 }
 
-impl From<&Lent> for Lent {
-    fn from(lent: &Lent) -> Self {
-        *lent
-    }
-}
-
 /// Waits for everything queued on the device's stream.
 pub fn wait(cuda: &Cuda) {
     let _entered = cuda.context().enter().unwrap();

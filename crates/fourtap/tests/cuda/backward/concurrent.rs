@@ -94,7 +94,7 @@ fn replay(
     };
     // Once outside, so that the kernels are loaded.
     problem
-        .compute(&lent, levels, &mut results, Asked::ALL)
+        .compute(lent, levels, &mut results, Asked::ALL)
         .unwrap();
     stream.synchronize().unwrap();
     check("before the capture", results.bytes());
@@ -106,7 +106,7 @@ fn replay(
         .unwrap();
     for _ in 0..3 {
         problem
-            .compute(&lent, levels, &mut results, Asked::ALL)
+            .compute(lent, levels, &mut results, Asked::ALL)
             .unwrap();
     }
     let graph = stream.stream().end_capture().unwrap();

@@ -58,7 +58,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
                 results.poison(cuda.stream());
                 problem
                     .compute(
-                        &given(&cuda, &memory, bytes),
+                        given(&cuda, &memory, bytes),
                         &levels,
                         &mut results,
                         Asked::ALL,
@@ -98,7 +98,7 @@ fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
     for found in [0, 1, bytes / 2, bytes - 1] {
         let cuda = given(&cuda, &memory, found);
         let error = problem
-            .compute(&cuda, &levels, &mut results, Asked::ALL)
+            .compute(cuda, &levels, &mut results, Asked::ALL)
             .unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         let text = error.to_string();
@@ -111,7 +111,7 @@ fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
         // SAFETY: the memory is the device's, and what is wrong with it is refused before it is used.
         let cuda = unsafe { Lent::new(&cuda, roomy.as_ptr() + beside, bytes) };
         let error = problem
-            .compute(&cuda, &levels, &mut results, Asked::ALL)
+            .compute(cuda, &levels, &mut results, Asked::ALL)
             .unwrap_err();
         assert!(matches!(error, Error::Misaligned { .. }), "{error}");
         assert!(

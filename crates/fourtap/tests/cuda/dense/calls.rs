@@ -89,11 +89,11 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
     // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
     let given =
         |from: u64, bytes: usize| unsafe { Lent::new(&cuda, memory.as_ptr() + from, bytes) };
-    assert!(tensors.run(&given(256, bytes)).unwrap() == expected);
+    assert!(tensors.run(given(256, bytes)).unwrap() == expected);
     let around = memory.to_vec::<u8>().unwrap();
     let outside = around[..256].iter().chain(&around[256 + bytes..]);
     assert!({ outside }.all(|&byte| byte == 0xa5), "written outside");
-    let refused = tensors.run(&given(256, bytes - 1)).unwrap_err().to_string();
+    let refused = tensors.run(given(256, bytes - 1)).unwrap_err().to_string();
     assert_eq!(
         refused,
         format!(
@@ -102,7 +102,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
         )
     );
     assert!(matches!(
-        tensors.run(&given(16, bytes)).unwrap_err(),
+        tensors.run(given(16, bytes)).unwrap_err(),
         Error::Misaligned {
             tensor: "workspace",
             ..
