@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(row("\"never ends"), None);
         assert_eq!(row("\"never ends\n"), None);
         let (fields, length) = row("\"a\",\"ends\n\"").unwrap();
-        assert_eq!((fields[1].as_str(), length), ("ends\n", 10));
+        assert_eq!((fields[1].as_str(), length), ("ends\n", 11));
         let (fields, length) = row("\"a\",\"b\"\r\n\"c\"").unwrap();
         assert_eq!(fields, ["a", "b"]);
         assert!(length == 8 || length == 9, "{length}");
