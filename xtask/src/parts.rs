@@ -41,13 +41,18 @@ pub const PARTS: [Part; 7] = [
     },
     Part {
         name: "kernels",
-        about: "every shipped kernel compiled, also those that have not changed",
+        about: "every shipped kernel compiled, also those that have not changed, and every probe",
         protects: &[
             "crates/fourtap/kernels",
             "crates/fourtap/src/cuda",
             "crates/fourtap/tests",
+            "crates/fourtap-lab/kernels",
+            "crates/fourtap-lab/src/probe/cuda",
         ],
-        run: || long_tests("fourtap integration", "kernel_table"),
+        run: || {
+            long_tests("fourtap integration", "kernel_table")?;
+            long_tests("fourtap-lab unit tests", "probe::cuda")
+        },
     },
     Part {
         name: "models",

@@ -122,10 +122,11 @@ pub struct Outcome {
 }
 
 pub fn fourtap(folder: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Outcome {
-    let output = command(folder)
-        .args(arguments)
-        .output()
-        .expect("the command starts");
+    outcome(command(folder).args(arguments))
+}
+
+pub fn outcome(command: &mut Command) -> Outcome {
+    let output = command.output().expect("the command starts");
     Outcome {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("UTF-8"),

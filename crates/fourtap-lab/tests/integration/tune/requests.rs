@@ -112,16 +112,20 @@ fn wrong_requests_are_refused_in_words() {
 }
 
 #[test]
-fn a_table_that_is_none_is_an_error_of_every_command_that_would_go_by_it() {
+fn a_table_that_cannot_be_read_is_a_warning_and_never_overwritten() {
     let folder = folder();
     fs::write(own_table(folder.path()), "poem\n").unwrap();
-    for arguments in [
-        &["bench", "tiny.toml", "--filter", "local/f32/forward"][..],
-        &["explain", "tiny.toml", "--device", "cpu"],
-        &["tune", "tiny.toml"],
+    for (arguments, code) in [
+        (
+            &["bench", "tiny.toml", "--filter", "local/f32/forward"][..],
+            0,
+        ),
+        (&["explain", "tiny.toml", "--device", "cpu"], 0),
+        // What a search finds would have to be written into it.
+        (&["tune", "tiny.toml"], 1),
     ] {
         let outcome = run(folder.path(), arguments);
-        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        assert_eq!(outcome.code, Some(code), "{outcome:?}");
         assert!(
             outcome.stderr.contains("own.tsv, line 1: expected"),
             "{outcome:?}"
@@ -167,5 +171,13 @@ fn the_librarys_table_is_what_committed_searches_found() {
     let outcome = run(folder.path(), &words);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let table = fs::read_to_string(crates.join("fourtap/tuning.tsv")).unwrap();
-    assert_eq!(outcome.stdout, table);
+    // Whoever gains less than 3 % is not worth an entry.
+    let gains = |line: &&str| {
+        let before = line.split(" times as fast").next().unwrap_or_default();
+        let gain = before.rsplit(' ').next().unwrap_or_default();
+        line.starts_with('#') || gain.parse::<f64>().unwrap() >= 1.03
+    };
+    let found: Vec<&str> = outcome.stdout.lines().filter(gains).collect();
+    assert_eq!(found, table.lines().collect::<Vec<_>>());
+    assert!(found.len() > 2, "no entry");
 }
