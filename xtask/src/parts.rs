@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 7] = [
+pub const PARTS: [Part; 8] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -53,6 +53,12 @@ pub const PARTS: [Part; 7] = [
             long_tests("fourtap integration", "kernel_table")?;
             long_tests("fourtap-lab unit tests", "probe::cuda")
         },
+    },
+    Part {
+        name: "ladder",
+        about: "the verification of rungs on every small problem",
+        protects: &["crates/fourtap/src/dense", "crates/fourtap-ladder"],
+        run: || long_tests("fourtap-ladder unit tests of the program", "dense::tests"),
     },
     Part {
         name: "models",
@@ -145,16 +151,13 @@ pub fn run(choice: Choice) -> Result<(), String> {
         eprintln!("\n{} ({}): {reason}", part.name, part.about);
         step(part.name, part.run)?;
     }
-    match choice {
-        Choice::All => write_tested(),
-        _ => Ok(()),
-    }
+    write_tested()
 }
 
 fn write_tested() -> Result<(), String> {
     let mut text = String::from(
         "# Parts of the tests that take long, with a hash of the files they protect as they last passed in full.\n\
-         # Written by `cargo xtask test --all`.\n",
+         # Written by `cargo xtask test --all` and `--changed`.\n",
     );
     for part in &PARTS {
         text += &format!("{} {}\n", part.name, part.fingerprint(&root())?);
