@@ -62,7 +62,7 @@ pub const PARTS: [Part; 8] = [
     },
     Part {
         name: "models",
-        about: "the Python package in whole models, compiled and not",
+        about: "`pip install .` as users build it, and the package in whole models",
         protects: &[
             "crates/fourtap/src",
             "crates/fourtap-py",

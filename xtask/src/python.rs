@@ -50,8 +50,9 @@ impl Installed {
         })
     }
 
-    /// As a user would install it, but into this clone: the environment is every clone's.
-    fn install(&self) -> Result<(), String> {
+    /// As a user would install it, but into this clone: the environment is every clone's. A profile other than a user's saves
+    /// a build of the library, where the tests in Rust have made one.
+    fn install(&self, profile: &str) -> Result<(), String> {
         if self.folder.exists() {
             fs::remove_dir_all(&self.folder)
                 .map_err(|error| format!("{}: {error}", self.folder.display()))?;
@@ -60,7 +61,8 @@ impl Installed {
         let pip = self.environment.python(&pip);
         pip.arguments(&[&self.folder])
             .arguments(&["."])
-            .step("pip install .")
+            .variable("MATURIN_PEP517_ARGS", format!("--profile {profile}"))
+            .step(&format!("pip install . ({profile})"))
     }
 
     fn pytest(&self, arguments: &[&str]) -> Chore {
@@ -72,7 +74,7 @@ impl Installed {
     }
 }
 
-/// Formatting, lints, types; then the package is installed as a user would, and its tests and examples in docstrings
+/// Formatting, lints, types; then the package is installed, and its tests and examples in docstrings
 /// are run on what was installed.
 pub fn test() -> Result<(), String> {
     let installed = Installed::new()?;
@@ -84,7 +86,7 @@ pub fn test() -> Result<(), String> {
     environment
         .python(&["-m", "mypy"])
         .step("types of Python")?;
-    installed.install()?;
+    installed.install("dev")?;
     let tests = ["--durations=10", "-m", "not slow"];
     installed.pytest(&tests).step("tests of Python")?;
     let examples = [
@@ -97,10 +99,10 @@ pub fn test() -> Result<(), String> {
     installed.pytest(&examples).step("examples in docstrings")
 }
 
-/// The tests that take long: whole models.
+/// The tests that take long, whole models, with the package as users build it.
 pub fn test_slow() -> Result<(), String> {
     let installed = Installed::new()?;
-    installed.install()?;
+    installed.install("release")?;
     let tests = ["--durations=10", "-m", "slow"];
     installed.pytest(&tests).run()
 }
