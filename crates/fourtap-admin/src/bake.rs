@@ -22,7 +22,7 @@ use crate::{SCHEMA, VERSION, units};
 
 /// What was done.
 #[derive(Debug, Serialize)]
-struct Baked {
+struct BakeReport {
     schema: u32,
     version: &'static str,
     command: &'static str,
@@ -75,7 +75,7 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
 
     let bytes = fs::metadata(&arguments.output).map_or(0, |file| file.len());
     if arguments.json {
-        let baked = Baked {
+        let baked = BakeReport {
             schema: SCHEMA,
             version: VERSION,
             command: "bake",

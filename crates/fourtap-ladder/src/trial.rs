@@ -1,7 +1,7 @@
 //! A rung on one problem, ready to be repeated on a device.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
+use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 use fourtap_lab::extension::record::RungLaunch;
 use fourtap_lab::extension::{Argument, Array, DeviceArray, Grid, Loaded, Result, Source};
 
@@ -197,7 +197,7 @@ fn maps(maps: &[Map], shape: &AnyShape, value: u64, cuda: &Cuda) -> Result<MapsA
         let row = u64::from(level.width) * pixel;
         *place = TensorMap::encode(
             cuda.context(),
-            &Tiled {
+            &TensorMapDesc {
                 element: TensorElement::F16,
                 address: value + u64::from(level.start) * pixel,
                 dimensions: vec![

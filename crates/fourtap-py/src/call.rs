@@ -7,7 +7,7 @@ use pyo3::types::PyTuple;
 
 use crate::errors::raise;
 use crate::frameworks::Framework;
-use crate::operands::{Known, Operands, saturating_product};
+use crate::operands::{KnownTensors, Operands, saturating_product};
 use crate::threads;
 
 /// Attention, written to `out` or to a new tensor.
@@ -15,7 +15,7 @@ pub fn forward<'py>(
     py: Python<'py>,
     framework: &impl Framework,
     operands: &Operands<'_, 'py>,
-    known: Known,
+    known: KnownTensors,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let described = operands.describe(framework, known)?;
@@ -86,7 +86,7 @@ pub fn backward<'py>(
     deterministic: bool,
     wanted: [bool; 3],
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let described = operands.describe(framework, Known::default())?;
+    let described = operands.describe(framework, KnownTensors::default())?;
     // SAFETY: as in `forward`.
     let inputs = unsafe { operands.inputs(&described)? };
     // Gradients of sums and means come as one number spread out. A copy is quicker than kernels for any strides.

@@ -13,7 +13,7 @@ use crate::errors::{Kind, raise, unexpected};
 use crate::frameworks::Framework;
 use crate::frameworks::numpy::NumPy;
 use crate::frameworks::torch::Torch;
-use crate::operands::saturating_product;
+use crate::operands::{KnownTensors, saturating_product};
 use crate::route::{Answer, Route};
 use crate::tensor::{Axes, Element, Tensor};
 use crate::threads;
@@ -22,7 +22,7 @@ type Any<'a, 'py> = &'a Bound<'py, PyAny>;
 
 /// What is computed, as python/fourtap/attention.py has put it together.
 #[derive(Clone, Copy, FromPyObject)]
-pub struct Wanted {
+pub struct DenseSettings {
     #[pyo3(item(0))]
     scale: Option<f64>,
     #[pyo3(item(1))]
@@ -37,7 +37,7 @@ pub struct Wanted {
     return_lse: bool,
 }
 
-impl Wanted {
+impl DenseSettings {
     fn options(&self) -> Options {
         let alignment = match self.bottom_right {
             true => Alignment::BottomRight,
@@ -55,13 +55,13 @@ pub fn torch_dense<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
-    wanted: Wanted,
+    wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::get(query.py())?;
     attend(
         torch,
         Operands { query, key, value },
-        Known::default(),
+        KnownTensors::default(),
         wanted,
     )
 }
@@ -92,12 +92,12 @@ pub fn numpy_dense<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
-    wanted: Wanted,
+    wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
     attend(
         &NumPy,
         Operands { query, key, value },
-        Known::default(),
+        KnownTensors::default(),
         wanted,
     )
 }
@@ -120,15 +120,12 @@ impl<'a, 'py> Operands<'a, 'py> {
     }
 }
 
-/// Descriptions of queries, keys and values, as far as somebody has made them already.
-type Known = [Option<Tensor>; 3];
-
 /// The attention in a new tensor; with the logarithms of the sums, if wanted, a pair of them.
 fn attend<'py>(
     framework: &impl Framework,
     operands: Operands<'_, 'py>,
-    known: Known,
-    wanted: Wanted,
+    known: KnownTensors,
+    wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = operands.query.py();
     let describe = |(name, object), known: Option<Tensor>| {

@@ -10,7 +10,7 @@ use crate::frameworks::Framework;
 use crate::tensor::{Element, Tensor};
 
 /// Levels, and the tensors that must live as long as they are used.
-pub enum Held<'py> {
+pub enum LevelsArgument<'py> {
     Host(Levels),
     Cuda(
         CudaLevels,
@@ -18,7 +18,7 @@ pub enum Held<'py> {
     ),
 }
 
-impl<'py> Held<'py> {
+impl<'py> LevelsArgument<'py> {
     /// Those of a call whose value lies in `place`.
     pub fn new(
         framework: &impl Framework,
@@ -32,7 +32,7 @@ impl<'py> Held<'py> {
             let described = whole_numbers(framework, "spatial_shapes", shapes)?;
             expect_sizes(py, &described, "[L, 2]", |sizes| matches!(sizes, [_, 2]))?;
             if described.place != Place::Host {
-                return Held::on_device(framework, place, (shapes, described), starts);
+                return LevelsArgument::on_device(framework, place, (shapes, described), starts);
             }
             of_shapes = Some(described);
         }
@@ -47,14 +47,14 @@ impl<'py> Held<'py> {
             // Reading them here would wait for the device, so the other half goes there.
             let shapes = framework.beside(&numbers, starts)?;
             let described = framework.describe("spatial_shapes", &shapes)?;
-            return Held::on_device(framework, place, (&shapes, described), Some(starts));
+            return LevelsArgument::on_device(framework, place, (&shapes, described), Some(starts));
         }
         let starts = starts
             .map(|starts| first_pixels(framework, starts))
             .transpose()?;
         let levels =
             Levels::from_i64(&numbers, starts.as_deref()).map_err(|error| raise(py, error))?;
-        Ok(Held::Host(levels))
+        Ok(LevelsArgument::Host(levels))
     }
 
     fn on_device(
@@ -107,14 +107,14 @@ impl<'py> Held<'py> {
         // SAFETY: both are int64 without gaps, of so many levels, on this device; they are held beside it, and what is
         // queued on the current stream reads them before their memory can be given to something else.
         let levels = unsafe { CudaLevels::new(ordinal, count, at_shapes as u64, at_starts) };
-        Ok(Held::Cuda(levels, [Some(shapes), starts]))
+        Ok(LevelsArgument::Cuda(levels, [Some(shapes), starts]))
     }
 
     /// As the library takes them.
     pub fn table(&self) -> LevelTable<'_> {
         match self {
-            Held::Host(levels) => levels.into(),
-            Held::Cuda(levels, _) => (*levels).into(),
+            LevelsArgument::Host(levels) => levels.into(),
+            LevelsArgument::Cuda(levels, _) => (*levels).into(),
         }
     }
 }

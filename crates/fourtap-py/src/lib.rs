@@ -17,7 +17,7 @@ use pyo3::types::PyTuple;
 
 use frameworks::numpy::NumPy;
 use frameworks::torch::Torch;
-use operands::{Known, Operands};
+use operands::{KnownTensors, Operands};
 use route::{Answer, Route};
 
 /// See `_native.pyi` for what each function promises.
@@ -61,7 +61,7 @@ fn torch_forward<'py>(
         attention_weights,
     };
     let torch = Torch::get(value.py())?;
-    call::forward(value.py(), torch, &operands, Known::default(), out)
+    call::forward(value.py(), torch, &operands, KnownTensors::default(), out)
 }
 
 /// The result of a call that is plain, or the route it is to take.
@@ -173,7 +173,7 @@ fn numpy_forward<'py>(
         sampling_locations,
         attention_weights,
     };
-    call::forward(value.py(), &NumPy, &operands, Known::default(), out)
+    call::forward(value.py(), &NumPy, &operands, KnownTensors::default(), out)
 }
 
 #[pyfunction(signature = (

@@ -4,7 +4,7 @@ use fourtap::msda::Inputs;
 use pyo3::prelude::*;
 
 use crate::frameworks::Framework;
-use crate::levels::Held;
+use crate::levels::LevelsArgument;
 use crate::tensor::Tensor;
 
 /// What the operator reads, as Python holds it.
@@ -16,18 +16,18 @@ pub struct Operands<'a, 'py> {
     pub attention_weights: &'a Bound<'py, PyAny>,
 }
 
-/// Descriptions of value, locations and weights, as far as somebody has made them already.
-pub type Known = [Option<Tensor>; 3];
+/// Descriptions of the three floating-point operands; `None` where one has not been made yet.
+pub type KnownTensors = [Option<Tensor>; 3];
 
-/// The same, described.
-pub struct Described<'py> {
+/// The operands, described for the library.
+pub struct OperandDescs<'py> {
     pub value: Tensor,
-    pub levels: Held<'py>,
+    pub levels: LevelsArgument<'py>,
     pub sampling_locations: Tensor,
     pub attention_weights: Tensor,
 }
 
-impl Described<'_> {
+impl OperandDescs<'_> {
     /// Those of `out`, as far as a look at two tensors tells.
     pub fn sizes_of_out(&self) -> Option<[usize; 3]> {
         match (&*self.value.sizes, &*self.sampling_locations.sizes) {
@@ -66,15 +66,19 @@ impl<'a, 'py> Operands<'a, 'py> {
         [Some(self.spatial_shapes), self.level_start_index]
     }
 
-    pub fn describe(&self, framework: &impl Framework, known: Known) -> PyResult<Described<'py>> {
+    pub fn describe(
+        &self,
+        framework: &impl Framework,
+        known: KnownTensors,
+    ) -> PyResult<OperandDescs<'py>> {
         let describe = |name, object, known: Option<Tensor>| match known {
             Some(tensor) => Ok(tensor),
             None => framework.describe(name, object),
         };
         let [value, locations, weights] = known;
         let value = describe("value", self.value, value)?;
-        Ok(Described {
-            levels: Held::new(
+        Ok(OperandDescs {
+            levels: LevelsArgument::new(
                 framework,
                 value.place,
                 self.spatial_shapes,
@@ -90,7 +94,7 @@ impl<'a, 'py> Operands<'a, 'py> {
     ///
     /// # Safety
     /// The operands stay alive and unchanged until the work of the call that gets this is done.
-    pub unsafe fn inputs<'b>(&self, described: &'b Described<'_>) -> PyResult<Inputs<'b>> {
+    pub unsafe fn inputs<'b>(&self, described: &'b OperandDescs<'_>) -> PyResult<Inputs<'b>> {
         let view = |tensor: &Tensor, object| -> PyResult<_> {
             let layout = tensor.layout(object)?;
             // SAFETY: as the caller promises.

@@ -24,7 +24,7 @@ pub enum Backend {
 }
 
 /// A backend that there is: what [`Backend::Auto`] stands for.
-enum Chosen {
+enum ResolvedBackend {
     Cpu(Cpu),
     #[cfg(feature = "cuda")]
     Cuda(Cuda),
@@ -32,14 +32,16 @@ enum Chosen {
 
 impl Backend {
     /// For tensors in `place`. Whether it can use them, each backend checks itself.
-    fn choose(&self, place: Place) -> Result<Chosen> {
+    fn resolve(&self, place: Place) -> Result<ResolvedBackend> {
         match (*self, place) {
             #[cfg(feature = "cuda")]
-            (Backend::Auto, Place::Cuda { ordinal }) => Ok(Chosen::Cuda(Cuda::new(ordinal)?)),
-            (Backend::Auto, _) => Ok(Chosen::Cpu(Cpu::new())),
-            (Backend::Cpu(cpu), _) => Ok(Chosen::Cpu(cpu)),
+            (Backend::Auto, Place::Cuda { ordinal }) => {
+                Ok(ResolvedBackend::Cuda(Cuda::new(ordinal)?))
+            }
+            (Backend::Auto, _) => Ok(ResolvedBackend::Cpu(Cpu::new())),
+            (Backend::Cpu(cpu), _) => Ok(ResolvedBackend::Cpu(cpu)),
             #[cfg(feature = "cuda")]
-            (Backend::Cuda(cuda), _) => Ok(Chosen::Cuda(cuda)),
+            (Backend::Cuda(cuda), _) => Ok(ResolvedBackend::Cuda(cuda)),
         }
     }
 }
@@ -50,10 +52,10 @@ impl msda::Implementation for Backend {
         inputs: msda::Inputs<'a>,
         out: ViewMut<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.value.place()) {
-            Ok(Chosen::Cpu(cpu)) => msda::prepare_forward(&cpu, inputs, out),
+        match self.resolve(inputs.value.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => msda::prepare_forward(&cpu, inputs, out),
             #[cfg(feature = "cuda")]
-            Ok(Chosen::Cuda(cuda)) => msda::prepare_forward(&cuda, inputs, out),
+            Ok(ResolvedBackend::Cuda(cuda)) => msda::prepare_forward(&cuda, inputs, out),
             // What is wrong with the call itself is said first.
             Err(none) => msda::Forward::new(inputs, out).and(Err(none)),
         }
@@ -65,10 +67,14 @@ impl msda::Implementation for Backend {
         grad_out: View<'a>,
         gradients: msda::Gradients<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.value.place()) {
-            Ok(Chosen::Cpu(cpu)) => msda::prepare_backward(&cpu, inputs, grad_out, gradients),
+        match self.resolve(inputs.value.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => {
+                msda::prepare_backward(&cpu, inputs, grad_out, gradients)
+            }
             #[cfg(feature = "cuda")]
-            Ok(Chosen::Cuda(cuda)) => msda::prepare_backward(&cuda, inputs, grad_out, gradients),
+            Ok(ResolvedBackend::Cuda(cuda)) => {
+                msda::prepare_backward(&cuda, inputs, grad_out, gradients)
+            }
             Err(none) => msda::Backward::new(inputs, grad_out, gradients).and(Err(none)),
         }
     }
@@ -81,10 +87,12 @@ impl dense::Implementation for Backend {
         options: dense::Options,
         outputs: dense::Outputs<'a>,
     ) -> Result<Prepared<'a>> {
-        match self.choose(inputs.query.place()) {
-            Ok(Chosen::Cpu(cpu)) => dense::prepare_forward(&cpu, inputs, options, outputs),
+        match self.resolve(inputs.query.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => dense::prepare_forward(&cpu, inputs, options, outputs),
             #[cfg(feature = "cuda")]
-            Ok(Chosen::Cuda(cuda)) => dense::prepare_forward(&cuda, inputs, options, outputs),
+            Ok(ResolvedBackend::Cuda(cuda)) => {
+                dense::prepare_forward(&cuda, inputs, options, outputs)
+            }
             Err(none) => dense::Forward::new(inputs, options, outputs).and(Err(none)),
         }
     }

@@ -9,7 +9,7 @@ use crate::shape::Shape;
 use crate::tensor::ViewMut;
 
 /// The addresses tensors occupy, by name.
-pub(crate) type Occupied<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];
+pub(crate) type AddressRanges<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];
 
 /// The addresses of a tensor to be written, unless they meet another's. Interleaved tensors that share a range but no
 /// byte are refused too: proving them apart is not worth a number-theoretic search.

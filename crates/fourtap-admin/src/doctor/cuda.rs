@@ -12,43 +12,43 @@ use crate::units::{bytes, dotted, gib, kernels};
 /// What was found.
 #[derive(Debug, Serialize)]
 pub struct CudaDiagnosis {
-    driver: Found<DriverFound>,
-    devices: Vec<Found<DeviceFound>>,
-    nvrtc: Found<NvrtcFound>,
+    driver: Finding<DriverInfo>,
+    devices: Vec<Finding<DeviceInfo>>,
+    nvrtc: Finding<NvrtcInfo>,
     /// Where NVRTC was looked for, if it was not found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nvrtc_tried: Vec<String>,
-    cache: Found<CacheFound>,
+    cache: Finding<CacheInfo>,
     /// None if no pack is named.
-    pack: Option<Found<PackFound>>,
+    pack: Option<Finding<PackInfo>>,
 }
 
 /// Something, or why it is not there.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Found<T> {
+enum Finding<T> {
     Found(T),
     Missing(String),
 }
 
-impl<T, E: std::fmt::Display> From<Result<T, E>> for Found<T> {
+impl<T, E: std::fmt::Display> From<Result<T, E>> for Finding<T> {
     fn from(result: Result<T, E>) -> Self {
         match result {
-            Ok(found) => Found::Found(found),
-            Err(error) => Found::Missing(error.to_string()),
+            Ok(found) => Finding::Found(found),
+            Err(error) => Finding::Missing(error.to_string()),
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct DriverFound {
+struct DriverInfo {
     cuda_version: String,
     driver_version: Option<String>,
     devices: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct DeviceFound {
+struct DeviceInfo {
     ordinal: usize,
     name: String,
     compute_capability: String,
@@ -58,21 +58,21 @@ struct DeviceFound {
 }
 
 #[derive(Debug, Serialize)]
-struct NvrtcFound {
+struct NvrtcInfo {
     version: String,
     path: PathBuf,
     found: String,
 }
 
 #[derive(Debug, Serialize)]
-struct CacheFound {
+struct CacheInfo {
     directory: PathBuf,
     kernels: usize,
     bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct PackFound {
+struct PackInfo {
     path: PathBuf,
     kernels: usize,
 }
@@ -84,7 +84,7 @@ impl CudaDiagnosis {
         let devices = match &driver {
             Ok(driver) => driver
                 .devices()
-                .map(|device| device.map(|device| DeviceFound::new(device.facts())).into())
+                .map(|device| device.map(|device| DeviceInfo::new(device.facts())).into())
                 .collect(),
             Err(_) => Vec::new(),
         };
@@ -94,15 +94,15 @@ impl CudaDiagnosis {
             _ => Vec::new(),
         };
         let nvrtc = match (nvrtc, tried.len()) {
-            (Err(_), places @ 1..) => Found::Missing(format!(
+            (Err(_), places @ 1..) => Finding::Missing(format!(
                 "not in any of {places} places; install it (pip install nvidia-cuda-nvrtc, or a CUDA toolkit), or set \
                  FOURTAP_NVRTC to its path"
             )),
-            (nvrtc, _) => nvrtc.map(NvrtcFound::new).into(),
+            (nvrtc, _) => nvrtc.map(NvrtcInfo::new).into(),
         };
         CudaDiagnosis {
             driver: driver
-                .map(|driver| DriverFound {
+                .map(|driver| DriverInfo {
                     cuda_version: dotted(driver.version()),
                     driver_version: machine::nvidia_driver(),
                     devices: driver.device_count(),
@@ -114,18 +114,18 @@ impl CudaDiagnosis {
             cache: cache(),
             pack: std::env::var_os("FOURTAP_PACK")
                 .filter(|path| !path.is_empty())
-                .map(|path| PackFound::open(path.into()).into()),
+                .map(|path| PackInfo::open(path.into()).into()),
         }
     }
 
     /// The GPU `--device auto` computes on.
     pub fn used(&self) -> String {
         match (&self.driver, self.devices.first()) {
-            (_, Some(Found::Found(device))) => format!("cuda:0, {}", device.name),
-            (_, Some(Found::Missing(reason))) | (Found::Missing(reason), None) => {
+            (_, Some(Finding::Found(device))) => format!("cuda:0, {}", device.name),
+            (_, Some(Finding::Missing(reason))) | (Finding::Missing(reason), None) => {
                 format!("none used: {reason}")
             }
-            (Found::Found(_), None) => "none used: the driver sees no device".to_string(),
+            (Finding::Found(_), None) => "none used: the driver sees no device".to_string(),
         }
     }
 
@@ -153,7 +153,7 @@ impl CudaDiagnosis {
             lines.push((format!("cuda:{ordinal}"), words));
         }
         let nvrtc = self.nvrtc.in_words(|nvrtc| {
-            let NvrtcFound {
+            let NvrtcInfo {
                 version,
                 path,
                 found,
@@ -184,18 +184,18 @@ impl CudaDiagnosis {
     }
 }
 
-impl<T> Found<T> {
+impl<T> Finding<T> {
     fn in_words(&self, words: impl FnOnce(&T) -> String) -> String {
         match self {
-            Found::Found(found) => words(found),
-            Found::Missing(reason) => format!("none: {reason}"),
+            Finding::Found(found) => words(found),
+            Finding::Missing(reason) => format!("none: {reason}"),
         }
     }
 }
 
-impl DeviceFound {
+impl DeviceInfo {
     fn new(facts: &DeviceFacts) -> Self {
-        DeviceFound {
+        DeviceInfo {
             ordinal: facts.ordinal,
             name: facts.name.clone(),
             compute_capability: dotted(facts.compute_capability),
@@ -206,9 +206,9 @@ impl DeviceFound {
     }
 }
 
-impl NvrtcFound {
+impl NvrtcInfo {
     fn new(nvrtc: &Nvrtc) -> Self {
-        NvrtcFound {
+        NvrtcInfo {
             version: nvrtc.version().to_string(),
             path: nvrtc.path().to_path_buf(),
             found: nvrtc.found().to_string(),
@@ -216,20 +216,20 @@ impl NvrtcFound {
     }
 }
 
-impl PackFound {
+impl PackInfo {
     fn open(path: PathBuf) -> Result<Self, JitError> {
         let pack = Pack::open(&path)?;
         pack.verify()?;
-        Ok(PackFound {
+        Ok(PackInfo {
             path,
             kernels: pack.list().count(),
         })
     }
 }
 
-fn cache() -> Found<CacheFound> {
-    let look = |cache: Cache| -> Result<CacheFound, JitError> {
-        Ok(CacheFound {
+fn cache() -> Finding<CacheInfo> {
+    let look = |cache: Cache| -> Result<CacheInfo, JitError> {
+        Ok(CacheInfo {
             directory: cache.directory().to_path_buf(),
             kernels: cache.entries()?.len(),
             bytes: cache.size()?,
@@ -237,9 +237,9 @@ fn cache() -> Found<CacheFound> {
     };
     match Cache::standard() {
         Ok(Some(cache)) => look(cache).into(),
-        Ok(None) => Found::Missing(
+        Ok(None) => Finding::Missing(
             "turned off by FOURTAP_CACHE_DIR, or there is no home directory".to_string(),
         ),
-        Err(error) => Found::Missing(error.to_string()),
+        Err(error) => Finding::Missing(error.to_string()),
     }
 }

@@ -61,7 +61,7 @@ fn tuning() -> Vec<TuningTable> {
         file: file.map(|file| file.display().to_string()),
         entries: table.entries().len(),
         set_aside: table
-            .set_aside()
+            .skipped_lines()
             .iter()
             .map(|one| (one.line, one.why.clone()))
             .collect(),

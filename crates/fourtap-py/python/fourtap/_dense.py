@@ -18,7 +18,7 @@ from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from fourtap._native import Wanted
+    from fourtap._native import DenseSettings
 
 __all__ = ["attend_densely"]
 
@@ -27,7 +27,7 @@ _is_traced = torch.compiler.is_dynamo_compiling
 _attend_if_plain = _native.torch_dense_if_plain
 
 
-def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted) -> Any:
+def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
     """As ``fourtap.scaled_dot_product_attention``: the result, or if wanted a pair of it and lse."""
     if _is_traced():
         return _attend_registered(query, key, value, wanted)
@@ -41,7 +41,7 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted) ->
     return _native.torch_dense(query, key, value, wanted)
 
 
-def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted) -> Any:
+def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
     query, key, value = _autocast(query, key, value)
     _refuse_derivatives(query, key, value)
     out, lse = torch.ops.fourtap.dense(query, key, value, *wanted)

@@ -15,7 +15,7 @@ Levels = Tensor | Array | Sequence[Sequence[int]]
 Starts = Tensor | Array | Sequence[int] | None
 # Of dense attention: scale, keys seen left and right of the diagonal, whether that is aligned to the bottom right, and
 # the arguments enable_gqa and return_lse.
-Wanted = tuple[float | None, int | None, int | None, bool, bool, bool]
+DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
 
 def command_line(words: list[str], /) -> int:
     """Run the command line with these words, the first being the program's name; its exit code."""
@@ -90,11 +90,11 @@ def numpy_backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients of value, locations and weights."""
 
-def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted, /) -> Tensor | tuple[Tensor, Tensor]:
+def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Tensor | tuple[Tensor, Tensor]:
     """Dense attention on the device of the tensors and its current stream; a pair with lse, if that is wanted."""
 
-def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: Wanted, /) -> Any | Route:
+def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Any | Route:
     """The same where that is all there is to do. Otherwise as `torch_forward_if_plain`."""
 
-def numpy_dense(query: Array, key: Array, value: Array, wanted: Wanted, /) -> Array | tuple[Array, Array]:
+def numpy_dense(query: Array, key: Array, value: Array, wanted: DenseSettings, /) -> Array | tuple[Array, Array]:
     """Dense attention on all processors; a pair with lse, if that is wanted."""

@@ -12,9 +12,9 @@ use crate::tensor::Axes;
 
 /// What PyTorch was asked for them with.
 #[derive(Default)]
-pub struct DenseTensors(Mutex<VecDeque<Wish>>);
+pub struct DenseTensors(Mutex<VecDeque<CachedArguments>>);
 
-struct Wish {
+struct CachedArguments {
     sizes: Axes<usize>,
     dtype: Py<PyAny>,
     arguments: Py<PyTuple>,
@@ -32,9 +32,9 @@ impl DenseTensors {
     ) -> PyResult<Bound<'py, PyTuple>> {
         // Nothing of Python is called while it is locked, so whoever waits for it does not keep the holder waiting.
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |wish: &&Wish| *wish.sizes == *sizes && wish.dtype.is(dtype);
-        if let Some(wish) = lock().iter().find(known) {
-            return Ok(wish.arguments.bind(py).clone());
+        let known = |cached: &&CachedArguments| *cached.sizes == *sizes && cached.dtype.is(dtype);
+        if let Some(cached) = lock().iter().find(known) {
+            return Ok(cached.arguments.bind(py).clone());
         }
         let mut strides = [1; MAX_RANK];
         for axis in (1..sizes.len()).rev() {
@@ -42,15 +42,15 @@ impl DenseTensors {
         }
         let strides = PyTuple::new(py, &strides[..sizes.len()])?;
         let arguments = (PyTuple::new(py, sizes)?, strides, dtype).into_pyobject(py)?;
-        let wish = Wish {
+        let cached = CachedArguments {
             sizes: sizes.iter().copied().collect(),
             dtype: dtype.clone_ref(py),
             arguments: arguments.clone().unbind(),
         };
         let forgotten = {
-            let mut wishes = lock();
-            wishes.push_front(wish);
-            (wishes.len() > Self::MOST).then(|| wishes.pop_back())
+            let mut cache = lock();
+            cache.push_front(cached);
+            (cache.len() > Self::MOST).then(|| cache.pop_back())
         };
         drop(forgotten);
         Ok(arguments)

@@ -9,7 +9,7 @@ mod tuning;
 mod workspace;
 
 pub use simd::Simd;
-pub use tuning::{Chosen, Tuning};
+pub use tuning::{Tuning, TuningDecision};
 
 use crate::error::Result;
 
@@ -18,11 +18,11 @@ use crate::error::Result;
 pub struct Cpu {
     simd: Simd,
     /// Whether the caller named the instructions; then no table does.
-    simd_is_asked: bool,
+    simd_is_explicit: bool,
     tuning: Tuning,
     /// Whether the caller said how to cut the work.
-    tuning_is_asked: bool,
-    other_bits: bool,
+    tuning_is_explicit: bool,
+    allow_rounding_changes: bool,
 }
 
 impl Cpu {
@@ -30,10 +30,10 @@ impl Cpu {
     pub fn new() -> Self {
         Cpu {
             simd: Simd::best(),
-            simd_is_asked: false,
+            simd_is_explicit: false,
             tuning: Tuning::default(),
-            tuning_is_asked: false,
-            other_bits: false,
+            tuning_is_explicit: false,
+            allow_rounding_changes: false,
         }
     }
 
@@ -41,7 +41,7 @@ impl Cpu {
     pub fn with_simd(simd: Simd) -> Result<Self> {
         Ok(Cpu {
             simd: simd.require()?,
-            simd_is_asked: true,
+            simd_is_explicit: true,
             ..Cpu::new()
         })
     }
@@ -50,15 +50,18 @@ impl Cpu {
     pub fn with_tuning(self, tuning: Tuning) -> Self {
         Cpu {
             tuning,
-            tuning_is_asked: true,
+            tuning_is_explicit: true,
             ..self
         }
     }
 
     /// With tables' choices also where results may then differ, in their last bits, from those of a machine with other
     /// tables. Without, no table changes a bit.
-    pub fn allow_other_bits(self, other_bits: bool) -> Self {
-        Cpu { other_bits, ..self }
+    pub fn allow_rounding_changes(self, allow_rounding_changes: bool) -> Self {
+        Cpu {
+            allow_rounding_changes,
+            ..self
+        }
     }
 
     /// The instructions in use.

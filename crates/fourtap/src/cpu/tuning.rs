@@ -90,7 +90,7 @@ fn simd_of(choice: &Choice) -> Option<Simd> {
 
 /// How a call is computed, and why so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct TuningDecision {
     /// The instructions.
     pub simd: Simd,
     /// How the work is cut.
@@ -139,23 +139,28 @@ impl Cpu {
     }
 
     /// How a call of the kernel of this name would be computed.
-    pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> Chosen {
-        let mut chosen = Chosen {
+    pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> TuningDecision {
+        let mut chosen = TuningDecision {
             simd: self.simd,
             tuning: self.tuning,
             entry: None,
         };
-        if self.tuning_is_asked {
+        if self.tuning_is_explicit {
             return chosen;
         }
         let is_here = |device: &str| device == Cpu::tuning_device();
-        let found = active().find(space.kernel, (class, dtype), is_here, self.other_bits);
+        let found = active().find(
+            space.kernel,
+            (class, dtype),
+            is_here,
+            self.allow_rounding_changes,
+        );
         let Some(entry) = found else {
             return chosen;
         };
         let simd = simd_of(&entry.choice).unwrap_or(Simd::best());
         // An entry was measured with its instructions; with those the caller names it may be anything.
-        if !simd.is_available() || (self.simd_is_asked && simd != self.simd) {
+        if !simd.is_available() || (self.simd_is_explicit && simd != self.simd) {
             return chosen;
         }
         chosen.simd = simd;
@@ -166,7 +171,7 @@ impl Cpu {
 
     /// This backend, as a call of a kernel is computed.
     pub(super) fn tuned(&self, space: &Space, class: Class, dtype: DType) -> Self {
-        let Chosen { simd, tuning, .. } = self.chosen(space, class, dtype);
+        let TuningDecision { simd, tuning, .. } = self.chosen(space, class, dtype);
         Cpu {
             simd,
             tuning,

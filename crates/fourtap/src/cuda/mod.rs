@@ -47,13 +47,13 @@ mod tuning;
 pub use device_size::DeviceSize;
 pub use error::CudaError;
 pub use handle::Cuda;
-pub use recipe::{Shipped, SpecialisedKernel};
+pub use recipe::{ShippedKernel, SpecialisedKernel};
 pub use step::Step;
 
 /// What each kernel takes, by architecture, as the tests hold it: what was compiled, registers, stack and shared memory.
 pub const KERNEL_TABLE: &str = include_str!("../../kernels/table.txt");
 
 /// All kernels this library ships.
-pub fn shipped() -> Vec<Shipped> {
+pub fn shipped() -> Vec<ShippedKernel> {
     [msda::shipped(), dense::shipped()].concat()
 }

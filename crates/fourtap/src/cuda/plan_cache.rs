@@ -28,7 +28,7 @@ pub(super) struct PlanCache<const TENSORS: usize, Detail, Plan> {
 struct Entry<const TENSORS: usize, Detail, Plan> {
     context: &'static Context,
     settings: Settings,
-    tensors: [Option<Known>; TENSORS],
+    tensors: [Option<TensorKey>; TENSORS],
     detail: Detail,
     plan: Arc<Plan>,
 }
@@ -92,7 +92,7 @@ impl<const TENSORS: usize, Detail, Plan> PlanCache<TENSORS, Detail, Plan> {
 }
 
 /// All that a check or a plan looks at of a tensor, wherever it begins.
-struct Known {
+struct TensorKey {
     place: Place,
     layout: Layout,
     /// Of its address, divided by [`ALIGNMENT`]: some kernels want more alignment than the elements do.
@@ -104,12 +104,12 @@ struct Known {
 /// More than any kernel asks for.
 const ALIGNMENT: usize = 256;
 
-impl Known {
+impl TensorKey {
     /// None of a tensor without elements.
     fn new(view: &View<'_>) -> Option<Self> {
         let (lowest, highest) = view.layout().offsets("").ok()??;
         let size = view.dtype().size() as isize;
-        Some(Known {
+        Some(TensorKey {
             place: view.place(),
             layout: *view.layout(),
             remainder: view.as_ptr() as usize % ALIGNMENT,
@@ -133,18 +133,18 @@ impl Known {
 
 impl<const TENSORS: usize> Tensors<'_, TENSORS> {
     /// Of tensors that were checked; none if one of them has no elements.
-    fn known(&self) -> Option<[Option<Known>; TENSORS]> {
+    fn known(&self) -> Option<[Option<TensorKey>; TENSORS]> {
         let mut known = [const { None }; TENSORS];
         for (known, view) in known.iter_mut().zip(self.views) {
             if let Some(view) = view {
-                *known = Some(Known::new(view)?);
+                *known = Some(TensorKey::new(view)?);
             }
         }
         Some(known)
     }
 
     /// Whether checks and plans would say the same of these.
-    fn are_like(&self, known: &[Option<Known>; TENSORS]) -> bool {
+    fn are_like(&self, known: &[Option<TensorKey>; TENSORS]) -> bool {
         let mut occupied = [const { 0..0 }; TENSORS];
         for (index, pair) in known.iter().zip(self.views).enumerate() {
             match pair {

@@ -93,16 +93,16 @@ pub(super) fn flag(flag: bool) -> String {
 
 /// A kernel this library ships, whatever it is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shipped {
+pub struct ShippedKernel {
     /// Its function's name.
     pub entry: &'static str,
     /// Hash of its source, in hexadecimal digits. Evidence that it works is kept under it.
     pub source_hash: String,
 }
 
-impl Shipped {
+impl ShippedKernel {
     pub(super) fn new(&(entry, parts): &(&'static str, &[&str])) -> Self {
-        Shipped {
+        ShippedKernel {
             entry,
             source_hash: hash(parts),
         }

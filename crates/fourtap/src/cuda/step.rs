@@ -10,9 +10,9 @@ use super::recipe::SpecialisedKernel;
 
 /// A kernel and how it is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<Specialised> {
+pub struct Step<KernelVariant> {
     /// The kernel.
-    pub kernel: Specialised,
+    pub kernel: KernelVariant,
     /// Blocks to launch, in x and y.
     pub blocks: [u32; 2],
     /// Threads of each.
@@ -21,7 +21,7 @@ pub struct Step<Specialised> {
     pub shared_bytes: u32,
 }
 
-impl<Specialised: SpecialisedKernel> Step<Specialised> {
+impl<KernelVariant: SpecialisedKernel> Step<KernelVariant> {
     /// With its kernel on this device: compiled now, if it never was.
     pub(super) fn load(&self, cuda: &Cuda) -> Result<LoadedStep, CudaError> {
         Ok(LoadedStep {

@@ -47,8 +47,13 @@ impl Cuda {
             return None;
         }
         let is_here = |device: &str| device == self.tuning_device();
-        let other_bits = !settings.deterministic;
-        active().find(space.kernel, (class, dtype), is_here, other_bits)
+        let allow_rounding_changes = !settings.deterministic;
+        active().find(
+            space.kernel,
+            (class, dtype),
+            is_here,
+            allow_rounding_changes,
+        )
     }
 
     /// A plan: as the caller chose, as a table says if that serves the call, or as usual.

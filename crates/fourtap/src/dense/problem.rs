@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::checks::{
-    Occupied, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
+    AddressRanges, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
 };
 use crate::dense::{Inputs, Options, Outputs};
 use crate::dtype::DType;
@@ -87,7 +87,7 @@ impl Problem {
     }
 
     /// The same, and the addresses the inputs occupy.
-    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, Occupied<3>)> {
+    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, AddressRanges<3>)> {
         let Inputs { query, key, value } = *inputs;
         expect_rank("query", query.shape(), 4, "[B, Hq, Sq, D]")?;
         expect_rank("key", key.shape(), 4, "[B, Hk, Sk, D]")?;

@@ -1,7 +1,7 @@
 //! A call that has been proven consistent, so that a backend need not look again.
 
 use crate::checks::{
-    Occupied, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
+    AddressRanges, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -90,7 +90,7 @@ impl Problem {
     }
 
     /// The same, and the addresses the inputs occupy.
-    fn checked(inputs: &Inputs<'_>) -> Result<(Self, Occupied<3>)> {
+    fn checked(inputs: &Inputs<'_>) -> Result<(Self, AddressRanges<3>)> {
         let Inputs {
             value,
             levels,

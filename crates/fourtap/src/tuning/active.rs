@@ -19,15 +19,15 @@ const BUILT_IN: &str = include_str!("../../tuning.tsv");
 
 /// The tables calls go by, the first that knows the problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Active {
+pub struct ActiveTables {
     tables: Vec<(Option<PathBuf>, Table)>,
     unreadable: Option<Error>,
 }
 
-impl Active {
+impl ActiveTables {
     /// By the environment.
     fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let mut active = Active::default();
+        let mut active = ActiveTables::default();
         if is_off(&variable) {
             return active;
         }
@@ -63,21 +63,21 @@ impl Active {
         kernel: &str,
         of: (Class, DType),
         is_here: impl Fn(&str) -> bool,
-        other_bits: bool,
+        allow_rounding_changes: bool,
     ) -> Option<&Entry> {
         self.tables
             .iter()
-            .find_map(|(_, table)| table.find(kernel, of, &is_here, other_bits))
+            .find_map(|(_, table)| table.find(kernel, of, &is_here, allow_rounding_changes))
     }
 }
 
 /// The tables calls of this process go by: the user's own, `FOURTAP_TUNE` or where [`user_file`] says, before the one this
 /// library comes with; none with `FOURTAP_TUNE=off`. They are read once. An own table that cannot be read is
 /// left out with a warning: results are the same without, only slower perhaps.
-pub fn active() -> &'static Active {
-    static ACTIVE: OnceLock<Active> = OnceLock::new();
+pub fn active() -> &'static ActiveTables {
+    static ACTIVE: OnceLock<ActiveTables> = OnceLock::new();
     ACTIVE.get_or_init(|| {
-        let active = Active::new(|name| std::env::var_os(name));
+        let active = ActiveTables::new(|name| std::env::var_os(name));
         if let Some(error) = active.unreadable() {
             print_warning(&format!("left out a tuning table: {error}"));
         }
@@ -137,14 +137,14 @@ mod tests {
 
     const EMPTY: &str = "# fourtap tuning, form 1\n";
 
-    fn active(variables: &[(&str, &Path)]) -> Active {
-        Active::new(|name| {
+    fn active(variables: &[(&str, &Path)]) -> ActiveTables {
+        ActiveTables::new(|name| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| value.into())
         })
     }
 
-    fn files(active: &Active) -> Vec<Option<&Path>> {
+    fn files(active: &ActiveTables) -> Vec<Option<&Path>> {
         active.tables().map(|(file, _)| file).collect()
     }
 
@@ -156,7 +156,7 @@ mod tests {
         assert!(
             active
                 .tables()
-                .all(|(_, table)| table.set_aside().is_empty())
+                .all(|(_, table)| table.skipped_lines().is_empty())
         );
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn off_leaves_everything_out() {
         for off in ["off", ""] {
             let active = active(&[("FOURTAP_TUNE", Path::new(off))]);
-            assert_eq!(active, Active::default());
+            assert_eq!(active, ActiveTables::default());
         }
     }
 

@@ -21,7 +21,7 @@ mod space;
 pub(crate) mod spaces;
 mod table;
 
-pub use active::{Active, FILE_VARIABLE, active, user_file};
+pub use active::{ActiveTables, FILE_VARIABLE, active, user_file};
 pub use class::Class;
 pub use space::{Choice, Parameter, Space};
-pub use table::{Entry, SetAside, Table};
+pub use table::{Entry, SkippedLine, Table};

@@ -26,7 +26,7 @@ pub struct Entry {
 
 /// A line that says nothing to this version of the library, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetAside {
+pub struct SkippedLine {
     /// Its number in the file.
     pub line: usize,
     /// In words.
@@ -39,7 +39,7 @@ pub struct SetAside {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     entries: Vec<Entry>,
-    set_aside: Vec<SetAside>,
+    skipped_lines: Vec<SkippedLine>,
 }
 
 /// What a table begins with.
@@ -109,7 +109,7 @@ impl Table {
             });
             match entry {
                 Ok(entry) => table.put(entry),
-                Err(why) => table.set_aside.push(SetAside {
+                Err(why) => table.skipped_lines.push(SkippedLine {
                     line: number,
                     why,
                     text: line.to_string(),
@@ -139,7 +139,7 @@ impl Table {
                 "{device}\t{kernel}\t{class}\t{dtype}\t{choice}\t{provenance}"
             );
         }
-        for line in &self.set_aside {
+        for line in &self.skipped_lines {
             text += &line.text;
             text.push('\n');
         }
@@ -167,24 +167,24 @@ impl Table {
     }
 
     /// Lines that say nothing to this version.
-    pub fn set_aside(&self) -> &[SetAside] {
-        &self.set_aside
+    pub fn skipped_lines(&self) -> &[SkippedLine] {
+        &self.skipped_lines
     }
 
-    /// The entry for such problems on the device that `is_here` knows. With `other_bits` also one whose results may differ
+    /// The entry for such problems on the device that `is_here` knows. With `allow_rounding_changes` also one whose results may differ
     /// in their last bits from those of the defaults, and rather that.
     pub fn find(
         &self,
         kernel: &str,
         (class, dtype): (Class, DType),
         is_here: impl Fn(&str) -> bool,
-        other_bits: bool,
+        allow_rounding_changes: bool,
     ) -> Option<&Entry> {
         let fits = |entry: &&Entry| {
             entry.class == class
                 && entry.dtype == dtype
                 && entry.space.kernel == kernel
-                && (other_bits || entry.keeps_bits())
+                && (allow_rounding_changes || entry.keeps_bits())
                 && is_here(&entry.device)
         };
         self.entries
@@ -243,10 +243,15 @@ mod tests {
         Table::parse(Path::new("tuning.tsv"), text)
     }
 
-    fn find(table: &Table, other_bits: bool) -> Option<&Entry> {
+    fn find(table: &Table, allow_rounding_changes: bool) -> Option<&Entry> {
         let Entry { class, dtype, .. } = entry(&[]);
         let here = |device: &str| device == "A processor, 2 threads";
-        table.find("cpu-msda-forward", (class, dtype), here, other_bits)
+        table.find(
+            "cpu-msda-forward",
+            (class, dtype),
+            here,
+            allow_rounding_changes,
+        )
     }
 
     #[test]
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bits_are_found_only_where_they_may_be() {
+    fn rounding_changes_are_found_only_where_allowed() {
         let (same, other) = (
             entry(&[("task_bytes", 65536)]),
             entry(&[("vector_bits", 128)]),
@@ -321,14 +326,14 @@ mod tests {
         ]
         .concat();
         let table = parse(&text).unwrap();
-        assert_eq!((table.entries().len(), table.set_aside().len()), (1, 3));
+        assert_eq!((table.entries().len(), table.skipped_lines().len()), (1, 3));
         assert_eq!(
-            table.set_aside()[0].why,
+            table.skipped_lines()[0].why,
             "no kernel here is called cpu-poem"
         );
-        assert_eq!(table.set_aside()[1].line, 3);
+        assert_eq!(table.skipped_lines()[1].line, 3);
         assert!(table.to_text().contains("rhyme=1"));
-        assert_eq!(parse(&table.to_text()).unwrap().set_aside().len(), 3);
+        assert_eq!(parse(&table.to_text()).unwrap().skipped_lines().len(), 3);
     }
 
     #[test]

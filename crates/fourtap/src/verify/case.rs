@@ -47,7 +47,7 @@ pub const HOSTILE: [f64; 9] = [
 
 /// Which problems a seed may stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taste {
+pub(super) enum CaseKind {
     /// Any.
     Any,
     /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
@@ -59,20 +59,20 @@ pub(super) enum Taste {
 impl Case {
     /// The problem of this seed, the same on every machine.
     pub fn random(seed: u64) -> Self {
-        Case::new(seed, Taste::Any)
+        Case::new(seed, CaseKind::Any)
     }
 
     /// The problem of this seed among those whose channels and rows fill 16 bytes.
     pub fn aligned(seed: u64) -> Self {
-        Case::new(seed, Taste::Aligned)
+        Case::new(seed, CaseKind::Aligned)
     }
 
     /// The problem of this seed among those whose small levels kernels may keep in fast memory.
     pub fn keepable(seed: u64) -> Self {
-        Case::new(seed, Taste::Keepable)
+        Case::new(seed, CaseKind::Keepable)
     }
 
-    fn new(seed: u64, taste: Taste) -> Self {
+    fn new(seed: u64, taste: CaseKind) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let (sizes, levels) = random_sizes(rng, taste);
         let dtype = pick(rng, &DType::ALL);
@@ -155,11 +155,11 @@ pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
-fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: Taste) -> (Sizes, Levels) {
+fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
-            _ if taste == Taste::Keepable => 32,
-            _ if taste == Taste::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
+            _ if taste == CaseKind::Keepable => 32,
+            _ if taste == CaseKind::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
             _ => pick(
@@ -186,14 +186,14 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: Taste) -> (Sizes, Levels) {
             images: pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 5]),
             pixels: levels.pixels(),
             heads: match taste {
-                Taste::Keepable => pick(rng, &[1, 1, 3]),
+                CaseKind::Keepable => pick(rng, &[1, 1, 3]),
                 _ => pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
             },
             channels,
             queries: pick(rng, &[0, 1, 1, 2, 3, 5, 7, 13, 17, 32, 64, 101, 300]),
             levels: levels.len(),
             points: match taste {
-                Taste::Keepable => pick(rng, &[4, 8, 8, 16]),
+                CaseKind::Keepable => pick(rng, &[4, 8, 8, 16]),
                 _ => pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
             },
         };
@@ -236,13 +236,13 @@ pub(super) fn random_storage(
     rng: &mut Xoshiro256PlusPlus,
     rank: usize,
     input: bool,
-    taste: Taste,
+    taste: CaseKind,
 ) -> Storage {
     let mut storage = Storage::dense(rank);
     if rng.random_bool(0.6) {
         return storage;
     }
-    if taste != Taste::Any {
+    if taste != CaseKind::Any {
         // Gaps between rows only: after the channels of value and out, and after the samples of a row.
         storage.guard = 16;
         let inner = if rank < 5 { 1 } else { rank - 3 };

@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::compare::{Failure, compare};
-use super::gradients::{Asked, ExpectedGradients, GradientTensors};
+use super::gradients::{ExpectedGradients, GradientSelection, GradientTensors};
 use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::backend::Backend;
@@ -31,17 +31,17 @@ pub fn backends(simd: Simd) -> Vec<Backend> {
 
 /// What forward and backward of a case should give, and how far off they may be: computed once, to check many backends.
 #[derive(Clone, Debug)]
-pub struct Expected {
+pub struct ExpectedResults {
     exact: Vec<oracle::Sum<f64>>,
     naive: Vec<oracle::Sum<f32>>,
     gradients: ExpectedGradients,
 }
 
-impl Expected {
+impl ExpectedResults {
     /// By the oracle, and by the naive implementation, whose error sets the scale.
     pub fn new(case: &Case) -> Result<Self, Error> {
         let inputs = case.inputs();
-        Ok(Expected {
+        Ok(ExpectedResults {
             exact: oracle::forward(&inputs)?,
             naive: oracle::forward(&inputs)?,
             gradients: ExpectedGradients::new(case)?,
@@ -56,7 +56,7 @@ impl Expected {
         msda::forward(backend, inputs, out.view_mut())?;
         compare("out", Pass::Forward, &out, &self.exact, &self.naive)?;
 
-        let mut gradients = GradientTensors::poisoned(case, Asked::ALL);
+        let mut gradients = GradientTensors::poisoned(case, GradientSelection::ALL);
         msda::backward(backend, inputs, case.grad_out(), gradients.views())?;
         self.gradients.compare(&gradients)
     }
@@ -64,5 +64,5 @@ impl Expected {
 
 /// Forward and backward of `case` on `backend`, against the oracle.
 pub fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
-    Expected::new(case)?.check(case, backend)
+    ExpectedResults::new(case)?.check(case, backend)
 }

@@ -2,8 +2,8 @@
 
 use super::case::Case;
 use super::compare::compare;
-use super::copied::{Checked, Copied, DriverResult};
-use super::gradients::{Asked, ExpectedGradients, GradientTensors};
+use super::device_tensor::{CheckResult, DeviceTensor, DriverResult};
+use super::gradients::{ExpectedGradients, GradientSelection, GradientTensors};
 use super::rule::Pass;
 use super::tensor::Tensor;
 use crate::backend::Backend;
@@ -26,10 +26,10 @@ pub enum LevelsIn {
 pub struct CudaCase<'a> {
     case: &'a Case,
     cuda: Cuda,
-    value: Copied,
-    locations: Copied,
-    weights: Copied,
-    grad_out: Copied,
+    value: DeviceTensor,
+    locations: DeviceTensor,
+    weights: DeviceTensor,
+    grad_out: DeviceTensor,
     shapes: Buffer,
     starts: Option<Buffer>,
 }
@@ -46,10 +46,10 @@ impl<'a> CudaCase<'a> {
         Ok(CudaCase {
             case,
             cuda,
-            value: Copied::new(&cuda, &case.value)?,
-            locations: Copied::new(&cuda, &case.sampling_locations)?,
-            weights: Copied::new(&cuda, &case.attention_weights)?,
-            grad_out: Copied::new(&cuda, &case.grad_out)?,
+            value: DeviceTensor::new(&cuda, &case.value)?,
+            locations: DeviceTensor::new(&cuda, &case.sampling_locations)?,
+            weights: DeviceTensor::new(&cuda, &case.attention_weights)?,
+            grad_out: DeviceTensor::new(&cuda, &case.grad_out)?,
             shapes: table(&cuda, &shapes)?,
             starts: Some(table(&cuda, &starts)?),
         })
@@ -106,31 +106,35 @@ impl<'a> CudaCase<'a> {
     }
 
     /// Computes forward and brings the result back, with the memory around it.
-    pub fn forward(&self, levels: LevelsIn) -> Checked<Tensor> {
+    pub fn forward(&self, levels: LevelsIn) -> CheckResult<Tensor> {
         let inputs = self.inputs(levels);
         let sizes = *msda::Problem::new(&inputs)?.sizes();
         let dtype = self.case.value.dtype();
         let mut out = Tensor::poisoned(dtype, &sizes.out(), &self.case.outputs[0]);
-        let mut copied = Copied::new(&self.cuda, &out).map_err(crate::Error::from)?;
+        let mut copied = DeviceTensor::new(&self.cuda, &out).map_err(crate::Error::from)?;
         msda::forward(&Backend::Cuda(self.cuda), inputs, copied.view_mut())?;
         copied.read(&self.cuda, "out", &mut out)?;
         Ok(out)
     }
 
     /// Memory on the device for the gradients asked for.
-    pub fn gradients(&self, asked: Asked) -> Result<CudaGradients> {
+    pub fn gradients(&self, asked: GradientSelection) -> Result<CudaGradients> {
         let tensors = GradientTensors::poisoned(self.case, asked);
         let mut copies = [None, None, None];
         for (copy, (_, tensor)) in copies.iter_mut().zip(tensors.named()) {
             *copy = tensor
-                .map(|tensor| Copied::new(&self.cuda, tensor))
+                .map(|tensor| DeviceTensor::new(&self.cuda, tensor))
                 .transpose()?;
         }
         Ok(CudaGradients { tensors, copies })
     }
 
     /// Computes the gradients asked for and brings them back, with the memory around them.
-    pub fn backward(&self, levels: LevelsIn, asked: Asked) -> Checked<GradientTensors> {
+    pub fn backward(
+        &self,
+        levels: LevelsIn,
+        asked: GradientSelection,
+    ) -> CheckResult<GradientTensors> {
         let mut gradients = self.gradients(asked)?;
         let backend = Backend::Cuda(self.cuda);
         msda::backward(
@@ -154,7 +158,7 @@ fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
 /// The gradients of a case in the memory of a device: NaN, until a call writes them.
 pub struct CudaGradients {
     tensors: GradientTensors,
-    copies: [Option<Copied>; 3],
+    copies: [Option<DeviceTensor>; 3],
 }
 
 impl CudaGradients {
@@ -163,7 +167,7 @@ impl CudaGradients {
         let [value, sampling_locations, attention_weights] = self
             .copies
             .each_mut()
-            .map(|copy| copy.as_mut().map(Copied::view_mut));
+            .map(|copy| copy.as_mut().map(DeviceTensor::view_mut));
         Gradients {
             value,
             sampling_locations,
@@ -172,7 +176,7 @@ impl CudaGradients {
     }
 
     /// Brings them back once the work of this stream is done, with the memory around them.
-    pub fn read(mut self, cuda: &Cuda) -> Checked<GradientTensors> {
+    pub fn read(mut self, cuda: &Cuda) -> CheckResult<GradientTensors> {
         for (copy, (name, tensor)) in self.copies.iter().zip(self.tensors.named_mut()) {
             if let (Some(copy), Some(tensor)) = (copy, tensor) {
                 copy.read(cuda, name, tensor)?;
@@ -183,7 +187,7 @@ impl CudaGradients {
 }
 
 /// Forward of `case` on a device, against the oracle: every element, and the memory around them.
-pub fn check_forward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> Checked<()> {
+pub fn check_forward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> CheckResult<()> {
     let out = CudaCase::new(case, *cuda)?.forward(levels)?;
     let inputs = case.inputs();
     let (exact, naive) = (oracle::forward(&inputs)?, oracle::forward(&inputs)?);
@@ -191,7 +195,7 @@ pub fn check_forward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> Chec
 }
 
 /// All gradients of `case` on a device, against the oracle: every element, and the memory around them.
-pub fn check_backward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> Checked<()> {
-    let found = CudaCase::new(case, *cuda)?.backward(levels, Asked::ALL)?;
+pub fn check_backward_on_cuda(case: &Case, cuda: &Cuda, levels: LevelsIn) -> CheckResult<()> {
+    let found = CudaCase::new(case, *cuda)?.backward(levels, GradientSelection::ALL)?;
     ExpectedGradients::new(case)?.compare(&found)
 }

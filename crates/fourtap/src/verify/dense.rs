@@ -3,7 +3,7 @@
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use super::case::{Taste, pick, random_storage};
+use super::case::{CaseKind, pick, random_storage};
 use super::compare::{Failure, compare};
 use super::rule::{Pass, judge};
 use super::tensor::{Storage, Tensor};
@@ -96,7 +96,7 @@ impl DenseCase {
             options,
             outputs: [
                 dense_storage(rng, false),
-                random_storage(rng, 3, false, Taste::Any),
+                random_storage(rng, 3, false, CaseKind::Any),
             ],
         }
     }
@@ -112,17 +112,17 @@ impl DenseCase {
 }
 
 /// What the oracle and the naive implementation make of a case.
-pub struct DenseExpected {
+pub struct ExpectedDenseResults {
     problem: Problem,
     oracle: Attention<f64>,
     naive: Attention<f32>,
 }
 
-impl DenseExpected {
+impl ExpectedDenseResults {
     /// Of this case.
     pub fn new(case: &DenseCase) -> Result<Self> {
         let (inputs, options) = (case.inputs(), case.options);
-        Ok(DenseExpected {
+        Ok(ExpectedDenseResults {
             problem: Problem::new(&inputs, options)?,
             oracle: oracle::forward(&inputs, options)?,
             naive: oracle::forward(&inputs, options)?,
@@ -236,7 +236,7 @@ fn random_options(rng: &mut Xoshiro256PlusPlus, sizes: &Sizes) -> Options {
 /// As it comes, or with the heads inside.
 fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
     if rng.random_bool(0.7) {
-        return random_storage(rng, 4, input, Taste::Any);
+        return random_storage(rng, 4, input, CaseKind::Any);
     }
     Storage {
         order: vec![0, 2, 1, 3],

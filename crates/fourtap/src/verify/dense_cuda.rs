@@ -1,7 +1,7 @@
 //! A case of dense attention on a CUDA device: copied there, memory around the tensors included, computed and copied back.
 
-use super::copied::{Checked, Copied};
-use super::dense::{DenseCase, DenseExpected};
+use super::dense::{DenseCase, ExpectedDenseResults};
+use super::device_tensor::{CheckResult, DeviceTensor};
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cuda::Cuda;
@@ -13,11 +13,11 @@ use crate::error::Result;
 pub struct DenseOnCuda<'a> {
     case: &'a DenseCase,
     cuda: Cuda,
-    query: Copied,
-    key: Copied,
-    value: Copied,
-    out: Copied,
-    lse: Copied,
+    query: DeviceTensor,
+    key: DeviceTensor,
+    value: DeviceTensor,
+    out: DeviceTensor,
+    lse: DeviceTensor,
     on_host: [Tensor; 2],
 }
 
@@ -31,11 +31,11 @@ impl<'a> DenseOnCuda<'a> {
         Ok(DenseOnCuda {
             case,
             cuda,
-            query: Copied::new(&cuda, &case.query)?,
-            key: Copied::new(&cuda, &case.key)?,
-            value: Copied::new(&cuda, &case.value)?,
-            out: Copied::new(&cuda, &out)?,
-            lse: Copied::new(&cuda, &lse)?,
+            query: DeviceTensor::new(&cuda, &case.query)?,
+            key: DeviceTensor::new(&cuda, &case.key)?,
+            value: DeviceTensor::new(&cuda, &case.value)?,
+            out: DeviceTensor::new(&cuda, &out)?,
+            lse: DeviceTensor::new(&cuda, &lse)?,
             on_host: [out, lse],
         })
     }
@@ -52,7 +52,7 @@ impl<'a> DenseOnCuda<'a> {
     }
 
     /// Computes `out` and, where it is wanted, `lse`, and brings them back with the memory around them.
-    pub fn forward(mut self, with_lse: bool) -> Checked<[Tensor; 2]> {
+    pub fn forward(mut self, with_lse: bool) -> CheckResult<[Tensor; 2]> {
         let inputs = Inputs {
             query: self.query.view(),
             key: self.key.view(),
@@ -74,10 +74,10 @@ impl<'a> DenseOnCuda<'a> {
 /// Forward of `case` on a device, against what the oracle made of it: every element, and the memory around them.
 pub fn check_dense_on_cuda(
     case: &DenseCase,
-    expected: &DenseExpected,
+    expected: &ExpectedDenseResults,
     cuda: &Cuda,
     with_lse: bool,
-) -> Checked<()> {
+) -> CheckResult<()> {
     let [out, lse] = DenseOnCuda::new(case, *cuda)?.forward(with_lse)?;
     expected.compare(&out, with_lse.then_some(&lse))
 }

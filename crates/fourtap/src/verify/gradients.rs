@@ -9,7 +9,7 @@ use crate::msda::{Gradients, oracle};
 
 /// Which gradients a call is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct GradientSelection {
     /// That of `value`.
     pub value: bool,
     /// That of `sampling_locations`.
@@ -18,17 +18,17 @@ pub struct Asked {
     pub attention_weights: bool,
 }
 
-impl Asked {
+impl GradientSelection {
     /// All of them.
-    pub const ALL: Asked = Asked {
+    pub const ALL: GradientSelection = GradientSelection {
         value: true,
         sampling_locations: true,
         attention_weights: true,
     };
 
     /// Every choice of gradients, from none to all.
-    pub fn choices() -> impl Iterator<Item = Asked> {
-        (0..8).map(|bits| Asked {
+    pub fn choices() -> impl Iterator<Item = GradientSelection> {
+        (0..8).map(|bits| GradientSelection {
             value: bits & 1 != 0,
             sampling_locations: bits & 2 != 0,
             attention_weights: bits & 4 != 0,
@@ -54,7 +54,7 @@ pub struct GradientTensors {
 
 impl GradientTensors {
     /// NaN everywhere, laid out as the case says.
-    pub fn poisoned(case: &Case, asked: Asked) -> Self {
+    pub fn poisoned(case: &Case, asked: GradientSelection) -> Self {
         let [_, of_value, of_locations, of_weights] = &case.outputs;
         let like = |asked: bool, tensor: &Tensor, storage| {
             asked.then(|| Tensor::poisoned(tensor.dtype(), tensor.shape().sizes(), storage))

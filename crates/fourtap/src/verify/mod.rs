@@ -5,24 +5,24 @@ mod case;
 mod check;
 mod compare;
 #[cfg(feature = "cuda")]
-mod copied;
-#[cfg(feature = "cuda")]
 mod cuda;
 mod dense;
 #[cfg(feature = "cuda")]
 mod dense_cuda;
+#[cfg(feature = "cuda")]
+mod device_tensor;
 mod gradients;
 mod rule;
 mod tensor;
 
 pub use case::{Case, HOSTILE};
-pub use check::{Expected, backends, check};
+pub use check::{ExpectedResults, backends, check};
 pub use compare::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_forward_on_cuda};
-pub use dense::{DenseCase, DenseExpected};
+pub use dense::{DenseCase, ExpectedDenseResults};
 #[cfg(feature = "cuda")]
 pub use dense_cuda::{DenseOnCuda, check_dense_on_cuda};
-pub use gradients::{Asked, ExpectedGradients, GradientTensors};
+pub use gradients::{ExpectedGradients, GradientSelection, GradientTensors};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

@@ -1,7 +1,7 @@
 //! Calls that must be refused, calls with nothing to do, and which kernel serves what.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::msda::{KernelChoice, Specialised};
+use fourtap::cuda::msda::{KernelChoice, KernelVariant};
 use fourtap::msda::{self, Inputs, Levels, Sizes};
 use fourtap::{Backend, DType, Error, Layout, View, ViewMut};
 
@@ -178,7 +178,7 @@ fn the_fast_kernel_serves_what_it_is_made_for() {
         for channels in [8, 16, 32, 48, 64, 96, 128] {
             let plan = plan(Sizes { channels, ..sizes }, dtype, cuda).unwrap();
             assert!(
-                matches!(plan.step.kernel, Specialised::Gather(_)),
+                matches!(plan.step.kernel, KernelVariant::Gather(_)),
                 "{dtype}, {channels} channels: {plan}"
             );
         }

@@ -23,19 +23,19 @@ pub fn sanitizer() -> String {
 
 /// A device, and memory of it that calls work in.
 #[derive(Clone, Copy)]
-pub struct Lent {
+pub struct DeviceWithWorkspace {
     pub cuda: Cuda,
     /// Address and size; without, calls work in the stream's.
     memory: Option<(u64, usize)>,
 }
 
-impl Lent {
+impl DeviceWithWorkspace {
     /// This much, from this address on.
     ///
     /// # Safety
     /// It is the device's, and nothing but one call after another uses it.
     pub unsafe fn new(cuda: &Cuda, address: u64, bytes: usize) -> Self {
-        Lent {
+        DeviceWithWorkspace {
             cuda: *cuda,
             memory: Some((address, bytes)),
         }
@@ -50,9 +50,9 @@ impl Lent {
     }
 }
 
-impl From<&Cuda> for Lent {
+impl From<&Cuda> for DeviceWithWorkspace {
     fn from(cuda: &Cuda) -> Self {
-        Lent {
+        DeviceWithWorkspace {
             cuda: *cuda,
             memory: None,
         }

@@ -5,8 +5,8 @@ use fourtap::dense::{Options, Sizes as DenseSizes};
 use fourtap::msda::{Levels, Sizes};
 use fourtap::tuning::{Choice, Parameter, Space};
 use fourtap::verify::{
-    Asked, Case, CudaCase, DenseCase, DenseExpected, DenseOnCuda, ExpectedGradients, Failure,
-    LevelsIn, check_dense_on_cuda, check_forward_on_cuda,
+    Case, CudaCase, DenseCase, DenseOnCuda, ExpectedDenseResults, ExpectedGradients, Failure,
+    GradientSelection, LevelsIn, check_dense_on_cuda, check_forward_on_cuda,
 };
 use fourtap::{Backend, DType, Error, bf16, f16, msda};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -90,7 +90,7 @@ fn every_choice_gives_right_results() {
     let right = check_random(kernel, |seed, choice| {
         let (case, cuda) = (msda_case(seed), chosen(kernel, choice));
         let on_device = CudaCase::new(&case, cuda)?;
-        let gradients = on_device.backward(LevelsIn::Host, Asked::ALL)?;
+        let gradients = on_device.backward(LevelsIn::Host, GradientSelection::ALL)?;
         ExpectedGradients::new(&case)?.compare(&gradients)
     });
     println!("{kernel}: {right} right");
@@ -98,7 +98,7 @@ fn every_choice_gives_right_results() {
     let kernel = "cuda-dense-forward";
     let right = check_random(kernel, |seed, choice| {
         let case = DenseCase::aligned(seed, &[DType::F16, DType::BF16]);
-        let expected = DenseExpected::new(&case)?;
+        let expected = ExpectedDenseResults::new(&case)?;
         check_dense_on_cuda(&case, &expected, &chosen(kernel, choice), seed % 2 == 0)
     });
     println!("{kernel}: {right} right");
@@ -141,7 +141,7 @@ fn check_bits(cuda: &Cuda, levels: &Levels, problem: &BackwardProblem) {
     });
     expect_bits(cuda, "cuda-msda-backward", &|cuda| {
         let mut results = problem.results(cuda);
-        problem.compute(cuda, levels, &mut results, Asked::ALL)?;
+        problem.compute(cuda, levels, &mut results, GradientSelection::ALL)?;
         gpu::wait(cuda);
         Ok(results.bytes().into_iter().collect())
     });

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
-use fourtap::cuda::msda::{Channel, Gather, Kind, Specialised, Types};
+use fourtap::cuda::msda::{Channel, Gather, KernelVariant, Kind, Types};
 use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
 use fourtap::dense::{Alignment, Mask, Sizes};
 use rayon::prelude::*;
@@ -30,11 +30,11 @@ fn types(value: DType) -> Types {
 }
 
 /// The kinds of problem the workloads have, with the kernel each gets, and both forms of the kernel for all others.
-fn kernels() -> Vec<Specialised> {
+fn kernels() -> Vec<KernelVariant> {
     let mut kernels = Vec::new();
     for value in DType::ALL {
         for strided in [false, true] {
-            kernels.push(Specialised::Channel(Channel {
+            kernels.push(KernelVariant::Channel(Channel {
                 types: types(value),
                 strided,
                 level_capacity: 16,
@@ -114,13 +114,13 @@ fn kernels() -> Vec<Specialised> {
             ..detr(DType::F16)
         },
     ];
-    kernels.extend(gathers.map(Specialised::Gather));
+    kernels.extend(gathers.map(KernelVariant::Gather));
     kernels.extend(backward_kernels());
     kernels
 }
 
 /// Those of backward for the same kinds of problem.
-fn backward_kernels() -> Vec<Specialised> {
+fn backward_kernels() -> Vec<KernelVariant> {
     let kind = |value, heads, channels, points| Kind {
         types: types(value),
         heads,
@@ -158,8 +158,8 @@ fn backward_kernels() -> Vec<Specialised> {
 }
 
 /// Those of dense attention: every width's largest tile, with a mask; and of the widths most used, the other forms.
-fn dense_kernels() -> Vec<dense::Specialised> {
-    let described = |channels: usize, queries: usize, keys: usize| dense::Described {
+fn dense_kernels() -> Vec<dense::KernelVariant> {
+    let described = |channels: usize, queries: usize, keys: usize| dense::ProblemDesc {
         sizes: Sizes {
             batch: 1,
             query_heads: 1,
@@ -180,12 +180,12 @@ fn dense_kernels() -> Vec<dense::Specialised> {
         l2_bytes: 40 << 20,
         shared_bytes: 99 << 10,
     });
-    let plan = |described: dense::Described, cut: usize| described.plan(cuts[cut]).unwrap();
+    let plan = |described: dense::ProblemDesc, cut: usize| described.plan(cuts[cut]).unwrap();
     let mut plans = Vec::new();
     for channels in [32, 64, 96, 128, 192, 256] {
         let usual = described(channels, 640, 640);
         plans.push(plan(
-            dense::Described {
+            dense::ProblemDesc {
                 mask: causal,
                 ..usual
             },
@@ -196,17 +196,17 @@ fn dense_kernels() -> Vec<dense::Specialised> {
         }
     }
     for channels in [64, 128] {
-        let usual = dense::Described {
+        let usual = dense::ProblemDesc {
             mask: causal,
             ..described(channels, 640, 640)
         };
         let odd = described(channels - 7, 640, 640).sizes;
-        let strided = dense::Described {
+        let strided = dense::ProblemDesc {
             sizes: odd,
             align: 2,
             ..usual
         };
-        let bf16 = dense::Described {
+        let bf16 = dense::ProblemDesc {
             dtype: DType::BF16,
             ..usual
         };
@@ -286,7 +286,7 @@ fn start_of_line(program: &Program) -> String {
 }
 
 /// A shipped kernel, and what is expected of its machine code.
-struct Shipped {
+struct TableKernel {
     kernel: Box<dyn SpecialisedKernel>,
     /// Bytes of stack it may take.
     most_stack: u32,
@@ -294,22 +294,22 @@ struct Shipped {
     least_reads: Option<usize>,
 }
 
-impl Shipped {
-    fn msda(kernel: Specialised) -> Self {
+impl TableKernel {
+    fn msda(kernel: KernelVariant) -> Self {
         let gather = match kernel {
-            Specialised::Gather(gather) => Some(gather),
+            KernelVariant::Gather(gather) => Some(gather),
             _ => None,
         };
-        Shipped {
+        TableKernel {
             kernel: Box::new(kernel),
             most_stack: match kernel {
                 // The kernels that sum sorted samples keep a little there that is needed once a run, not in the inner
                 // loop.
-                Specialised::ValueChannel(_) | Specialised::ValueMatrix(_) => 128,
+                KernelVariant::ValueChannel(_) | KernelVariant::ValueMatrix(_) => 128,
                 // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
-                Specialised::Gather(gather) if gather.keeps => 8,
+                KernelVariant::Gather(gather) if gather.keeps => 8,
                 // A word or two that are needed once a chunk.
-                Specialised::Sort(_) => 16,
+                KernelVariant::Sort(_) => 16,
                 _ => 0,
             },
             // Four neighbours of the samples of a chunk, or of all if they are fewer.
@@ -321,8 +321,8 @@ impl Shipped {
         }
     }
 
-    fn dense(kernel: dense::Specialised) -> Self {
-        Shipped {
+    fn dense(kernel: dense::KernelVariant) -> Self {
+        TableKernel {
             kernel: Box::new(kernel),
             // The largest tiles leave no register free: a few words that a tile needs once are kept there.
             most_stack: 96,
@@ -357,7 +357,7 @@ fn lines_of(table: &str) -> HashMap<&str, &str> {
 
 /// Holds every kernel to the table. One that is what the table says was compiled is compiled again only for the
 /// architectures, by number, that `again` wants of the kernel, by number.
-fn hold_to_table(again: impl Fn(usize, usize) -> bool) {
+fn check_against_table(again: impl Fn(usize, usize) -> bool) {
     let nvrtc = match Nvrtc::get() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
@@ -378,9 +378,9 @@ fn hold_to_table(again: impl Fn(usize, usize) -> bool) {
         true => lines_of(&committed),
         false => HashMap::new(),
     };
-    let kernels = kernels().into_iter().map(Shipped::msda);
-    let kernels = kernels.chain(dense_kernels().into_iter().map(Shipped::dense));
-    let kernels: Vec<Shipped> = kernels.collect();
+    let kernels = kernels().into_iter().map(TableKernel::msda);
+    let kernels = kernels.chain(dense_kernels().into_iter().map(TableKernel::dense));
+    let kernels: Vec<TableKernel> = kernels.collect();
     let again = &again;
     let programs: Vec<_> = kernels
         .iter()
@@ -422,11 +422,11 @@ fn hold_to_table(again: impl Fn(usize, usize) -> bool) {
 
 #[test]
 fn changed_kernels_compile_for_every_architecture_and_take_what_the_table_says() {
-    hold_to_table(|_, _| false);
+    check_against_table(|_, _| false);
 }
 
 #[test]
 #[ignore = "long: compiles every kernel, each for another architecture"]
 fn unchanged_kernels_still_compile_to_what_the_table_says() {
-    hold_to_table(|kernel, architecture| architecture == kernel % ARCHITECTURES.len());
+    check_against_table(|kernel, architecture| architecture == kernel % ARCHITECTURES.len());
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use fourtap::cuda::driver::{
     Buffer, Context, Driver, DriverError, Event, Launch, Library, OwnedStream, Stream,
-    StreamMemory, TensorElement, TensorMap, Tiled, active_clusters, launch, pointer_device,
+    StreamMemory, TensorElement, TensorMap, TensorMapDesc, active_clusters, launch, pointer_device,
 };
 
 /// Tells the process started for a case which one it is.
@@ -273,7 +273,7 @@ fn works() {
 
 /// The fake refuses an inner box that is not a multiple of 16 bytes.
 fn encodes_tensor_maps(context: &'static Context) {
-    let tiled = Tiled {
+    let tiled = TensorMapDesc {
         element: TensorElement::F16,
         address: 4096,
         dimensions: vec![32, 5],
@@ -283,16 +283,16 @@ fn encodes_tensor_maps(context: &'static Context) {
     };
     assert_eq!(size_of::<TensorMap>(), 128);
     TensorMap::encode(context, &tiled).unwrap();
-    let narrow = Tiled {
+    let narrow = TensorMapDesc {
         box_sides: vec![2, 2],
         ..tiled.clone()
     };
     // Of these the fake would read past the end of a list.
-    let short = Tiled {
+    let short = TensorMapDesc {
         box_sides: vec![32],
         ..tiled.clone()
     };
-    let long = Tiled {
+    let long = TensorMapDesc {
         strides: vec![64, 320],
         ..tiled
     };

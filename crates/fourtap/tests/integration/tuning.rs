@@ -2,7 +2,7 @@
 
 use fourtap::cpu::Cpu;
 use fourtap::tuning::{Choice, Space};
-use fourtap::verify::{Case, Expected};
+use fourtap::verify::{Case, ExpectedResults};
 use fourtap::{Backend, View, ViewMut, dense, msda};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -28,7 +28,7 @@ fn single_changes(space: &Space) -> Vec<(Choice, Cpu)> {
 #[test]
 fn every_choice_about_deformable_attention_is_right() {
     let cases = (0..6).map(Case::random).map(|case| {
-        let expected = Expected::new(&case).unwrap();
+        let expected = ExpectedResults::new(&case).unwrap();
         (case, expected)
     });
     let cases: Vec<_> = cases.collect();

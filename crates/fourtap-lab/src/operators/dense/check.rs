@@ -5,7 +5,7 @@ use std::ops::Range;
 use fourtap::cpu::Simd;
 use fourtap::cuda::Cuda;
 use fourtap::dense::Inputs;
-use fourtap::verify::{self, DenseCase, DenseExpected, Failure, Tensor};
+use fourtap::verify::{self, DenseCase, ExpectedDenseResults, Failure, Tensor};
 use fourtap::{Backend, DType};
 use fourtap_admin::check::{Outcome, Path, Report, each};
 
@@ -25,7 +25,7 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
     let names = paths.iter().map(|simd| simd.name().to_string()).collect();
     each(Dense.name(), seeds, names, |seed| {
         let case = &DenseCase::random(seed);
-        let expected = DenseExpected::new(case);
+        let expected = ExpectedDenseResults::new(case);
         let check = |backend: &Backend, with_lse| match &expected {
             Ok(expected) => expected.check(case, backend, with_lse),
             Err(refused) => Err(Failure::Refused(refused.clone())),

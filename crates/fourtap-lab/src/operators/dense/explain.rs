@@ -2,7 +2,7 @@
 
 use fourtap::cpu::Cpu;
 use fourtap::cuda::Step;
-use fourtap::cuda::dense::{Described, Specialised, Tuning};
+use fourtap::cuda::dense::{KernelVariant, ProblemDesc, Tuning};
 use fourtap::dense::{Problem, Traffic};
 use fourtap::tuning::Class;
 use fourtap::{Backend, DType};
@@ -175,13 +175,13 @@ fn kernels(
     device: &DeviceLike,
     tuning: &Tuning,
 ) -> Result<Vec<KernelUse>> {
-    let described = Described {
+    let described = ProblemDesc {
         sizes: workload.sizes(),
         dtype,
         mask: workload.options().mask,
         align: 16,
     };
-    let used = |step: &Step<Specialised>| {
+    let used = |step: &Step<KernelVariant>| {
         let [blocks, parts] = step.blocks;
         KernelUse::new(
             &step.kernel,

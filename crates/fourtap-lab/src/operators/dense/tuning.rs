@@ -2,7 +2,7 @@
 
 use fourtap::DType;
 use fourtap::cuda::DeviceSize;
-use fourtap::cuda::dense::{Described, Tuning};
+use fourtap::cuda::dense::{ProblemDesc, Tuning};
 use fourtap::tuning::Choice;
 
 use super::Workload;
@@ -16,7 +16,7 @@ pub fn planned(
     dtype: DType,
     choice: &Choice,
 ) -> Result<Planned> {
-    let described = Described {
+    let described = ProblemDesc {
         sizes: workload.sizes(),
         dtype,
         mask: workload.options().mask,

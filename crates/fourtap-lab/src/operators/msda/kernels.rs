@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fourtap::cuda::msda::{Plan, Specialised, shipped};
+use fourtap::cuda::msda::{KernelVariant, Plan, shipped};
 use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
 use fourtap::msda::{Gradients, Inputs};
 use fourtap::{View, ViewMut};
@@ -58,7 +58,7 @@ fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
     let mut named: BTreeMap<&str, Value> = BTreeMap::new();
     named.insert("blocks", plan.step.blocks[0].into());
     named.insert("threads", plan.step.threads.into());
-    if let Specialised::Gather(gather) = plan.step.kernel {
+    if let KernelVariant::Gather(gather) = plan.step.kernel {
         named.insert("samples_per_lane", gather.per_lane.into());
         named.insert("split", gather.split.into());
         named.insert("heads_together", gather.heads_together.into());

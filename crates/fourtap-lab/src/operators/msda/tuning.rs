@@ -2,7 +2,7 @@
 
 use fourtap::DType;
 use fourtap::cuda::DeviceSize;
-use fourtap::cuda::msda::{BackwardTuning, Described, ForwardTuning, Types};
+use fourtap::cuda::msda::{BackwardTuning, ForwardTuning, ProblemDesc, Types};
 use fourtap::tuning::Choice;
 
 use super::Workload;
@@ -19,7 +19,7 @@ pub fn planned(
 ) -> Result<Planned> {
     let levels = workload.levels()?;
     let sizes = workload.sizes(&levels);
-    let described = Described {
+    let described = ProblemDesc {
         images: sizes.images,
         queries: sizes.queries,
         heads: sizes.heads,

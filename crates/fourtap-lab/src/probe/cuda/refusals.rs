@@ -1,6 +1,6 @@
 //! Tensor maps that must not be: each breaks one rule, and the driver must say so.
 
-use fourtap::cuda::driver::{Buffer, DriverError, TensorMap, Tiled};
+use fourtap::cuda::driver::{Buffer, DriverError, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::stand::{Stand, Subject};
@@ -16,7 +16,7 @@ struct Refusal {
     name: &'static str,
     /// In words, with what was asked for instead.
     rule: &'static str,
-    broken: fn(&mut Tiled),
+    broken: fn(&mut TensorMapDesc),
 }
 
 const REFUSALS: [Refusal; 13] = [
@@ -88,7 +88,7 @@ const REFUSALS: [Refusal; 13] = [
 ];
 
 /// What each rule is broken in: the tensor at an address, as it may be encoded.
-fn legal(address: u64) -> Tiled {
+fn legal(address: u64) -> TensorMapDesc {
     packed(address, &[32, 100, 100], &[32, 2, 2])
 }
 

@@ -1,7 +1,7 @@
 //! How fast tiles of 2x2 pixels of 32 channels come into shared memory, from random places.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
+use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::copy::large_bytes;
@@ -191,7 +191,7 @@ impl Image {
 
     fn map(self, stand: &Stand<'_>, data: &Buffer) -> Result<TensorMap> {
         let pixel = u64::from(self.channel.pixel_bytes());
-        let tiled = Tiled {
+        let tiled = TensorMapDesc {
             element: self.channel.element(),
             address: data.as_ptr(),
             dimensions: vec![CHANNELS.into(), WIDTH.into(), self.height.into()],

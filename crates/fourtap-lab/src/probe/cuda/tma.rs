@@ -1,7 +1,7 @@
 //! Whether boxes of a tensor are loaded as their tensor map says, in 1 to 5 dimensions.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, Tiled};
+use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::pattern::mixed;
@@ -60,7 +60,7 @@ pub fn missing(stand: &Stand<'_>) -> Option<String> {
 }
 
 /// A tensor of f16 with nothing between its elements, and boxes of it.
-pub fn packed(address: u64, dimensions: &[u64], sides: &[u32]) -> Tiled {
+pub fn packed(address: u64, dimensions: &[u64], sides: &[u32]) -> TensorMapDesc {
     let mut strides = Vec::new();
     let mut bytes = ELEMENT_BYTES;
     for dimension in dimensions {
@@ -69,7 +69,7 @@ pub fn packed(address: u64, dimensions: &[u64], sides: &[u32]) -> Tiled {
     }
     // The last is the size of the whole.
     strides.pop();
-    Tiled {
+    TensorMapDesc {
         element: TensorElement::F16,
         address,
         dimensions: dimensions.to_vec(),

@@ -58,7 +58,7 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
                         .as_mut_ptr()
                         .wrapping_add((row - self.rows.start) * row_length),
                 };
-                let place = Place {
+                let place = OutputRow {
                     n,
                     q,
                     sums,
@@ -78,7 +78,7 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
 }
 
 /// A row of the output, during one pass.
-struct Place<A> {
+struct OutputRow<A> {
     n: usize,
     q: usize,
     /// Where its sums wait between passes.
@@ -117,7 +117,7 @@ impl<E: Vectorized> Rows<'_, E> {
     #[inline(always)]
     unsafe fn head<I: Isa>(
         &self,
-        place: &Place<E::Accumulator>,
+        place: &OutputRow<E::Accumulator>,
         m: usize,
         pass: &Pass<E::Accumulator>,
         taps: &[Taps<E>],
@@ -153,7 +153,7 @@ impl<E: Vectorized> Rows<'_, E> {
     #[inline(always)]
     unsafe fn chunk<I: Isa, const VECTORS: usize, const READ: u8>(
         &self,
-        place: &Place<E::Accumulator>,
+        place: &OutputRow<E::Accumulator>,
         m: usize,
         pass: &Pass<E::Accumulator>,
         taps: &[Taps<E>],

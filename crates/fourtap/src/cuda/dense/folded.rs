@@ -9,7 +9,7 @@ use crate::dense::{Alignment, Mask, Sizes};
 
 /// Sizes and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Folded {
+pub(super) struct FoldedProblem {
     /// Sequences.
     pub batch: usize,
     /// Heads of the queries.
@@ -31,7 +31,7 @@ pub(super) struct Folded {
 /// Further than any key, and small enough that adding the number of a row does not overflow.
 const FAR: i128 = 1 << 30;
 
-impl Folded {
+impl FoldedProblem {
     /// Bounds that no key lies outside of.
     pub const ALL: (i32, i32) = (-FAR as i32, FAR as i32);
 
@@ -48,7 +48,7 @@ impl Folded {
         let seen = |query: usize| mask.visible(query, queries, keys);
         if queries == 1 {
             let Range { start, end } = seen(0);
-            return Folded {
+            return FoldedProblem {
                 batch,
                 heads: key_heads,
                 group: 1,
@@ -68,7 +68,7 @@ impl Folded {
         let bound = |bound: i128| bound.clamp(-FAR, FAR) as i32;
         let first = mask.left.map_or(-FAR, |left| shift - left as i128);
         let past = mask.right.map_or(FAR, |right| shift + right as i128 + 1);
-        Folded {
+        FoldedProblem {
             batch,
             heads: query_heads,
             group: sizes.group(),
@@ -109,7 +109,7 @@ mod tests {
                 for right in [None, Some(0), Some(2), Some(usize::MAX)] {
                     for (queries, keys) in [(2, 2), (5, 3), (3, 9), (4, 0), (7, 7)] {
                         let mask = Mask::window(alignment, left, right);
-                        let folded = Folded::new(&sizes(4, 2, queries, keys), &mask);
+                        let folded = FoldedProblem::new(&sizes(4, 2, queries, keys), &mask);
                         let (first, past) = folded.bounds.unwrap_or((-1 << 30, 1 << 30));
                         for i in 0..queries {
                             let seen = |j: i32| (i as i32 + first..i as i32 + past).contains(&j);
@@ -128,22 +128,26 @@ mod tests {
     fn a_mask_that_hides_nothing_is_none() {
         let causal = Mask::causal(Alignment::BottomRight);
         assert_eq!(
-            Folded::new(&sizes(1, 1, 2, 9), &Mask::default()).bounds,
+            FoldedProblem::new(&sizes(1, 1, 2, 9), &Mask::default()).bounds,
             None
         );
-        assert!(Folded::new(&sizes(1, 1, 2, 9), &causal).bounds.is_some());
+        assert!(
+            FoldedProblem::new(&sizes(1, 1, 2, 9), &causal)
+                .bounds
+                .is_some()
+        );
         let wide = Mask::window(Alignment::TopLeft, Some(8), Some(8));
-        assert_eq!(Folded::new(&sizes(1, 1, 9, 9), &wide).bounds, None);
+        assert_eq!(FoldedProblem::new(&sizes(1, 1, 9, 9), &wide).bounds, None);
     }
 
     #[test]
     fn heads_that_share_keys_are_rows_where_each_has_one_query() {
         let window = Mask::window(Alignment::TopLeft, Some(0), Some(4));
-        let folded = Folded::new(&sizes(8, 2, 1, 100), &window);
+        let folded = FoldedProblem::new(&sizes(8, 2, 1, 100), &window);
         assert_eq!((folded.heads, folded.group, folded.rows), (2, 1, 4));
         assert_eq!((folded.first_key, folded.keys, folded.bounds), (0, 5, None));
         let nothing = Mask::window(Alignment::BottomRight, Some(3), Some(0));
-        let folded = Folded::new(&sizes(8, 2, 1, 100), &nothing);
+        let folded = FoldedProblem::new(&sizes(8, 2, 1, 100), &nothing);
         assert_eq!((folded.first_key, folded.keys), (96, 4));
     }
 }

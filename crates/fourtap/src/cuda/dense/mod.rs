@@ -10,7 +10,7 @@ mod tile;
 mod tuning;
 
 pub use options::Options;
-pub use plan::{Described, Plan};
-pub use specialised::{Combine, Mma, Specialised, shipped};
+pub use plan::{Plan, ProblemDesc};
+pub use specialised::{Combine, KernelVariant, Mma, shipped};
 pub use tile::Tile;
 pub use tuning::Tuning;

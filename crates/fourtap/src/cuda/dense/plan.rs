@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::folded::Folded;
-use super::specialised::{Combine, Mma, Specialised};
+use super::folded::FoldedProblem;
+use super::specialised::{Combine, KernelVariant, Mma};
 use super::tile::{self, Tile};
 use super::tuning::Tuning;
 use crate::cuda::device_size::DeviceSize;
@@ -28,10 +28,10 @@ const COMBINE_CHANNELS: usize = 4;
 ///
 /// ```
 /// use fourtap::DType;
-/// use fourtap::cuda::{DeviceSize, dense::Described};
+/// use fourtap::cuda::{DeviceSize, dense::ProblemDesc};
 /// use fourtap::dense::{Mask, Sizes};
 ///
-/// let described = Described {
+/// let described = ProblemDesc {
 ///     sizes: Sizes {
 ///         batch: 1,
 ///         query_heads: 8,
@@ -51,7 +51,7 @@ const COMBINE_CHANNELS: usize = 4;
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct ProblemDesc {
     /// The sizes.
     pub sizes: Sizes,
     /// The element type.
@@ -67,17 +67,17 @@ pub struct Described {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The attention itself.
-    pub forward: Step<Specialised>,
+    pub forward: Step<KernelVariant>,
     /// Where keys are divided among blocks: what puts their results together.
-    pub combine: Option<Step<Specialised>>,
+    pub combine: Option<Step<KernelVariant>>,
     /// Parts that keys are divided into.
     pub splits: u32,
-    pub(super) folded: Folded,
+    pub(super) folded: FoldedProblem,
     pub(super) dtype: DType,
     head_v: u32,
 }
 
-impl Described {
+impl ProblemDesc {
     /// Of a call.
     pub(super) fn of(call: &Forward<'_>) -> Self {
         let problem = &call.problem;
@@ -94,7 +94,7 @@ impl Described {
                 fit::aligned(name, first, layout, &[0, 1, 2], &[3], *align as usize).is_ok()
             })
         };
-        Described {
+        ProblemDesc {
             sizes: *problem.sizes(),
             dtype: problem.dtype(),
             mask: problem.options().mask,
@@ -115,7 +115,7 @@ impl Described {
             value_channels,
             ..
         } = self.sizes;
-        let folded = Folded::new(&self.sizes, &self.mask);
+        let folded = FoldedProblem::new(&self.sizes, &self.mask);
         let [head, head_v] = [channels, value_channels].map(|n| n.next_multiple_of(32) as u32);
         let fitting: Vec<Tile> = Tile::for_channels(head.max(head_v))
             .iter()
@@ -155,12 +155,12 @@ impl Described {
         };
         let mut folded = folded;
         if tuning.bounds == 1 {
-            folded.bounds = folded.bounds.or(Some(Folded::ALL));
+            folded.bounds = folded.bounds.or(Some(FoldedProblem::ALL));
         }
         let padded = head as usize != channels || head_v as usize != value_channels;
         let (dtype, align) = (self.dtype, self.align);
         let forward = Step {
-            kernel: Specialised::Mma(Mma {
+            kernel: KernelVariant::Mma(Mma {
                 dtype,
                 head,
                 head_v,
@@ -176,7 +176,7 @@ impl Described {
         };
         let threads = folded.planes() * folded.rows * (head_v as usize / COMBINE_CHANNELS);
         let combine = (splits > 1).then_some(Step {
-            kernel: Specialised::Combine(Combine {
+            kernel: KernelVariant::Combine(Combine {
                 dtype,
                 head_v,
                 padded,
@@ -249,7 +249,7 @@ fn unsupported(expected: &str, found: String) -> Error {
 impl Plan {
     /// For `call` on this device, as its handle, a table or nobody says.
     pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
-        let described = Described::of(call);
+        let described = ProblemDesc::of(call);
         let by_table = || {
             let class = Class::of_dense(&described.sizes, &described.mask);
             let entry = cuda.chosen(&DENSE_FORWARD, class, described.dtype)?;
@@ -261,7 +261,7 @@ impl Plan {
     }
 
     /// What is launched, in order.
-    pub fn steps(&self) -> impl Iterator<Item = &Step<Specialised>> {
+    pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
         [Some(&self.forward), self.combine.as_ref()]
             .into_iter()
             .flatten()
@@ -316,8 +316,8 @@ mod tests {
         shared_bytes: 232_448,
     };
 
-    fn described(heads: [usize; 2], queries: usize, keys: usize, channels: usize) -> Described {
-        Described {
+    fn described(heads: [usize; 2], queries: usize, keys: usize, channels: usize) -> ProblemDesc {
+        ProblemDesc {
             sizes: Sizes {
                 batch: 1,
                 query_heads: heads[0],
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn what_no_kernel_serves_is_refused_by_name() {
-        let error = |described: Described| described.plan(H200).unwrap_err().to_string();
+        let error = |described: ProblemDesc| described.plan(H200).unwrap_err().to_string();
         let mut wide = described([8, 8], 64, 64, 64);
         wide.dtype = DType::F32;
         assert_eq!(

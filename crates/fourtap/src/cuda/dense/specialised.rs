@@ -5,7 +5,7 @@ use std::fmt;
 use super::tile::Tile;
 use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
 use crate::cuda::recipe::{
-    Defines, DynamicShared, Recipe, Shipped, SpecialisedKernel, flag, name, number,
+    Defines, DynamicShared, Recipe, ShippedKernel, SpecialisedKernel, flag, name, number,
 };
 use crate::dtype::DType;
 
@@ -160,32 +160,32 @@ fn describe_alignment(f: &mut fmt::Formatter<'_>, align: u32) -> fmt::Result {
 /// A kernel compiled for a kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Specialised {
+pub enum KernelVariant {
     /// Forward on tensor cores.
     Mma(Mma),
     /// What several blocks found of a query's keys, put together.
     Combine(Combine),
 }
 
-impl SpecialisedKernel for Specialised {
+impl SpecialisedKernel for KernelVariant {
     fn recipe(&self) -> Box<dyn Recipe + '_> {
         match *self {
-            Specialised::Mma(kernel) => Box::new(kernel),
-            Specialised::Combine(kernel) => Box::new(kernel),
+            KernelVariant::Mma(kernel) => Box::new(kernel),
+            KernelVariant::Combine(kernel) => Box::new(kernel),
         }
     }
 }
 
-impl fmt::Display for Specialised {
+impl fmt::Display for KernelVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.recipe().fmt(f)
     }
 }
 
 /// All kernels of this operator that this library ships.
-pub fn shipped() -> Vec<Shipped> {
+pub fn shipped() -> Vec<ShippedKernel> {
     [(MMA_ENTRY, MMA_PARTS), (COMBINE_ENTRY, COMBINE_PARTS)]
         .iter()
-        .map(Shipped::new)
+        .map(ShippedKernel::new)
         .collect()
 }

@@ -74,7 +74,7 @@ impl Context {
     ///
     /// If the thread is already in one, be it this or the caller's own, nothing changes: streams and memory of that
     /// context keep working. Guards are dropped in the reverse order they were made in.
-    pub fn enter(&self) -> DriverResult<Entered<'_>> {
+    pub fn enter(&self) -> DriverResult<ContextGuard<'_>> {
         let mut current = std::ptr::null_mut();
         // SAFETY: writes one handle, null if there is none.
         let status = unsafe { (self.api.cuCtxGetCurrent)(&mut current) };
@@ -85,7 +85,7 @@ impl Context {
             let status = unsafe { (self.api.cuCtxPushCurrent_v2)(self.raw) };
             self.api.check(status, "enter the device's context")?;
         }
-        Ok(Entered {
+        Ok(ContextGuard {
             context: self,
             pushed: !there,
             thread: PhantomData,
@@ -127,21 +127,21 @@ impl std::fmt::Debug for Context {
 
 /// While this lives, the thread is in a context of the device.
 #[must_use = "the context is left when this is dropped"]
-pub struct Entered<'a> {
+pub struct ContextGuard<'a> {
     context: &'a Context,
     pushed: bool,
     /// What is current belongs to a thread, so the guard stays on it.
     thread: PhantomData<*const ()>,
 }
 
-impl Entered<'_> {
+impl ContextGuard<'_> {
     /// The context that was entered.
     pub fn context(&self) -> &Context {
         self.context
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut left = std::ptr::null_mut();

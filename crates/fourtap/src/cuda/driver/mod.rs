@@ -25,7 +25,7 @@ mod module;
 mod stream;
 mod tensor_map;
 
-pub use context::{Context, Entered, MemoryInfo};
+pub use context::{Context, ContextGuard, MemoryInfo};
 pub use device::{Device, DeviceFacts};
 pub use error::{DriverError, DriverResult};
 pub use event::Event;
@@ -34,7 +34,7 @@ pub use launch::{Launch, active_clusters, launch};
 pub use memory::{Buffer, Plain, StreamMemory, pointer_device, zero};
 pub use module::{Kernel, KernelFacts, Library};
 pub use stream::{CaptureMode, OwnedStream, Stream};
-pub use tensor_map::{TensorElement, TensorMap, Tiled};
+pub use tensor_map::{TensorElement, TensorMap, TensorMapDesc};
 
 use library::Api;
 

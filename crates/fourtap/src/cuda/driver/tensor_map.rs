@@ -43,7 +43,7 @@ impl TensorElement {
 
 /// A tensor in device memory and the box to load of it. Dimensions are in the order of memory: the first is contiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tiled {
+pub struct TensorMapDesc {
     /// The elements.
     pub element: TensorElement,
     /// Where the tensor begins.
@@ -68,7 +68,7 @@ pub struct TensorMap([u64; 16]);
 
 impl TensorMap {
     /// Encodes a map for the context's device. What lies outside the tensor is loaded as zeros.
-    pub fn encode(context: &Context, tiled: &Tiled) -> DriverResult<Self> {
+    pub fn encode(context: &Context, tiled: &TensorMapDesc) -> DriverResult<Self> {
         let rank = tiled.dimensions.len();
         // The driver reads as many numbers of each as the tensor has dimensions.
         let whole = tiled.strides.len() == rank.saturating_sub(1)
@@ -109,7 +109,7 @@ impl TensorMap {
     }
 }
 
-impl Tiled {
+impl TensorMapDesc {
     fn in_words(&self) -> String {
         format!(
             "dimensions {:?} of {:?} at {:#x}, strides {:?}, box {:?}, element strides {:?}",

@@ -19,9 +19,9 @@ use std::time::Instant;
 use crate::warning::print_warning;
 
 pub use architecture::{Architecture, Feature};
-pub use cache::{Cache, Cleared, Entry, PruneLimits, State};
+pub use cache::{Cache, ClearSummary, Entry, PruneLimits, State};
 pub use error::JitError;
-pub use nvrtc::{Compiled, Nvrtc, NvrtcVersion};
+pub use nvrtc::{CompiledProgram, Nvrtc, NvrtcVersion};
 pub use pack::{Pack, PackBuilder, PackEntry};
 pub use program::{CacheKey, Fingerprint, Program};
 pub use resources::{KernelResources, Resources};

@@ -107,11 +107,11 @@ pub struct PackEntry {
 pub struct Pack {
     path: PathBuf,
     bytes: Vec<u8>,
-    entries: Vec<Stored>,
+    entries: Vec<StoredKernel>,
 }
 
 #[derive(Clone, Debug)]
-struct Stored {
+struct StoredKernel {
     entry: PackEntry,
     checksum: [u8; 32],
     code: Range<usize>,
@@ -145,7 +145,7 @@ impl Pack {
 
     /// The machine code of the program with this fingerprint; `None` if the pack does not have it.
     pub fn get(&self, fingerprint: Fingerprint) -> Result<Option<&[u8]>, JitError> {
-        let found = |stored: &&Stored| stored.entry.fingerprint == fingerprint;
+        let found = |stored: &&StoredKernel| stored.entry.fingerprint == fingerprint;
         let stored = self.entries.iter().find(found);
         stored.map(|stored| self.code(stored)).transpose()
     }
@@ -167,7 +167,7 @@ impl Pack {
         &self.path
     }
 
-    fn code(&self, stored: &Stored) -> Result<&[u8], JitError> {
+    fn code(&self, stored: &StoredKernel) -> Result<&[u8], JitError> {
         let code = &self.bytes[stored.code.clone()];
         if *blake3::hash(code).as_bytes() == stored.checksum {
             return Ok(code);
@@ -184,7 +184,7 @@ impl Pack {
 }
 
 /// The entries, each with a range inside `bytes`.
-fn read_index(bytes: &[u8]) -> Result<Vec<Stored>, &'static str> {
+fn read_index(bytes: &[u8]) -> Result<Vec<StoredKernel>, &'static str> {
     const SHORT: &str = "that it is cut short";
     let mut reader = Reader(bytes);
     if reader.array() != Some(*MAGIC) {
@@ -214,13 +214,13 @@ fn read_index(bytes: &[u8]) -> Result<Vec<Stored>, &'static str> {
     }
 }
 
-fn read_entry(index: &mut Reader, start: usize) -> Option<Stored> {
+fn read_entry(index: &mut Reader, start: usize) -> Option<StoredKernel> {
     let fingerprint = Fingerprint(index.array()?);
     let checksum = index.array()?;
     let size = index.length()?;
     let name = index.text()?.to_owned();
     let architecture = index.text()?.parse().ok()?;
-    Some(Stored {
+    Some(StoredKernel {
         entry: PackEntry {
             name,
             architecture,

@@ -104,13 +104,13 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
     clippy::large_enum_variant,
     reason = "the usual one shall not be allocated"
 )]
-pub(super) enum Held {
+pub(super) enum SizedArguments {
     Small(Arguments<{ LEVEL_CAPACITIES[0] }>),
     Medium(Box<Arguments<{ LEVEL_CAPACITIES[1] }>>),
     Large(Box<Arguments<{ LEVEL_CAPACITIES[2] }>>),
 }
 
-impl Held {
+impl SizedArguments {
     /// With room for so many levels, one of [`LEVEL_CAPACITIES`]; the first of them if not said.
     pub fn new(
         problem: &Problem,
@@ -120,12 +120,12 @@ impl Held {
     ) -> Self {
         match capacity.unwrap_or(LEVEL_CAPACITIES[0]) {
             room if room == LEVEL_CAPACITIES[0] => {
-                Held::Small(Arguments::new(problem, inputs, out))
+                SizedArguments::Small(Arguments::new(problem, inputs, out))
             }
             room if room == LEVEL_CAPACITIES[1] => {
-                Held::Medium(Box::new(Arguments::new(problem, inputs, out)))
+                SizedArguments::Medium(Box::new(Arguments::new(problem, inputs, out)))
             }
-            _ => Held::Large(Box::new(Arguments::new(problem, inputs, out))),
+            _ => SizedArguments::Large(Box::new(Arguments::new(problem, inputs, out))),
         }
     }
 
@@ -133,9 +133,9 @@ impl Held {
     pub fn at(&self, addresses: Addresses) -> Self {
         let mut held = self.clone();
         *match &mut held {
-            Held::Small(arguments) => &mut arguments.addresses,
-            Held::Medium(arguments) => &mut arguments.addresses,
-            Held::Large(arguments) => &mut arguments.addresses,
+            SizedArguments::Small(arguments) => &mut arguments.addresses,
+            SizedArguments::Medium(arguments) => &mut arguments.addresses,
+            SizedArguments::Large(arguments) => &mut arguments.addresses,
         } = addresses;
         held
     }
@@ -143,9 +143,9 @@ impl Held {
     /// As launches take it.
     pub fn pointer(&self) -> *mut c_void {
         match self {
-            Held::Small(arguments) => parameter(arguments),
-            Held::Medium(arguments) => parameter(&**arguments),
-            Held::Large(arguments) => parameter(&**arguments),
+            SizedArguments::Small(arguments) => parameter(arguments),
+            SizedArguments::Medium(arguments) => parameter(&**arguments),
+            SizedArguments::Large(arguments) => parameter(&**arguments),
         }
     }
 }

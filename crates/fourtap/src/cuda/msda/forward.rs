@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::arguments::{Addresses, Held, Schedule};
+use super::arguments::{Addresses, Schedule, SizedArguments};
 use super::fit;
-use super::kept::Kept;
 use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
-use super::specialised::{Channel, Gather, Specialised};
+use super::shared_levels::SharedLevels;
+use super::specialised::{Channel, Gather, KernelVariant};
 use super::tuning::{ForwardTuning, or_usual};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
@@ -23,7 +23,7 @@ use crate::tuning::spaces::cuda::{ALWAYS, MSDA_FORWARD, NEVER};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The kernel and how it is launched.
-    pub step: Step<Specialised>,
+    pub step: Step<KernelVariant>,
     /// Why it is not a faster kernel.
     pub reason: Option<String>,
     pub(super) schedule: Option<Schedule>,
@@ -114,7 +114,7 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
     let most = device.multiprocessors as usize * 64;
     Ok(Plan {
         step: Step {
-            kernel: Specialised::Channel(Channel {
+            kernel: KernelVariant::Channel(Channel {
                 types: fit::types(&call.problem),
                 strided: !dense,
                 level_capacity,
@@ -204,8 +204,10 @@ fn gather(
         let (with_kept, as_many) = dealt(&keeping);
         let levels = problem.levels();
         let kept = match (wanted, tuning.keep) {
-            (KernelChoice::GatherMany, _) | (_, ALWAYS) => Kept::of(levels, &keeping, device),
-            _ => Kept::where_it_pays(levels, &keeping, &with_kept, device),
+            (KernelChoice::GatherMany, _) | (_, ALWAYS) => {
+                SharedLevels::of(levels, &keeping, device)
+            }
+            _ => SharedLevels::where_it_pays(levels, &keeping, &with_kept, device),
         };
         if let Some(kept) = kept {
             if tuning.blocks > 1 {
@@ -223,7 +225,7 @@ fn gather(
     }
     Ok(Plan {
         step: Step {
-            kernel: Specialised::Gather(gather),
+            kernel: KernelVariant::Gather(gather),
             blocks: [blocks, 1],
             threads: gather.threads,
             shared_bytes,
@@ -238,7 +240,7 @@ pub(super) struct ForwardLaunch {
     /// None where there is nothing to compute.
     step: Option<LoadedStep>,
     schedule: Option<Schedule>,
-    arguments: Held,
+    arguments: SizedArguments,
 }
 
 impl ForwardLaunch {
@@ -250,13 +252,13 @@ impl ForwardLaunch {
             _ => Some(Plan::on(cuda, call)?),
         };
         let capacity = match plan.as_ref().map(|plan| plan.step.kernel) {
-            Some(Specialised::Channel(channel)) => Some(channel.level_capacity),
+            Some(KernelVariant::Channel(channel)) => Some(channel.level_capacity),
             _ => None,
         };
         Ok(ForwardLaunch {
             step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
             schedule: plan.and_then(|plan| plan.schedule),
-            arguments: Held::new(&call.problem, &call.inputs, Some(&call.out), capacity),
+            arguments: SizedArguments::new(&call.problem, &call.inputs, Some(&call.out), capacity),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::specialised::{
-    Channel, Gather, SamplesChannel, SamplesGather, Search, Sort, Specialised, Sum, Types,
+    Channel, Gather, KernelVariant, SamplesChannel, SamplesGather, Search, Sort, Sum, Types,
 };
 use crate::dtype::DType;
 
@@ -151,12 +151,12 @@ impl Kind {
     }
 
     /// The kernels such problems use where tensors have no gaps, and the one that serves them wherever they lie.
-    pub fn kernels(&self) -> Vec<Specialised> {
+    pub fn kernels(&self) -> Vec<KernelVariant> {
         let capacity = LEVEL_CAPACITIES
             .into_iter()
             .find(|&room| self.levels <= room);
         let channel = |strided| {
-            Some(Specialised::Channel(Channel {
+            Some(KernelVariant::Channel(Channel {
                 types: self.types,
                 strided,
                 level_capacity: capacity?,
@@ -168,19 +168,19 @@ impl Kind {
             if let Ok(units) = u32::try_from(units) {
                 let splits = [1, 2, 4].into_iter().filter(|&it| self.can_split(it));
                 let gathers = splits.map(|split| self.gather(units, split));
-                kernels.extend(gathers.map(Specialised::Gather));
+                kernels.extend(gathers.map(KernelVariant::Gather));
                 let keeping = self.gather(units, 1).keeping();
-                kernels.extend(keeping.map(Specialised::Gather));
+                kernels.extend(keeping.map(KernelVariant::Gather));
                 let scatters: &[bool] = match self.types.value {
                     DType::F32 => &[false, true],
                     _ => &[false],
                 };
                 kernels.extend(scatters.iter().map(|&scatter| {
                     let gather = self.samples_gather(units);
-                    Specialised::SamplesGather(SamplesGather { gather, scatter })
+                    KernelVariant::SamplesGather(SamplesGather { gather, scatter })
                 }));
                 let matrix = self.samples_matrix(units);
-                kernels.extend(matrix.map(Specialised::SamplesMatrix));
+                kernels.extend(matrix.map(KernelVariant::SamplesMatrix));
             }
         }
         kernels.extend(self.backward_kernels(capacity));
@@ -189,15 +189,15 @@ impl Kind {
     }
 
     /// The kernels of backward that do not depend on sizes.
-    fn backward_kernels(&self, capacity: Option<usize>) -> Vec<Specialised> {
+    fn backward_kernels(&self, capacity: Option<usize>) -> Vec<KernelVariant> {
         let mut kernels = Vec::new();
         let types = self.types;
         if let Some(level_capacity) = capacity {
-            kernels.push(Specialised::SamplesChannel(SamplesChannel {
+            kernels.push(KernelVariant::SamplesChannel(SamplesChannel {
                 types,
                 level_capacity,
             }));
-            kernels.push(Specialised::ValueSearch(Search {
+            kernels.push(KernelVariant::ValueSearch(Search {
                 types,
                 always: level_capacity > LEVEL_CAPACITIES[0],
                 level_capacity,
@@ -210,10 +210,10 @@ impl Kind {
                     value: types.value,
                     wide,
                 };
-                kernels.extend(sorts.map(Specialised::Sort));
-                kernels.push(Specialised::ValueChannel(sum));
+                kernels.extend(sorts.map(KernelVariant::Sort));
+                kernels.push(KernelVariant::ValueChannel(sum));
                 if types.value.size() == 2 && self.channels.is_multiple_of(32) {
-                    kernels.push(Specialised::ValueMatrix(sum));
+                    kernels.push(KernelVariant::ValueMatrix(sum));
                 }
             }
         }

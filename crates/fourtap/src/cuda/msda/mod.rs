@@ -2,24 +2,25 @@
 
 mod arguments;
 mod backward;
-mod described;
 mod fit;
 mod forward;
-mod kept;
 mod kind;
 mod options;
 mod prepare;
+mod problem_desc;
 mod schedule;
+mod shared_levels;
 mod specialised;
 mod tuning;
 
 pub use super::device_size::DeviceSize;
 pub use backward::BackwardPlan;
-pub use described::Described;
 pub use forward::Plan;
 pub use kind::Kind;
 pub use options::{KernelChoice, Options};
+pub use problem_desc::ProblemDesc;
 pub use specialised::{
-    Channel, Gather, SamplesChannel, SamplesGather, Search, Sort, Specialised, Sum, Types, shipped,
+    Channel, Gather, KernelVariant, SamplesChannel, SamplesGather, Search, Sort, Sum, Types,
+    shipped,
 };
 pub use tuning::{BackwardTuning, ForwardTuning};

@@ -12,8 +12,8 @@ use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, LevelTab
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
-type ForwardCache = PlanCache<4, KnownLevels, ForwardLaunch>;
-type BackwardCache = PlanCache<7, KnownLevels, BackwardLaunch>;
+type ForwardCache = PlanCache<4, LevelsKey, ForwardLaunch>;
+type BackwardCache = PlanCache<7, LevelsKey, BackwardLaunch>;
 
 thread_local! {
     static FORWARD: ForwardCache = const { PlanCache::new() };
@@ -34,12 +34,12 @@ impl Implementation for Cuda {
             views,
             first_written: 3,
         };
-        let is_same = |known: &KnownLevels| known.are(&inputs.levels);
+        let is_same = |known: &LevelsKey| known.are(&inputs.levels);
         let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
             let call = Forward::new(inputs, out.alias())?;
             call.problem.expect_in(self.place())?;
             let launch = ForwardLaunch::new(self, &call)?;
-            Ok((launch, KnownLevels::new(&inputs.levels)))
+            Ok((launch, LevelsKey::new(&inputs.levels)))
         })?;
         let cuda = *self;
         // SAFETY: this call, or one that differs in its addresses alone, was checked, and whoever made its views answers
@@ -73,12 +73,12 @@ impl Implementation for Cuda {
             views,
             first_written: 4,
         };
-        let is_same = |known: &KnownLevels| known.are(&inputs.levels);
+        let is_same = |known: &LevelsKey| known.are(&inputs.levels);
         let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
             let call = Backward::new(inputs, grad_out, gradients.alias())?;
             call.problem.expect_in(self.place())?;
             let launch = BackwardLaunch::new(self, &call)?;
-            Ok((launch, KnownLevels::new(&inputs.levels)))
+            Ok((launch, LevelsKey::new(&inputs.levels)))
         })?;
         let cuda = *self;
         Ok(Prepared::new(plan.workspace_bytes(), move |lent| {
@@ -109,7 +109,7 @@ impl Cuda {
 }
 
 /// The levels of a call that was checked, as far as checks and plans look at them.
-enum KnownLevels {
+enum LevelsKey {
     Host(Levels),
     Cuda {
         ordinal: usize,
@@ -118,11 +118,11 @@ enum KnownLevels {
     },
 }
 
-impl KnownLevels {
+impl LevelsKey {
     fn new(levels: &LevelTable<'_>) -> Self {
         match levels {
-            LevelTable::Host(levels) => KnownLevels::Host((*levels).clone()),
-            LevelTable::Cuda(levels) => KnownLevels::Cuda {
+            LevelTable::Host(levels) => LevelsKey::Host((*levels).clone()),
+            LevelTable::Cuda(levels) => LevelsKey::Cuda {
                 ordinal: levels.ordinal,
                 count: levels.count,
                 has_starts: levels.starts.is_some(),
@@ -132,9 +132,9 @@ impl KnownLevels {
 
     fn are(&self, levels: &LevelTable<'_>) -> bool {
         match (self, levels) {
-            (KnownLevels::Host(known), LevelTable::Host(levels)) => known == *levels,
+            (LevelsKey::Host(known), LevelTable::Host(levels)) => known == *levels,
             (
-                KnownLevels::Cuda {
+                LevelsKey::Cuda {
                     ordinal,
                     count,
                     has_starts,
@@ -160,11 +160,11 @@ mod tests {
         let [some, others] = [(2, 3), (3, 2)].map(|size| Levels::packed(&[size]).unwrap());
         // SAFETY: never read.
         let on_device = |starts| LevelTable::Cuda(unsafe { CudaLevels::new(0, 1, 0x9000, starts) });
-        let known = KnownLevels::new(&(&some).into());
+        let known = LevelsKey::new(&(&some).into());
         assert!(known.are(&(&some).into()));
         assert!(!known.are(&(&others).into()));
         assert!(!known.are(&on_device(None)));
-        let known = KnownLevels::new(&on_device(None));
+        let known = LevelsKey::new(&on_device(None));
         assert!(known.are(&on_device(None)));
         assert!(!known.are(&on_device(Some(0xa000))), "starts");
         assert!(!known.are(&(&some).into()));

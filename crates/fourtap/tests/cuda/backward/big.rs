@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::oracle::{GradientReader, Reader, Sample};
 use fourtap::msda::{self, Inputs, Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{Backend, View, f16};
 use rayon::prelude::*;
 
@@ -73,7 +73,7 @@ fn few_samples_on_many_pixels(height: usize, width: usize, images: usize, wanted
         &Backend::Cuda(cuda),
         inputs,
         gradient,
-        results.gradients(Asked::ALL),
+        results.gradients(GradientSelection::ALL),
     )
     .unwrap();
     gpu::wait(&cuda);

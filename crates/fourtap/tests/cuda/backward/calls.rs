@@ -4,7 +4,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, CudaLevels, Gradients, Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{Backend, DType, Error, View, ViewMut};
 
 use super::tensors::BackwardProblem;
@@ -35,7 +35,12 @@ fn host_and_device_memory_are_not_mixed_up() {
         let (inputs, grad_out) = problem.inputs(&levels);
         let (shape, elements) = (sizes.out(), sizes.out().iter().product::<usize>());
         let on_host = View::new(&host[..elements], &shape);
-        let error = msda::backward(&backend, inputs, on_host, results.gradients(Asked::ALL));
+        let error = msda::backward(
+            &backend,
+            inputs,
+            on_host,
+            results.gradients(GradientSelection::ALL),
+        );
         assert_eq!(
             error.unwrap_err().to_string(),
             "grad_out: expected memory of cuda:0 (where value is), found host memory"
@@ -43,7 +48,7 @@ fn host_and_device_memory_are_not_mixed_up() {
         let (shape, elements) = (sizes.value(), sizes.value().iter().product::<usize>());
         let gradients = Gradients {
             value: Some(ViewMut::new(&mut host[..elements], &shape)),
-            ..results.gradients(Asked::ALL)
+            ..results.gradients(GradientSelection::ALL)
         };
         let error = msda::backward(&backend, inputs, grad_out, gradients);
         assert_eq!(
@@ -53,7 +58,12 @@ fn host_and_device_memory_are_not_mixed_up() {
     }
     let cpu = Backend::Cpu(fourtap::cpu::Cpu::new());
     let (inputs, grad_out) = problem.inputs(&levels);
-    let error = msda::backward(&cpu, inputs, grad_out, results.gradients(Asked::ALL));
+    let error = msda::backward(
+        &cpu,
+        inputs,
+        grad_out,
+        results.gradients(GradientSelection::ALL),
+    );
     assert_eq!(
         error.unwrap_err().to_string(),
         "value: expected host memory, found memory of cuda:0"
@@ -66,7 +76,7 @@ fn host_and_device_memory_are_not_mixed_up() {
         &Backend::Auto,
         inputs,
         grad_out,
-        results.gradients(Asked::ALL),
+        results.gradients(GradientSelection::ALL),
     )
     .unwrap();
     gpu::wait(&cuda);
@@ -83,7 +93,7 @@ fn what_the_fast_kernels_cannot_serve_is_refused_if_they_are_demanded() {
     for wanted in [KernelChoice::Gather, KernelChoice::GatherMany] {
         let cuda = cuda.with_msda(wanted);
         let mut results = problem.results(&cuda);
-        let error = problem.compute(&cuda, &levels, &mut results, Asked::ALL);
+        let error = problem.compute(&cuda, &levels, &mut results, GradientSelection::ALL);
         assert!(
             matches!(error, Err(Error::Unsupported { .. })),
             "{wanted:?}: {error:?}"
@@ -95,7 +105,13 @@ fn what_the_fast_kernels_cannot_serve_is_refused_if_they_are_demanded() {
 }
 
 /// The kernels of a call, without `msda_backward_`, joined.
-fn kernels(cuda: &Cuda, levels: &Levels, sizes: Sizes, dtype: DType, asked: Asked) -> String {
+fn kernels(
+    cuda: &Cuda,
+    levels: &Levels,
+    sizes: Sizes,
+    dtype: DType,
+    asked: GradientSelection,
+) -> String {
     let problem = BackwardProblem::poisoned(cuda, dtype, DType::F32, sizes);
     let mut results = problem.results(cuda);
     let (inputs, grad_out) = problem.inputs(levels);
@@ -114,7 +130,7 @@ fn each_problem_gets_the_kernels_made_for_it() {
     let exactly = cuda.deterministic(true);
     let explain = |cuda: &Cuda, channels: usize, dtype: DType| {
         let sizes = Sizes { channels, ..sizes };
-        kernels(cuda, &levels, sizes, dtype, Asked::ALL)
+        kernels(cuda, &levels, sizes, dtype, GradientSelection::ALL)
     };
     for dtype in [DType::F16, DType::BF16] {
         for (channels, expected) in [
@@ -168,7 +184,7 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
         &many,
         sizes(&many),
         DType::F16,
-        Asked::ALL,
+        GradientSelection::ALL,
     );
     assert!(found.contains("value_search"), "{found}");
     assert!(!found.contains("sort"), "{found}");
@@ -194,7 +210,7 @@ fn gradients_nobody_asked_for_are_not_computed() {
     let cuda = gpu::device();
     let cuda = cuda.deterministic(true);
     let levels = Levels::packed(&[(8, 8)]).unwrap();
-    for asked in Asked::choices() {
+    for asked in GradientSelection::choices() {
         let found = kernels(&cuda, &levels, sizes(&levels), DType::F16, asked);
         let samples = asked.sampling_locations || asked.attention_weights;
         assert_eq!(found.contains("value"), asked.value, "{asked:?}: {found}");

@@ -3,12 +3,12 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, CaptureMode, OwnedStream, Plain};
 use fourtap::msda::{CudaLevels, Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{Element, f16};
 
 use super::exact::Integers;
 use super::tensors::{BackwardProblem, NAMES};
-use crate::gpu::{self, Lent};
+use crate::gpu::{self, DeviceWithWorkspace};
 
 fn levels() -> Levels {
     Levels::packed(&[(20, 30), (10, 15)]).unwrap()
@@ -35,7 +35,7 @@ fn eight_threads_on_four_streams_each_give_the_serial_result() {
         let problem = BackwardProblem::new::<T>(cuda, sizes(&levels));
         let mut serial = problem.results(cuda);
         problem
-            .compute(cuda, &levels, &mut serial, Asked::ALL)
+            .compute(cuda, &levels, &mut serial, GradientSelection::ALL)
             .unwrap();
         gpu::wait(cuda);
         let serial = serial.bytes();
@@ -52,7 +52,7 @@ fn eight_threads_on_four_streams_each_give_the_serial_result() {
                         // SAFETY: the stream lives until the end of this closure.
                         let cuda = unsafe { cuda.on_stream(streams[index].stream().as_raw()) };
                         problem
-                            .compute(&cuda, &levels, &mut all[index], Asked::ALL)
+                            .compute(&cuda, &levels, &mut all[index], GradientSelection::ALL)
                             .unwrap();
                     }
                     for (stream, results) in streams.iter().zip(&all) {
@@ -90,11 +90,11 @@ fn replay(
     // SAFETY: stream and memory outlive their use, and the calls come one after another.
     let lent = unsafe {
         let cuda = cuda.on_stream(stream.stream().as_raw());
-        Lent::new(&cuda, workspace.as_ptr(), bytes)
+        DeviceWithWorkspace::new(&cuda, workspace.as_ptr(), bytes)
     };
     // Once outside, so that the kernels are loaded.
     problem
-        .compute(lent, levels, &mut results, Asked::ALL)
+        .compute(lent, levels, &mut results, GradientSelection::ALL)
         .unwrap();
     stream.synchronize().unwrap();
     check("before the capture", results.bytes());
@@ -106,7 +106,7 @@ fn replay(
         .unwrap();
     for _ in 0..3 {
         problem
-            .compute(lent, levels, &mut results, Asked::ALL)
+            .compute(lent, levels, &mut results, GradientSelection::ALL)
             .unwrap();
     }
     let graph = stream.stream().end_capture().unwrap();
@@ -131,7 +131,7 @@ fn captured_deterministic_calls_replay_to_the_same_bits() {
         let problem = BackwardProblem::new::<T>(cuda, sizes(&levels));
         let mut results = problem.results(cuda);
         problem
-            .compute(cuda, &levels, &mut results, Asked::ALL)
+            .compute(cuda, &levels, &mut results, GradientSelection::ALL)
             .unwrap();
         gpu::wait(cuda);
         let expected = results.bytes();

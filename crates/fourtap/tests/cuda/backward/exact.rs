@@ -4,7 +4,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
 use fourtap::msda::{self, Gradients, Inputs, Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{Backend, Element, Error, View, ViewMut, bf16, f16};
 
 use super::oracle::SETTINGS;
@@ -106,7 +106,12 @@ fn small_integers_on_pixel_centres_are_the_same_as_on_the_cpu() {
         for (wanted, deterministic) in SETTINGS {
             let cuda = cuda.with_msda(wanted).deterministic(deterministic);
             let mut results = problem.results(&cuda);
-            match problem.compute(&cuda, &integers.levels, &mut results, Asked::ALL) {
+            match problem.compute(
+                &cuda,
+                &integers.levels,
+                &mut results,
+                GradientSelection::ALL,
+            ) {
                 Err(Error::Unsupported { .. }) if T::DTYPE == fourtap::DType::F64 => continue,
                 computed => computed.unwrap(),
             }

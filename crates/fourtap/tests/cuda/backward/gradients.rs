@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::Levels;
-use fourtap::verify::{Asked, Case, CudaCase, LevelsIn, Storage, Tensor};
+use fourtap::verify::{Case, CudaCase, GradientSelection, LevelsIn, Storage, Tensor};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rayon::prelude::*;
@@ -87,7 +87,7 @@ fn gradients_are_the_slopes_of_forward() {
             let gradients = ways.map(|(wanted, deterministic)| {
                 let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                 on_device(cuda)
-                    .backward(LevelsIn::Host, Asked::ALL)
+                    .backward(LevelsIn::Host, GradientSelection::ALL)
                     .unwrap()
             });
             for (tensor, name) in NAMES.iter().enumerate() {

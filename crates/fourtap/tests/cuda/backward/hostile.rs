@@ -5,7 +5,8 @@ use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{CudaLevels, Levels, Sizes, oracle};
 use fourtap::verify::{
-    Asked, Case, CudaCase, ExpectedGradients, Failure, HOSTILE, LevelsIn, Storage, Tensor,
+    Case, CudaCase, ExpectedGradients, Failure, GradientSelection, HOSTILE, LevelsIn, Storage,
+    Tensor,
 };
 use fourtap::{Error, f16};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -13,7 +14,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rayon::prelude::*;
 
-use super::oracle::{EACH_KERNEL, Way, compute};
+use super::oracle::{BackwardSetting, EACH_KERNEL, compute};
 use super::tensors::{BackwardProblem, NAMES};
 use crate::gpu::{self, Tally};
 use crate::tensors::{OnDevice, Problem};
@@ -101,7 +102,7 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
         let expected = ExpectedGradients::new(&case).unwrap();
         let excused = may_overflow(&case, &expected);
         let on_device = CudaCase::new(&case, cuda).unwrap();
-        for way in Way::all(&EACH_KERNEL) {
+        for way in BackwardSetting::all(&EACH_KERNEL) {
             let computed = match compute(&on_device, &cuda, way) {
                 Ok(computed) => computed,
                 Err(Failure::Refused(Error::Unsupported { .. }))
@@ -177,7 +178,7 @@ fn a_sample_that_takes_no_part_gets_and_gives_nothing() {
         let cuda = cuda.with_msda(wanted).deterministic(deterministic);
         let mut results = problem.results(&cuda);
         problem
-            .compute(&cuda, &levels, &mut results, Asked::ALL)
+            .compute(&cuda, &levels, &mut results, GradientSelection::ALL)
             .unwrap();
         gpu::wait(&cuda);
         for (name, found) in NAMES.iter().zip(results.numbers::<f16>()) {
@@ -226,7 +227,7 @@ fn levels_that_lie_outside_give_zeros_and_are_never_touched() {
                 let levels =
                     unsafe { CudaLevels::new(0, count, shapes.as_ptr(), Some(starts.as_ptr())) };
                 let mut results = problem.results(&cuda);
-                match problem.compute(&cuda, levels, &mut results, Asked::ALL) {
+                match problem.compute(&cuda, levels, &mut results, GradientSelection::ALL) {
                     Err(Error::Unsupported { .. }) if wanted != KernelChoice::Channel => continue,
                     computed => computed.unwrap(),
                 }

@@ -4,7 +4,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{DType, Element, bf16, f16};
 use rayon::prelude::*;
 
@@ -21,7 +21,7 @@ fn compare<T: Element + Plain>(
     let compute = |cuda: &Cuda| {
         let mut results = problem.results(cuda);
         problem
-            .compute(cuda, levels, &mut results, Asked::ALL)
+            .compute(cuda, levels, &mut results, GradientSelection::ALL)
             .unwrap();
         gpu::wait(cuda);
         results.numbers::<T>()

@@ -12,18 +12,18 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rayon::prelude::*;
 
-use super::oracle::{SETTINGS, Way, check, compute_and_compare};
+use super::oracle::{BackwardSetting, SETTINGS, check, compute_and_compare};
 use crate::gpu::{self, Tally};
 
 /// A level as device memory claims it to be.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct ClaimedLevel {
     height: i64,
     width: i64,
     start: i64,
 }
 
-impl Claim {
+impl ClaimedLevel {
     /// The pixels it covers, unless it is nonsense.
     fn pixels(&self, all: usize) -> Option<Range<usize>> {
         let axis = 1..=i64::from(i32::MAX);
@@ -49,14 +49,14 @@ const NONSENSE: [[i64; 3]; 8] = [
 ];
 
 /// A problem whose levels leave pixels out, share some, come in any order or are nonsense.
-struct Loose {
+struct NonTilingProblem {
     case: Case,
-    claims: Vec<Claim>,
+    claims: Vec<ClaimedLevel>,
     /// Whether the starts are in device memory too; otherwise each level begins where the one before it ends.
     with_starts: bool,
 }
 
-impl Loose {
+impl NonTilingProblem {
     fn new(seed: u64) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let pixels = rng.random_range(5..150usize);
@@ -69,7 +69,7 @@ impl Loose {
             }
         };
         let case = random_case(rng, seed, pixels, claims.len(), Levels::default());
-        Loose {
+        NonTilingProblem {
             case,
             claims,
             with_starts,
@@ -133,13 +133,13 @@ fn claims(
     count: usize,
     pixels: usize,
     with_starts: bool,
-) -> Vec<Claim> {
+) -> Vec<ClaimedLevel> {
     let mut next = 0;
     (0..count)
         .map(|_| {
             if with_starts && rng.random_bool(0.2) {
                 let [height, width, start] = pick(rng, &NONSENSE);
-                return Claim {
+                return ClaimedLevel {
                     height,
                     width,
                     start,
@@ -152,7 +152,7 @@ fn claims(
                 false => next,
             };
             next = start + height * width;
-            Claim {
+            ClaimedLevel {
                 height: height as i64,
                 width: width as i64,
                 start: start as i64,
@@ -162,7 +162,7 @@ fn claims(
 }
 
 /// Whether samples can be sorted by these levels, so that nobody need search.
-fn tile_in_order(claims: &[Claim], pixels: usize) -> bool {
+fn tile_in_order(claims: &[ClaimedLevel], pixels: usize) -> bool {
     let mut next = 0;
     let in_order = claims
         .iter()
@@ -265,12 +265,12 @@ fn what_levels_give_one_by_one_adds_up_to_the_whole() {
     // Of this file, not of the device: what loose levels are held to is right where the oracle can say so itself.
     for case in (0..30).map(many_levels) {
         let whole = ExpectedGradients::new(&case).unwrap();
-        let claim = |level: &Level| Claim {
+        let claim = |level: &Level| ClaimedLevel {
             height: level.height as i64,
             width: level.width as i64,
             start: level.start as i64,
         };
-        let loose = Loose {
+        let loose = NonTilingProblem {
             claims: case.levels.iter().map(claim).collect(),
             with_starts: true,
             case,
@@ -292,10 +292,10 @@ pub fn check_loose(
     tally: &Tally,
 ) {
     seeds.into_par_iter().for_each(|seed| {
-        let loose = Loose::new(seed);
+        let loose = NonTilingProblem::new(seed);
         let (expected, on_device) = (loose.expected(), loose.on_device(*cuda));
         for &(wanted, deterministic) in settings {
-            let way = Way {
+            let way = BackwardSetting {
                 wanted,
                 deterministic,
                 levels: LevelsIn::Device,
@@ -314,7 +314,13 @@ fn levels_that_do_not_tile_or_are_many_match_the_oracle() {
     let cuda = gpu::device();
     let tally = Tally::default();
     check_loose(&cuda, 0..200, &SETTINGS, &tally);
-    check(&cuda, 0..100, many_levels, &Way::all(&SETTINGS), &tally);
+    check(
+        &cuda,
+        0..100,
+        many_levels,
+        &BackwardSetting::all(&SETTINGS),
+        &tally,
+    );
     tally.evidence(
         &cuda,
         "oracle",

@@ -4,7 +4,9 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
-use fourtap::verify::{Asked, Case, CudaCase, ExpectedGradients, LevelsIn, Storage, Tensor};
+use fourtap::verify::{
+    Case, CudaCase, ExpectedGradients, GradientSelection, LevelsIn, Storage, Tensor,
+};
 use fourtap::{DType, Element, f16};
 use rayon::prelude::*;
 
@@ -35,8 +37,8 @@ fn each_choice_of_gradients_gives_the_same_bits_and_writes_nothing_else() {
                 gpu::wait(&cuda);
                 results.bytes()
             };
-            let all = compute(Asked::ALL);
-            for asked in Asked::choices() {
+            let all = compute(GradientSelection::ALL);
+            for asked in GradientSelection::choices() {
                 let found = compute(asked);
                 for (i, wanted_one) in asked.each().into_iter().enumerate() {
                     let right = match wanted_one {
@@ -65,7 +67,7 @@ fn each_choice_of_gradients_matches_the_oracle_in_the_fast_mode() {
         for case in [Case::random(seed), Case::aligned(seed)] {
             let expected = ExpectedGradients::new(&case).unwrap();
             let on_device = CudaCase::new(&case, cuda).unwrap();
-            for asked in Asked::choices() {
+            for asked in GradientSelection::choices() {
                 for levels in [LevelsIn::Host, LevelsIn::Device] {
                     let outcome = on_device
                         .backward(levels, asked)
@@ -154,7 +156,7 @@ fn no_samples_give_zeros_and_nothing_to_do_is_no_error() {
                 let on_device = CudaCase::new(&case, cuda).unwrap();
                 for &levels in tables {
                     let found = on_device
-                        .backward(levels, Asked::ALL)
+                        .backward(levels, GradientSelection::ALL)
                         .unwrap_or_else(|failure| panic!("{name}, {dtype}, {wanted:?}: {failure}"));
                     let found = found.value.unwrap().to_f64();
                     assert_eq!(found.len(), sizes.value().iter().product::<usize>());

@@ -6,7 +6,8 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda;
 use fourtap::verify::{
-    Asked, Case, CudaCase, ExpectedGradients, Failure, GradientTensors, LevelsIn, Tensor,
+    Case, CudaCase, ExpectedGradients, Failure, GradientSelection, GradientTensors, LevelsIn,
+    Tensor,
 };
 use fourtap::{DType, Error};
 use rayon::prelude::*;
@@ -16,17 +17,17 @@ use crate::oracle::cases;
 
 /// A way to compute gradients.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct BackwardSetting {
     pub wanted: KernelChoice,
     pub deterministic: bool,
     pub levels: LevelsIn,
 }
 
-impl Way {
+impl BackwardSetting {
     /// With these kernels and modes, levels in host and device memory.
-    pub fn all(settings: &[(KernelChoice, bool)]) -> Vec<Way> {
+    pub fn all(settings: &[(KernelChoice, bool)]) -> Vec<BackwardSetting> {
         let way = |&(wanted, deterministic): &(KernelChoice, bool)| {
-            [LevelsIn::Host, LevelsIn::Device].map(|levels| Way {
+            [LevelsIn::Host, LevelsIn::Device].map(|levels| BackwardSetting {
                 wanted,
                 deterministic,
                 levels,
@@ -59,23 +60,27 @@ pub const EACH_KERNEL: [(KernelChoice, bool); 3] = [
 ];
 
 /// All gradients of a case, and how they came about.
-pub struct Computed {
+pub struct ComputedGradients {
     pub gradients: GradientTensors,
     pub kernels: Vec<&'static str>,
     /// Bytes of memory the call took besides.
     pub workspace: usize,
 }
 
-pub fn compute(case: &CudaCase<'_>, cuda: &Cuda, way: Way) -> Result<Computed, Failure> {
+pub fn compute(
+    case: &CudaCase<'_>,
+    cuda: &Cuda,
+    way: BackwardSetting,
+) -> Result<ComputedGradients, Failure> {
     let cuda = way.on(cuda);
     let (inputs, grad_out) = (case.inputs(way.levels), case.grad_out());
-    let mut gradients = case.gradients(Asked::ALL)?;
+    let mut gradients = case.gradients(GradientSelection::ALL)?;
     let plan = cuda.explain_backward(inputs, grad_out, &gradients.views())?;
     let call = msda::prepare_backward(&cuda, inputs, grad_out, gradients.views())?;
     let workspace = call.workspace_bytes();
     assert_eq!(workspace, plan.workspace_bytes(), "as explained");
     call.launch()?;
-    Ok(Computed {
+    Ok(ComputedGradients {
         gradients: gradients.read(&cuda)?,
         kernels: plan.kernels(),
         workspace,
@@ -106,7 +111,7 @@ pub fn check(
     cuda: &Cuda,
     seeds: Range<u64>,
     case_of: fn(u64) -> Case,
-    ways: &[Way],
+    ways: &[BackwardSetting],
     tally: &Tally,
 ) {
     // In parallel, because nearly every problem needs a kernel of its own compiled.
@@ -137,9 +142,9 @@ pub fn check(
 pub fn compute_and_compare(
     case: &CudaCase<'_>,
     cuda: &Cuda,
-    way: Way,
+    way: BackwardSetting,
     expected: &ExpectedGradients,
-) -> Option<Computed> {
+) -> Option<ComputedGradients> {
     let computed = compute(case, cuda, way);
     match computed.and_then(|found| expected.compare(&found.gradients).map(|()| found)) {
         Ok(computed) => Some(computed),
@@ -154,7 +159,11 @@ pub fn compute_and_compare(
 #[ignore = "needs a CUDA device"]
 fn random_problems_match_the_oracle() {
     let cuda = gpu::device();
-    let (tally, cases, ways) = (Tally::default(), cases(1000), Way::all(&SETTINGS));
+    let (tally, cases, ways) = (
+        Tally::default(),
+        cases(1000),
+        BackwardSetting::all(&SETTINGS),
+    );
     check(&cuda, 0..cases, Case::random, &ways, &tally);
     check(&cuda, 0..cases, Case::aligned, &ways, &tally);
     check(&cuda, 0..cases / 4, Case::keepable, &ways, &tally);

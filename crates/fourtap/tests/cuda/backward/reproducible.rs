@@ -4,7 +4,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{OwnedStream, Plain};
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{Element, bf16, f16};
 
 use super::tensors::{BackwardProblem, NAMES};
@@ -30,7 +30,7 @@ fn runs<T: Element + Plain>(
         let cuda = unsafe { cuda.on_stream(stream.stream().as_raw()) };
         results.poison(stream.stream());
         problem
-            .compute(&cuda, levels, &mut results, Asked::ALL)
+            .compute(&cuda, levels, &mut results, GradientSelection::ALL)
             .unwrap();
         stream.synchronize().unwrap();
         let found = results.bytes();

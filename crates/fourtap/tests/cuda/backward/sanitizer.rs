@@ -3,7 +3,7 @@
 use fourtap::verify::Case;
 
 use super::loose::{check_loose, many_levels};
-use super::oracle::{EACH_KERNEL, Way, check};
+use super::oracle::{BackwardSetting, EACH_KERNEL, check};
 use crate::gpu::{self, Tally};
 use crate::sanitizer::{CASES, FIRST};
 
@@ -11,7 +11,7 @@ use crate::sanitizer::{CASES, FIRST};
 #[ignore = "run under compute-sanitizer"]
 fn shapes_of_backward() {
     let (tool, cuda) = (gpu::sanitizer(), gpu::device());
-    let (tally, ways) = (Tally::default(), Way::all(&EACH_KERNEL));
+    let (tally, ways) = (Tally::default(), BackwardSetting::all(&EACH_KERNEL));
     check(&cuda, FIRST..FIRST + CASES, Case::random, &ways, &tally);
     check(&cuda, FIRST..FIRST + CASES, Case::aligned, &ways, &tally);
     check(&cuda, FIRST..FIRST + 8, many_levels, &ways, &tally);

@@ -3,10 +3,10 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Plain, Stream};
 use fourtap::msda::{self, Gradients, Inputs, LevelTable, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{DType, Element, Error, View};
 
-use crate::gpu::Lent;
+use crate::gpu::DeviceWithWorkspace;
 use crate::tensors::{OnDevice, Problem, numbers};
 
 /// The inputs of a problem of f32 coordinates, and the gradient backward starts from.
@@ -73,10 +73,10 @@ impl BackwardProblem {
     /// Queues the computation of the gradients asked for.
     pub fn compute<'a>(
         &'a self,
-        on: impl Into<Lent>,
+        on: impl Into<DeviceWithWorkspace>,
         levels: impl Into<LevelTable<'a>>,
         results: &mut Results,
-        asked: Asked,
+        asked: GradientSelection,
     ) -> Result<(), Error> {
         let on = on.into();
         let (inputs, grad_out) = self.inputs(levels);
@@ -94,7 +94,7 @@ impl BackwardProblem {
         results: &mut Results,
     ) -> usize {
         let (inputs, grad_out) = self.inputs(levels);
-        let gradients = results.gradients(Asked::ALL);
+        let gradients = results.gradients(GradientSelection::ALL);
         let call = msda::prepare_backward(cuda, inputs, grad_out, gradients);
         call.unwrap().workspace_bytes()
     }
@@ -107,7 +107,7 @@ impl BackwardProblem {
         results: &mut Results,
     ) -> Vec<&'static str> {
         let (inputs, grad_out) = self.inputs(levels);
-        let gradients = results.gradients(Asked::ALL);
+        let gradients = results.gradients(GradientSelection::ALL);
         let plan = cuda.explain_backward(inputs, grad_out, &gradients);
         plan.unwrap().kernels()
     }
@@ -122,7 +122,7 @@ pub struct Results {
 
 impl Results {
     /// Where backward writes those asked for.
-    pub fn gradients(&mut self, asked: Asked) -> Gradients<'_> {
+    pub fn gradients(&mut self, asked: GradientSelection) -> Gradients<'_> {
         Gradients {
             value: asked.value.then(|| self.value.view_mut()),
             sampling_locations: asked.sampling_locations.then(|| self.locations.view_mut()),

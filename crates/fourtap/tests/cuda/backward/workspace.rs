@@ -4,12 +4,12 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, Plain};
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{CudaLevels, Levels, Sizes};
-use fourtap::verify::Asked;
+use fourtap::verify::GradientSelection;
 use fourtap::{DType, Element, Error, bf16, f16};
 
 use super::oracle::SETTINGS;
 use super::tensors::BackwardProblem;
-use crate::gpu::{self, Lent};
+use crate::gpu::{self, DeviceWithWorkspace};
 
 fn levels() -> Levels {
     Levels::packed(&[(20, 30), (10, 15)]).unwrap()
@@ -28,10 +28,10 @@ fn sizes(levels: &Levels) -> Sizes {
 }
 
 /// With a workspace in this memory.
-fn given(cuda: &Cuda, memory: &Buffer, bytes: usize) -> Lent {
+fn given(cuda: &Cuda, memory: &Buffer, bytes: usize) -> DeviceWithWorkspace {
     assert!(bytes <= memory.len());
     // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
-    unsafe { Lent::new(cuda, memory.as_ptr(), bytes) }
+    unsafe { DeviceWithWorkspace::new(cuda, memory.as_ptr(), bytes) }
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
             let bytes = problem.workspace(&cuda, &levels, &mut results);
             assert!(bytes > 0, "{}, {wanted:?}", T::DTYPE);
             problem
-                .compute(&cuda, &levels, &mut results, Asked::ALL)
+                .compute(&cuda, &levels, &mut results, GradientSelection::ALL)
                 .unwrap();
             gpu::wait(&cuda);
             let from_pool = results.bytes();
@@ -61,7 +61,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
                         given(&cuda, &memory, bytes),
                         &levels,
                         &mut results,
-                        Asked::ALL,
+                        GradientSelection::ALL,
                     )
                     .unwrap();
                 gpu::wait(&cuda);
@@ -98,7 +98,7 @@ fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
     for found in [0, 1, bytes / 2, bytes - 1] {
         let cuda = given(&cuda, &memory, found);
         let error = problem
-            .compute(cuda, &levels, &mut results, Asked::ALL)
+            .compute(cuda, &levels, &mut results, GradientSelection::ALL)
             .unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         let text = error.to_string();
@@ -109,9 +109,9 @@ fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
     let roomy = Buffer::alloc(cuda.context(), bytes + 256).unwrap();
     for beside in [1, 16, 128, 255] {
         // SAFETY: the memory is the device's, and what is wrong with it is refused before it is used.
-        let cuda = unsafe { Lent::new(&cuda, roomy.as_ptr() + beside, bytes) };
+        let cuda = unsafe { DeviceWithWorkspace::new(&cuda, roomy.as_ptr() + beside, bytes) };
         let error = problem
-            .compute(cuda, &levels, &mut results, Asked::ALL)
+            .compute(cuda, &levels, &mut results, GradientSelection::ALL)
             .unwrap_err();
         assert!(matches!(error, Error::Misaligned { .. }), "{error}");
         assert!(
@@ -238,7 +238,7 @@ fn many_calls_leave_memory_as_it_was() {
     let mut calls = |count: usize| {
         for _ in 0..count {
             problem
-                .compute(&cuda, &levels, &mut results, Asked::ALL)
+                .compute(&cuda, &levels, &mut results, GradientSelection::ALL)
                 .unwrap();
         }
         gpu::wait(&cuda);

@@ -7,7 +7,7 @@ use fourtap::cuda::driver::{Buffer, CaptureMode, OwnedStream};
 use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Sizes};
 use fourtap::{Backend, DType, Error, Layout, View, ViewMut, f16};
 
-use crate::gpu::{self, Lent};
+use crate::gpu::{self, DeviceWithWorkspace};
 use crate::tensors::{OnDevice, numbers};
 
 /// Few queries, many keys: these are divided among blocks.
@@ -55,7 +55,7 @@ impl Tensors {
     }
 
     /// The result's bits.
-    fn run(&mut self, on: impl Into<Lent>) -> Result<Vec<u8>, Error> {
+    fn run(&mut self, on: impl Into<DeviceWithWorkspace>) -> Result<Vec<u8>, Error> {
         let on = on.into();
         let cuda = &on.cuda;
         self.out.buffer.fill(0xff, cuda.stream()).unwrap();
@@ -87,8 +87,9 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
     let mut memory = Buffer::alloc(cuda.context(), bytes + 512).unwrap();
     memory.fill(0xa5, cuda.stream()).unwrap();
     // SAFETY: the memory holds so many bytes, outlives the calls' work, and is used by one call after another.
-    let given =
-        |from: u64, bytes: usize| unsafe { Lent::new(&cuda, memory.as_ptr() + from, bytes) };
+    let given = |from: u64, bytes: usize| unsafe {
+        DeviceWithWorkspace::new(&cuda, memory.as_ptr() + from, bytes)
+    };
     assert!(tensors.run(given(256, bytes)).unwrap() == expected);
     let around = memory.to_vec::<u8>().unwrap();
     let outside = around[..256].iter().chain(&around[256 + bytes..]);

@@ -2,7 +2,7 @@
 
 use fourtap::cuda::driver::Plain;
 use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Sizes};
-use fourtap::verify::{DenseCase, DenseExpected, Storage, Tensor};
+use fourtap::verify::{DenseCase, ExpectedDenseResults, Storage, Tensor};
 use fourtap::{Backend, Element, bf16, f16};
 
 use crate::gpu;
@@ -79,7 +79,7 @@ fn check<T: Element + Plain>(cuda: &fourtap::cuda::Cuda, sizes: Sizes, mask: Mas
             outputs: [4, 3].map(Storage::dense),
         };
         let result = some(&found, plane * sizes.queries + row, 1);
-        let expected = DenseExpected::new(&case).unwrap();
+        let expected = ExpectedDenseResults::new(&case).unwrap();
         if let Err(failure) = expected.compare(&result, None) {
             panic!("{sizes:?} {mask:?}: head {plane}, row {row}: {failure}");
         }

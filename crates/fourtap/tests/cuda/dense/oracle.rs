@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use fourtap::cuda::dense::{Plan, Specialised};
+use fourtap::cuda::dense::{KernelVariant, Plan};
 use fourtap::cuda::{Cuda, SpecialisedKernel};
 use fourtap::dense::Sizes;
-use fourtap::verify::{DenseCase, DenseExpected, DenseOnCuda, check_dense_on_cuda};
+use fourtap::verify::{DenseCase, DenseOnCuda, ExpectedDenseResults, check_dense_on_cuda};
 use rayon::prelude::*;
 
 use super::{TYPES, cuts};
@@ -20,7 +20,7 @@ pub struct Forms(Mutex<BTreeSet<(u32, [bool; 3])>>);
 
 impl Forms {
     fn add(&self, plan: &Plan) {
-        if let Specialised::Mma(kernel) = plan.forward.kernel {
+        if let KernelVariant::Mma(kernel) = plan.forward.kernel {
             let flags = [kernel.split, kernel.mask, kernel.padded];
             self.0.lock().unwrap().insert((kernel.tile.rows, flags));
         }
@@ -41,7 +41,7 @@ impl Forms {
 
 /// One case in every form.
 pub fn check_case(cuda: &Cuda, case: &DenseCase, tally: &Tally, forms: &Forms) {
-    let expected = DenseExpected::new(case).unwrap();
+    let expected = ExpectedDenseResults::new(case).unwrap();
     for (cut, cuda) in cuts(cuda).into_iter().enumerate() {
         let with_lse = (case.seed + cut as u64).is_multiple_of(2);
         let plan = DenseOnCuda::new(case, cuda).unwrap().plan().unwrap();

@@ -2,7 +2,7 @@
 
 use fourtap::cpu::Simd;
 use fourtap::dense::{Alignment, Mask, Options, Sizes};
-use fourtap::verify::{DenseCase, DenseExpected, Storage, Tensor, backends};
+use fourtap::verify::{DenseCase, ExpectedDenseResults, Storage, Tensor, backends};
 use fourtap::{Backend, DType};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -20,7 +20,7 @@ fn cases() -> u64 {
 
 /// What is wrong with a case, on any path.
 fn failures(case: &DenseCase) -> Vec<String> {
-    let expected = DenseExpected::new(case).unwrap();
+    let expected = ExpectedDenseResults::new(case).unwrap();
     let failure = |simd: Simd| {
         let failed = |(with_lse, backend)| expected.check(case, backend, with_lse).err();
         let failure = [false, true]
@@ -142,7 +142,7 @@ fn small_faults_are_noticed() {
             options: right,
             outputs: [4, 3].map(Storage::dense),
         };
-        let expected = DenseExpected::new(&case).unwrap();
+        let expected = ExpectedDenseResults::new(&case).unwrap();
         let check = |options: Options| {
             let case = DenseCase {
                 options,

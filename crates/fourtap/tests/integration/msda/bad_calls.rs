@@ -21,7 +21,7 @@ const OUTPUTS: [usize; 4] = [3, 5, 6, 7];
 
 /// What a tensor of the call claims to be.
 #[derive(Clone)]
-struct Claim {
+struct TensorClaim {
     dtype: DType,
     shape: Vec<usize>,
     /// Of the slice, in elements.
@@ -35,7 +35,7 @@ struct Claim {
 /// `view` or `view_mut` of a claim, by the element type it claims.
 macro_rules! view {
     ($claim:expr, $first:expr, $raw:expr, $View:ident, $slice:path) => {{
-        let (claim, first): (&Claim, *mut u8) = ($claim, $first);
+        let (claim, first): (&TensorClaim, *mut u8) = ($claim, $first);
         if $raw || claim.address.is_some() {
             let layout = match &claim.strides {
                 Some((_, strides)) => Layout::strided(claim.dtype, &claim.shape, strides),
@@ -72,7 +72,7 @@ macro_rules! view {
     clippy::undocumented_unsafe_blocks,
     reason = "the callers promise what the blocks need"
 )]
-impl Claim {
+impl TensorClaim {
     /// # Safety
     /// `first` points to the claimed slice, or the call will be refused.
     unsafe fn view<'a>(&self, first: *mut u8, raw: bool) -> View<'a> {
@@ -89,7 +89,7 @@ impl Claim {
 /// A legal call, to be spoiled in one place.
 #[derive(Clone)]
 struct Call {
-    claims: Vec<Claim>,
+    claims: Vec<TensorClaim>,
     levels: Levels,
     /// The memory of the first tensor is used for the second.
     shared: Option<(usize, usize)>,
@@ -104,7 +104,7 @@ impl Call {
         let shapes = [
             &value, &locations, &weights, &out, &out, &value, &locations, &weights,
         ];
-        let claim = |shape: &&Vec<usize>| Claim {
+        let claim = |shape: &&Vec<usize>| TensorClaim {
             dtype: DType::F32,
             shape: shape.to_vec(),
             length: shape.iter().product(),
@@ -166,21 +166,21 @@ impl Call {
 }
 
 /// What is wrong, the call, the tensor that is wrong, and the errors it may end in.
-type Bad = (String, Call, usize, &'static [&'static str]);
+type BadCall = (String, Call, usize, &'static [&'static str]);
 
 fn spoil(
     tensor: usize,
     what: &str,
     kinds: &'static [&'static str],
-    change: impl FnOnce(&mut Claim),
-) -> Bad {
+    change: impl FnOnce(&mut TensorClaim),
+) -> BadCall {
     let mut call = Call::legal();
     change(&mut call.claims[tensor]);
     (format!("{}: {what}", NAMES[tensor]), call, tensor, kinds)
 }
 
 /// Every way to spoil one tensor.
-fn spoiled(tensor: usize) -> Vec<Bad> {
+fn spoiled(tensor: usize) -> Vec<BadCall> {
     let legal = &Call::legal().claims[tensor];
     let rank = legal.shape.len();
     let mut bad = Vec::new();
@@ -338,7 +338,7 @@ fn spoiled(tensor: usize) -> Vec<Bad> {
     bad
 }
 
-fn huge() -> Vec<Bad> {
+fn huge() -> Vec<BadCall> {
     let many = usize::MAX / 3;
     let sizes: [(usize, &str, Vec<usize>); 5] = [
         (0, "images without number", vec![many, 14, 2, 4]),
@@ -381,7 +381,7 @@ fn the_call_they_are_spoiled_from_is_legal() {
 
 #[test]
 fn every_malformed_call_ends_in_its_typed_error() {
-    let corpus: Vec<Bad> = (0..NAMES.len()).flat_map(spoiled).chain(huge()).collect();
+    let corpus: Vec<BadCall> = (0..NAMES.len()).flat_map(spoiled).chain(huge()).collect();
     assert!(corpus.len() >= 290, "only {} calls", corpus.len());
     let mut wrong = Vec::new();
     let mut kinds = BTreeMap::new();
@@ -416,7 +416,7 @@ fn every_malformed_call_ends_in_its_typed_error() {
 
 #[test]
 fn errors_name_the_tensor_the_expected_and_the_found() {
-    let message = |tensor: usize, change: &dyn Fn(&mut Claim)| {
+    let message = |tensor: usize, change: &dyn Fn(&mut TensorClaim)| {
         let (_, call, ..) = spoil(tensor, "", &[], change);
         call.run(tensor).0.unwrap_err().to_string()
     };

@@ -2,7 +2,7 @@
 
 use fourtap::cpu::Simd;
 use fourtap::verify::{
-    Asked, Case, Expected, ExpectedGradients, Failure, GradientTensors, backends,
+    Case, ExpectedGradients, ExpectedResults, Failure, GradientSelection, GradientTensors, backends,
 };
 use fourtap::{Backend, msda};
 use rayon::prelude::*;
@@ -23,7 +23,7 @@ fn every_path_agrees_with_the_oracle() {
         .into_par_iter()
         .flat_map_iter(|seed| {
             let case = Case::random(seed);
-            let expected = Expected::new(&case).unwrap();
+            let expected = ExpectedResults::new(&case).unwrap();
             Simd::available().filter_map(move |simd| {
                 let failure = backends(simd).iter().find_map(|backend| expected.check(&case, backend).err())?;
                 Some(format!("{failure}\n    repeat with: fourtap check --simd {simd} --cases 1 --seed {seed}"))
@@ -43,7 +43,7 @@ fn every_path_agrees_with_the_oracle() {
 fn gradients_that_nobody_wrote_are_noticed() {
     let case = Case::aligned(1);
     let expected = ExpectedGradients::new(&case).unwrap();
-    let mut right = GradientTensors::poisoned(&case, Asked::ALL);
+    let mut right = GradientTensors::poisoned(&case, GradientSelection::ALL);
     let gradients = right.views();
     msda::backward(
         &Backend::default(),
@@ -53,7 +53,7 @@ fn gradients_that_nobody_wrote_are_noticed() {
     )
     .unwrap();
     expected.compare(&right).unwrap();
-    for unwritten in Asked::choices().filter(|asked| asked.each().contains(&true)) {
+    for unwritten in GradientSelection::choices().filter(|asked| asked.each().contains(&true)) {
         let mut found = right.clone();
         let poison = GradientTensors::poisoned(&case, unwritten);
         found.value = poison.value.or(found.value);

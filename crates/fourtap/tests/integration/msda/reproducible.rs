@@ -8,14 +8,14 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 /// A problem large enough to be split, with many points on few pixels, where the order of sums would show.
-struct Crowded {
+struct CrowdedProblem {
     levels: Levels,
     tensors: [Tensor; 4],
 }
 
 const SHAPE: [usize; 7] = [2, 2, 24, 700, 3, 5, 1]; // N, M, D, Q, L, P, one level of a single pixel
 
-impl Crowded {
+impl CrowdedProblem {
     fn new(dtype: DType) -> Self {
         let [n, m, d, q, l, p, one] = SHAPE;
         let levels = Levels::packed(&[(40, 50), (20, 25), (one, one)]).unwrap();
@@ -31,7 +31,7 @@ impl Crowded {
             tensor(DType::F32, &[n, q, m, l, p], 0.0, 1.0),
             tensor(dtype, &[n, q, m * d], -1.0, 1.0),
         ];
-        Crowded { levels, tensors }
+        CrowdedProblem { levels, tensors }
     }
 
     /// The bits of `out` and the three gradients.
@@ -78,7 +78,7 @@ fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     for dtype in DType::ALL {
-        let problem = Crowded::new(dtype);
+        let problem = CrowdedProblem::new(dtype);
         for simd in Simd::available() {
             let one = with_threads(1, || problem.run(simd));
             for threads in [2, 3, 8, 37] {
@@ -99,7 +99,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 
 #[test]
 fn two_hundred_and_fifty_runs_give_the_same_bits() {
-    let problem = Crowded::new(DType::F32);
+    let problem = CrowdedProblem::new(DType::F32);
     let first = with_threads(4, || problem.run(Simd::best()));
     with_threads(4, || {
         for run in 1..250 {
@@ -113,7 +113,7 @@ fn two_hundred_and_fifty_runs_give_the_same_bits() {
 
 #[test]
 fn a_gradient_does_not_depend_on_which_others_are_wanted() {
-    let problem = Crowded::new(DType::F32);
+    let problem = CrowdedProblem::new(DType::F32);
     let all = problem.run(Simd::best());
     let [value, locations, weights, grad_out] = &problem.tensors;
     let inputs = Inputs {

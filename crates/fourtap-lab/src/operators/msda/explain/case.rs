@@ -1,7 +1,7 @@
 //! One case of a workload: sizes, types, points and pass.
 
 use fourtap::DType;
-use fourtap::cuda::msda::{Described, Types};
+use fourtap::cuda::msda::{ProblemDesc, Types};
 use fourtap::msda::{Levels, Problem, Sizes, Traffic};
 use fourtap::tuning::Class;
 
@@ -68,7 +68,7 @@ impl Case {
     }
 
     /// The call, to be planned for any device.
-    pub fn described(&self) -> Described<'_> {
+    pub fn described(&self) -> ProblemDesc<'_> {
         described(&self.sizes, &self.levels, self.types)
     }
 
@@ -130,8 +130,8 @@ impl explain::Case for Case {
     }
 }
 
-fn described<'a>(sizes: &Sizes, levels: &'a Levels, types: Types) -> Described<'a> {
-    Described {
+fn described<'a>(sizes: &Sizes, levels: &'a Levels, types: Types) -> ProblemDesc<'a> {
+    ProblemDesc {
         images: sizes.images,
         queries: sizes.queries,
         heads: sizes.heads,

@@ -1,6 +1,6 @@
 //! What would compute a case: the device, and the kernels chosen for it.
 
-use fourtap::cuda::msda::{BackwardTuning, ForwardTuning, Specialised};
+use fourtap::cuda::msda::{BackwardTuning, ForwardTuning, KernelVariant};
 use serde::Serialize;
 
 use super::Case;
@@ -67,7 +67,7 @@ impl Machine {
                 let steps = plan.steps();
                 let sorts = steps
                     .iter()
-                    .any(|step| matches!(step.kernel, Specialised::Sort(_)));
+                    .any(|step| matches!(step.kernel, KernelVariant::Sort(_)));
                 let launches = steps
                     .iter()
                     .map(|step| (step.kernel, step.blocks[0], step.threads, 0));
@@ -81,7 +81,7 @@ impl Machine {
                 )
             }
         };
-        let used = |(kernel, blocks, threads, asked): (Specialised, u32, u32, u32)| KernelUse {
+        let used = |(kernel, blocks, threads, asked): (KernelVariant, u32, u32, u32)| KernelUse {
             in_flight_bytes_a_thread: in_flight(&kernel),
             ..KernelUse::new(&kernel, device, [blocks, threads], asked)
         };
@@ -140,10 +140,10 @@ impl Machine {
     }
 }
 
-fn in_flight(kernel: &Specialised) -> Option<u64> {
+fn in_flight(kernel: &KernelVariant) -> Option<u64> {
     match kernel {
-        Specialised::Gather(_) => Some(SAMPLES_AHEAD * NEIGHBOURS * VECTOR_BYTES),
-        Specialised::Channel(channel) => Some(NEIGHBOURS * channel.types.value.size() as u64),
+        KernelVariant::Gather(_) => Some(SAMPLES_AHEAD * NEIGHBOURS * VECTOR_BYTES),
+        KernelVariant::Channel(channel) => Some(NEIGHBOURS * channel.types.value.size() as u64),
         _ => None,
     }
 }

@@ -18,7 +18,7 @@ use self::entry::Kind;
 use self::lock::Lock;
 use super::{CacheKey, JitError};
 use crate::warning::print_warning;
-pub use upkeep::{Cleared, Entry, PruneLimits, State};
+pub use upkeep::{ClearSummary, Entry, PruneLimits, State};
 
 /// A file larger than this is not a kernel, and not worth the memory to find out.
 const LARGEST: u64 = 1 << 30;
@@ -86,7 +86,7 @@ impl Cache {
     ) -> Result<Vec<u8>, JitError> {
         let stem = entry::stem_of(key);
         let path = entry::path_of(&self.directory, &stem, Kind::Entry);
-        if let Look::Sound(code) = look(&path, key) {
+        if let Lookup::Sound(code) = look(&path, key) {
             return Ok(code);
         }
         let lock = match self.lock(&stem) {
@@ -98,9 +98,9 @@ impl Cache {
         };
         // Another process may have built it while this one waited.
         match look(&path, key) {
-            Look::Sound(code) => return Ok(code),
-            Look::Missing => {}
-            Look::Damaged(reason) => {
+            Lookup::Sound(code) => return Ok(code),
+            Lookup::Missing => {}
+            Lookup::Damaged(reason) => {
                 let name = &key.name;
                 (self.warn)(&format!(
                     "cached kernel {name} is damaged ({reason}) and compiled again: {}",
@@ -162,28 +162,28 @@ impl Cache {
 }
 
 /// What is kept under a key.
-enum Look {
+enum Lookup {
     Sound(Vec<u8>),
     Missing,
     Damaged(String),
 }
 
-fn look(path: &Path, key: &CacheKey) -> Look {
+fn look(path: &Path, key: &CacheKey) -> Lookup {
     let (file, bytes) = match read(path) {
         Ok(read) => read,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Look::Missing,
-        Err(error) => return Look::Damaged(error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Missing,
+        Err(error) => return Lookup::Damaged(error.to_string()),
     };
     match entry::decode(&bytes) {
         Ok(contents) if contents.hash != key.hash => {
-            Look::Damaged("it holds another kernel".into())
+            Lookup::Damaged("it holds another kernel".into())
         }
         Ok(contents) => {
             // When it was last used, for `prune`. A read-only cache cannot tell, and need not.
             let _ = file.set_modified(SystemTime::now());
-            Look::Sound(contents.code.to_vec())
+            Lookup::Sound(contents.code.to_vec())
         }
-        Err(reason) => Look::Damaged(reason.into()),
+        Err(reason) => Lookup::Damaged(reason.into()),
     }
 }
 

@@ -52,7 +52,7 @@ pub struct PruneLimits {
 
 /// What [`Cache::clear`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleared {
+pub struct ClearSummary {
     /// Kernels removed.
     pub entries: usize,
     /// Bytes that freed.
@@ -113,8 +113,8 @@ impl Cache {
     }
 
     /// Removes all its kernels, and what killed processes left behind. Other files in the directory stay.
-    pub fn clear(&self) -> Result<Cleared, JitError> {
-        let mut cleared = Cleared::default();
+    pub fn clear(&self) -> Result<ClearSummary, JitError> {
+        let mut cleared = ClearSummary::default();
         for file in self.files()? {
             if file.kind == Kind::Entry && remove_file(&file.path)? {
                 cleared.entries += 1;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use super::functions::Functions;
-use super::locate::{self, Candidate, Place, Surroundings};
+use super::locate::{self, Candidate, LoadTarget, ProcessEnvironment};
 use super::{JitError, Nvrtc, NvrtcVersion};
 
 /// The NVRTC `FOURTAP_NVRTC` names, else the first usable one of the usual places.
@@ -17,13 +17,14 @@ pub(super) fn find() -> Result<Nvrtc, JitError> {
             reason: error.to_string(),
         });
     }
-    let (candidates, without) = Surroundings::of_process().candidates();
+    let (candidates, without) = ProcessEnvironment::of_process().candidates();
     let mut tried = without;
     for candidate in candidates {
         match open(&candidate) {
             Ok(nvrtc) => return Ok(nvrtc),
             // Most processes have none; that is not worth a line a name.
-            Err(JitError::NvrtcLoad { .. }) if matches!(candidate.place, Place::Loaded(_)) => {}
+            Err(JitError::NvrtcLoad { .. }) if matches!(candidate.place, LoadTarget::Loaded(_)) => {
+            }
             Err(error) => tried.push(format!("{}: {error}", candidate.found)),
         }
     }
@@ -37,20 +38,20 @@ pub(super) fn file(path: &Path, found: &str) -> Result<Nvrtc, JitError> {
         _ => std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()),
     };
     open(&Candidate {
-        place: Place::File(path),
+        place: LoadTarget::File(path),
         found: found.to_owned(),
     })
 }
 
 fn open(candidate: &Candidate) -> Result<Nvrtc, JitError> {
-    if let Place::File(path) = &candidate.place {
+    if let LoadTarget::File(path) = &candidate.place {
         load_builtins(path);
     }
     let before = locate::loaded_libraries();
     let library = load(&candidate.place)?;
     let path = match &candidate.place {
-        Place::File(path) => path.clone(),
-        Place::Loaded(name) if name.is_absolute() => name.clone(),
+        LoadTarget::File(path) => path.clone(),
+        LoadTarget::Loaded(name) if name.is_absolute() => name.clone(),
         // Found by name: the file is the one that has appeared, or the only one there is.
         place => {
             let mut after = locate::loaded_libraries();
@@ -59,8 +60,8 @@ fn open(candidate: &Candidate) -> Result<Nvrtc, JitError> {
             }
             match (place, after.pop()) {
                 (_, Some(path)) => path,
-                (Place::Name(name), None) => PathBuf::from(name),
-                (Place::Loaded(path) | Place::File(path), None) => path.clone(),
+                (LoadTarget::Name(name), None) => PathBuf::from(name),
+                (LoadTarget::Loaded(path) | LoadTarget::File(path), None) => path.clone(),
             }
         }
     };
@@ -106,31 +107,33 @@ fn load_builtins(library: &Path) {
 fn load_builtins(_library: &Path) {}
 
 #[cfg(unix)]
-fn load(place: &Place) -> Result<Library, JitError> {
+fn load(place: &LoadTarget) -> Result<Library, JitError> {
     use libloading::os::unix::{Library as Unix, RTLD_LOCAL, RTLD_NOW};
     // The same number in glibc, musl and bionic; elsewhere there is no NVRTC.
     const RTLD_NOLOAD: std::ffi::c_int = if cfg!(target_os = "linux") { 4 } else { 0 };
     let (name, flags) = match place {
-        Place::Loaded(_) if RTLD_NOLOAD == 0 => {
+        LoadTarget::Loaded(_) if RTLD_NOLOAD == 0 => {
             return Err(refused(place, "not supported on this system".into()));
         }
-        Place::Loaded(path) => (path.as_path(), RTLD_NOW | RTLD_NOLOAD),
-        Place::File(path) => (path.as_path(), RTLD_NOW | RTLD_LOCAL),
-        Place::Name(name) => (Path::new(name), RTLD_NOW | RTLD_LOCAL),
+        LoadTarget::Loaded(path) => (path.as_path(), RTLD_NOW | RTLD_NOLOAD),
+        LoadTarget::File(path) => (path.as_path(), RTLD_NOW | RTLD_LOCAL),
+        LoadTarget::Name(name) => (Path::new(name), RTLD_NOW | RTLD_LOCAL),
     };
     // SAFETY: loading NVRTC runs its initialisers only, which have no preconditions.
     match unsafe { Unix::open(Some(name), flags) } {
         Ok(library) => Ok(library.into()),
-        Err(_) if matches!(place, Place::Loaded(_)) => Err(refused(place, "not loaded".into())),
+        Err(_) if matches!(place, LoadTarget::Loaded(_)) => {
+            Err(refused(place, "not loaded".into()))
+        }
         Err(error) => Err(refused(place, words(&error))),
     }
 }
 
 #[cfg(not(unix))]
-fn load(place: &Place) -> Result<Library, JitError> {
+fn load(place: &LoadTarget) -> Result<Library, JitError> {
     let name = match place {
-        Place::Loaded(path) | Place::File(path) => path.as_path(),
-        Place::Name(name) => Path::new(name),
+        LoadTarget::Loaded(path) | LoadTarget::File(path) => path.as_path(),
+        LoadTarget::Name(name) => Path::new(name),
     };
     // SAFETY: loading NVRTC runs its initialisers only, which have no preconditions.
     unsafe { Library::new(name) }.map_err(|error| refused(place, words(&error)))
@@ -144,10 +147,10 @@ fn words(error: &libloading::Error) -> String {
     }
 }
 
-fn refused(place: &Place, reason: String) -> JitError {
+fn refused(place: &LoadTarget, reason: String) -> JitError {
     let path = match place {
-        Place::Loaded(path) | Place::File(path) => path.clone(),
-        Place::Name(name) => PathBuf::from(name),
+        LoadTarget::Loaded(path) | LoadTarget::File(path) => path.clone(),
+        LoadTarget::Name(name) => PathBuf::from(name),
     };
     JitError::NvrtcLoad { path, reason }
 }

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 /// A library to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    pub place: Place,
+    pub place: LoadTarget,
     /// How it was found, in words.
     pub found: String,
 }
 
 /// What to hand to the loader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum LoadTarget {
     /// Only if it is in the process already. A path, or a bare name.
     Loaded(PathBuf),
     /// This file.
@@ -32,7 +32,7 @@ const NAMES: [&str; 2] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
 
 /// What of the process decides where to look.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Surroundings {
+pub(super) struct ProcessEnvironment {
     /// Libraries of that name in the process.
     pub loaded: Vec<PathBuf>,
     pub virtual_env: Option<PathBuf>,
@@ -48,14 +48,14 @@ pub(super) struct Surroundings {
     pub toolkits: Vec<PathBuf>,
 }
 
-impl Surroundings {
+impl ProcessEnvironment {
     pub fn of_process() -> Self {
         let variable = |name: &str| {
             std::env::var_os(name)
                 .filter(|value| !value.is_empty())
                 .map(PathBuf::from)
         };
-        Surroundings {
+        ProcessEnvironment {
             loaded: loaded_libraries(),
             virtual_env: variable("VIRTUAL_ENV"),
             conda_prefix: variable("CONDA_PREFIX"),
@@ -74,11 +74,11 @@ impl Surroundings {
         let mut search = Search::default();
         let in_process = "already loaded in this process";
         for path in &self.loaded {
-            search.add(Place::Loaded(path.clone()), in_process.into());
+            search.add(LoadTarget::Loaded(path.clone()), in_process.into());
         }
         if cfg!(unix) {
             for name in NAMES {
-                search.add(Place::Loaded(name.into()), in_process.into());
+                search.add(LoadTarget::Loaded(name.into()), in_process.into());
             }
             for prefix in self.python_prefixes() {
                 for site in site_packages(&prefix) {
@@ -105,7 +105,7 @@ impl Surroundings {
             }
         }
         for name in NAMES {
-            search.add(Place::Name(name), "the loader's path".into());
+            search.add(LoadTarget::Name(name), "the loader's path".into());
         }
         (search.candidates, search.without)
     }
@@ -162,7 +162,7 @@ struct Search {
 }
 
 impl Search {
-    fn add(&mut self, place: Place, found: String) {
+    fn add(&mut self, place: LoadTarget, found: String) {
         self.candidates.push(Candidate { place, found });
     }
 
@@ -181,7 +181,7 @@ impl Search {
             let real = path.canonicalize().unwrap_or_else(|_| path.clone());
             if self.seen.insert(real) {
                 let found = format!("{found} in {}", directory.display());
-                self.add(Place::File(path), found);
+                self.add(LoadTarget::File(path), found);
             }
         }
     }
@@ -306,10 +306,10 @@ mod tests {
         }
     }
 
-    fn found_in(surroundings: &Surroundings, root: &Path) -> Vec<String> {
+    fn found_in(surroundings: &ProcessEnvironment, root: &Path) -> Vec<String> {
         let (candidates, _) = surroundings.candidates();
         let relative = |candidate: &Candidate| match &candidate.place {
-            Place::File(path) => Some(path.strip_prefix(root).ok()?.display().to_string()),
+            LoadTarget::File(path) => Some(path.strip_prefix(root).ok()?.display().to_string()),
             _ => None,
         };
         candidates.iter().filter_map(relative).collect()
@@ -361,13 +361,13 @@ mod tests {
                 "usual/lib64/libnvrtc.so.13.0.88",
             ],
         );
-        let surroundings = Surroundings {
+        let surroundings = ProcessEnvironment {
             loaded: vec!["/loaded/libnvrtc.so.13".into()],
             virtual_env: Some(root.join("venv")),
             cuda_home: Some(root.join("home")),
             cuda_path: Some(root.join("path")),
             toolkits: vec![root.join("usual")],
-            ..Surroundings::default()
+            ..ProcessEnvironment::default()
         };
         assert_eq!(
             found_in(&surroundings, root),
@@ -381,9 +381,9 @@ mod tests {
             ]
         );
         let (candidates, without) = surroundings.candidates();
-        let loaded = Place::Loaded("/loaded/libnvrtc.so.13".into());
+        let loaded = LoadTarget::Loaded("/loaded/libnvrtc.so.13".into());
         assert_eq!(candidates[0].place, loaded);
-        assert_eq!(candidates.last().unwrap().place, Place::Name(NAMES[2]));
+        assert_eq!(candidates.last().unwrap().place, LoadTarget::Name(NAMES[2]));
         assert!(without.iter().any(|place| place.contains("home/lib: no")));
     }
 
@@ -396,10 +396,10 @@ mod tests {
         std::os::unix::fs::symlink("libnvrtc.so.13.0.88", lib.join("libnvrtc.so.13")).unwrap();
         std::os::unix::fs::symlink("libnvrtc.so.13", lib.join("libnvrtc.so")).unwrap();
         std::os::unix::fs::symlink("cuda-13", root.join("cuda")).unwrap();
-        let surroundings = Surroundings {
+        let surroundings = ProcessEnvironment {
             cuda_home: Some(root.join("cuda")),
             toolkits: vec![root.join("cuda-13")],
-            ..Surroundings::default()
+            ..ProcessEnvironment::default()
         };
         assert_eq!(found_in(&surroundings, root).len(), 1);
     }
@@ -414,24 +414,24 @@ mod tests {
         let link = root.join("venv/bin/python");
         std::os::unix::fs::symlink(root.join("base/bin/python3.12"), &link).unwrap();
 
-        let running = Surroundings {
+        let running = ProcessEnvironment {
             called_as: Some(link),
             executable: Some(root.join("base/bin/python3.12")),
-            ..Surroundings::default()
+            ..ProcessEnvironment::default()
         };
         assert_eq!(found_in(&running, root), [venv, base]);
 
-        let on_path = Surroundings {
+        let on_path = ProcessEnvironment {
             path: root.join("venv/bin").into(),
             called_as: Some("fourtap".into()),
-            ..Surroundings::default()
+            ..ProcessEnvironment::default()
         };
         assert_eq!(found_in(&on_path, root), [venv, base]);
 
-        let bare = Surroundings {
+        let bare = ProcessEnvironment {
             path: root.join("venv/bin").into(),
             called_as: Some("python".into()),
-            ..Surroundings::default()
+            ..ProcessEnvironment::default()
         };
         assert_eq!(found_in(&bare, root), [venv, base]);
     }

@@ -44,7 +44,7 @@ impl fmt::Display for NvrtcVersion {
 
 /// What a compiler made of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledProgram {
     /// Machine code: a cubin, for the driver to load.
     pub code: Vec<u8>,
     /// What the compiler printed; warnings, if anything.
@@ -131,7 +131,7 @@ impl Nvrtc {
     }
 
     /// Compiles a program to machine code.
-    pub fn compile(&self, program: &Program) -> Result<Compiled, JitError> {
+    pub fn compile(&self, program: &Program) -> Result<CompiledProgram, JitError> {
         let architecture = program.architecture;
         if !self.supports(architecture) {
             let plain = |&(major, minor): &(u32, u32)| format!("sm_{major}{minor}");
@@ -169,7 +169,7 @@ impl Nvrtc {
                 log,
             });
         }
-        Ok(Compiled {
+        Ok(CompiledProgram {
             code: unit.code()?,
             log,
         })

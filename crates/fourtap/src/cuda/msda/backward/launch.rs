@@ -6,9 +6,9 @@ use crate::cuda::driver::zero;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::{
-    Addresses, GradientAddresses, GradientArguments, Held, Schedule, Work,
+    Addresses, GradientAddresses, GradientArguments, Schedule, SizedArguments, Work,
 };
-use crate::cuda::msda::specialised::Specialised;
+use crate::cuda::msda::specialised::KernelVariant;
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::error::Result;
 use crate::msda::Backward;
@@ -32,12 +32,12 @@ struct SortingLaunch {
     sorting: Sorting,
     sort: LoadedStep,
     sum: LoadedStep,
-    arguments: Held,
+    arguments: SizedArguments,
 }
 
 struct StepLaunch {
     step: LoadedStep,
-    arguments: Held,
+    arguments: SizedArguments,
 }
 
 impl BackwardLaunch {
@@ -45,7 +45,7 @@ impl BackwardLaunch {
     /// nothing half done.
     pub fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let plan = BackwardPlan::on(cuda, call)?;
-        let arguments = |room| Held::new(&call.problem, &call.inputs, None, room);
+        let arguments = |room| SizedArguments::new(&call.problem, &call.inputs, None, room);
         let workspace_bytes = plan.workspace_bytes();
         let sorting = match plan.sorting {
             None => None,
@@ -62,8 +62,8 @@ impl BackwardLaunch {
         let mut others = [plan.search, plan.samples].map(|step| {
             step.map(|step| {
                 let room = match step.kernel {
-                    Specialised::ValueSearch(kernel) => Some(kernel.level_capacity),
-                    Specialised::SamplesChannel(kernel) => Some(kernel.level_capacity),
+                    KernelVariant::ValueSearch(kernel) => Some(kernel.level_capacity),
+                    KernelVariant::SamplesChannel(kernel) => Some(kernel.level_capacity),
                     _ => None,
                 };
                 Ok::<_, CudaError>(StepLaunch {

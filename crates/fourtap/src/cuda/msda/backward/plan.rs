@@ -10,7 +10,9 @@ use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit;
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
-use crate::cuda::msda::specialised::{Gather, SamplesChannel, SamplesGather, Search, Specialised};
+use crate::cuda::msda::specialised::{
+    Gather, KernelVariant, SamplesChannel, SamplesGather, Search,
+};
 use crate::cuda::msda::tuning::{BackwardTuning, or_usual};
 use crate::cuda::recipe::SpecialisedKernel;
 use crate::cuda::step::Step;
@@ -39,7 +41,7 @@ const SCATTER_MOST: usize = 1 << 21;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackwardPlan {
     /// Gradients of locations and weights, and by atomic additions also of `value`.
-    pub(super) samples: Option<Step<Specialised>>,
+    pub(super) samples: Option<Step<KernelVariant>>,
     /// How these are dealt to blocks, by kernels that ask.
     pub(super) schedule: Option<Schedule>,
     /// Whether `grad_value` is set to zero before that.
@@ -47,7 +49,7 @@ pub struct BackwardPlan {
     /// `grad_value` from sorted samples.
     pub(super) sorting: Option<Sorting>,
     /// `grad_value` by searching, where levels turn out not to be what sorting needs.
-    pub(super) search: Option<Step<Specialised>>,
+    pub(super) search: Option<Step<KernelVariant>>,
     /// Why not faster kernels.
     pub(super) reasons: Vec<String>,
 }
@@ -130,7 +132,7 @@ impl BackwardPlan {
             gather => {
                 plan.reasons.extend(gather.err());
                 plan.samples = Some(Step {
-                    kernel: Specialised::SamplesChannel(SamplesChannel {
+                    kernel: KernelVariant::SamplesChannel(SamplesChannel {
                         types: fit::types(problem),
                         level_capacity,
                     }),
@@ -166,7 +168,7 @@ impl BackwardPlan {
         // Levels in device memory may turn out not to tile the pixels: then this kernel does the work.
         if search.always || problem.cuda_levels().is_some() {
             plan.search = Some(Step {
-                kernel: Specialised::ValueSearch(search),
+                kernel: KernelVariant::ValueSearch(search),
                 blocks: [multiprocessors * BLOCKS_EACH, 1],
                 threads: SEARCH_THREADS,
                 shared_bytes: 0,
@@ -186,14 +188,14 @@ impl BackwardPlan {
     }
 
     /// All kernels it may launch, in their order; those that sort and sum once for each part of the work.
-    pub fn steps(&self) -> Vec<Step<Specialised>> {
+    pub fn steps(&self) -> Vec<Step<KernelVariant>> {
         let sorting = self.sorting.iter().flat_map(Sorting::steps);
         let others = self.search.iter().chain(&self.samples);
         sorting.chain(others.copied()).collect()
     }
 
     /// The kernels of [`BackwardPlan::steps`].
-    pub(super) fn all(&self) -> Vec<Specialised> {
+    pub(super) fn all(&self) -> Vec<KernelVariant> {
         self.steps().iter().map(|step| step.kernel).collect()
     }
 
@@ -205,7 +207,7 @@ impl BackwardPlan {
 
 impl fmt::Display for BackwardPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.all().iter().map(Specialised::to_string).collect();
+        let names: Vec<_> = self.all().iter().map(KernelVariant::to_string).collect();
         match names.is_empty() {
             true => f.write_str("nothing to do")?,
             false => f.write_str(&names.join(", "))?,
@@ -218,10 +220,10 @@ impl fmt::Display for BackwardPlan {
     }
 }
 
-fn with_scatter(kernel: Specialised, scatter: bool) -> Specialised {
+fn with_scatter(kernel: KernelVariant, scatter: bool) -> KernelVariant {
     match kernel {
-        Specialised::SamplesGather(kernel) => {
-            Specialised::SamplesGather(SamplesGather { scatter, ..kernel })
+        KernelVariant::SamplesGather(kernel) => {
+            KernelVariant::SamplesGather(SamplesGather { scatter, ..kernel })
         }
         other => other,
     }
@@ -243,7 +245,7 @@ fn gather(
     call: &Backward<'_>,
     device: DeviceSize,
     tuning: &BackwardTuning,
-) -> Fit<(Step<Specialised>, Schedule)> {
+) -> Fit<(Step<KernelVariant>, Schedule)> {
     let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
     let sizes = problem.sizes();
     let pixel_units = fit::expect_gather(problem, inputs)?;
@@ -308,8 +310,8 @@ fn gather(
     let (schedule, blocks) = schedule(sizes, &gather, dealing);
     let step = Step {
         kernel: match on_matrix {
-            true => Specialised::SamplesMatrix(gather),
-            false => Specialised::SamplesGather(SamplesGather {
+            true => KernelVariant::SamplesMatrix(gather),
+            false => KernelVariant::SamplesGather(SamplesGather {
                 gather,
                 scatter: false,
             }),

@@ -5,7 +5,7 @@ use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::msda::arguments::{Divisor, LEVEL_CAPACITIES, Work};
 use crate::cuda::msda::fit;
 use crate::cuda::msda::options::KernelChoice;
-use crate::cuda::msda::specialised::{Sort, Specialised, Sum};
+use crate::cuda::msda::specialised::{KernelVariant, Sort, Sum};
 use crate::cuda::msda::tuning::BackwardTuning;
 use crate::cuda::step::Step;
 use crate::msda::{Backward, Level, Problem};
@@ -37,7 +37,7 @@ fn least_chunk(samples: usize) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorting {
     sort: Sort,
-    sum: Specialised,
+    sum: KernelVariant,
     sort_blocks: u32,
     sum_blocks: u32,
     levels: usize,
@@ -85,8 +85,8 @@ impl Sorting {
             wide,
         };
         let sum = match matrix(call, grad_value) {
-            Ok(()) if wanted != KernelChoice::Channel => Specialised::ValueMatrix(sum),
-            _ => Specialised::ValueChannel(sum),
+            Ok(()) if wanted != KernelChoice::Channel => KernelVariant::ValueMatrix(sum),
+            _ => KernelVariant::ValueChannel(sum),
         };
         let mut sorting = Sorting {
             sort,
@@ -155,11 +155,11 @@ impl Sorting {
     }
 
     /// What is launched for each pass, in this order.
-    pub(super) fn steps(&self) -> [Step<Specialised>; 2] {
+    pub(super) fn steps(&self) -> [Step<KernelVariant>; 2] {
         let (sort, threads) = (self.sort, self.sort.threads());
         [
             (
-                Specialised::Sort(sort),
+                KernelVariant::Sort(sort),
                 self.sort_blocks,
                 threads,
                 sort.shared_bytes(),

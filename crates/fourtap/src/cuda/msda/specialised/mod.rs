@@ -6,7 +6,7 @@ mod forward;
 
 use std::fmt;
 
-use crate::cuda::recipe::{Recipe, Shipped, SpecialisedKernel};
+use crate::cuda::recipe::{Recipe, ShippedKernel, SpecialisedKernel};
 
 pub use backward::{SamplesChannel, SamplesGather, Search, Sort, Sum};
 pub use common::Types;
@@ -16,7 +16,7 @@ pub use forward::{Channel, Gather};
 /// A kernel compiled for a kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Specialised {
+pub enum KernelVariant {
     /// Forward; serves every problem.
     Channel(Channel),
     /// Forward; fast, for channels that fill 16-byte vectors.
@@ -37,33 +37,33 @@ pub enum Specialised {
     SamplesMatrix(Gather),
 }
 
-impl SpecialisedKernel for Specialised {
+impl SpecialisedKernel for KernelVariant {
     fn recipe(&self) -> Box<dyn Recipe + '_> {
         match *self {
-            Specialised::Channel(kernel) => Box::new(kernel),
-            Specialised::Gather(kernel) => Box::new(kernel),
-            Specialised::Sort(kernel) => Box::new(kernel),
-            Specialised::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
-            Specialised::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),
-            Specialised::ValueSearch(kernel) => Box::new(kernel),
-            Specialised::SamplesChannel(kernel) => Box::new(kernel),
-            Specialised::SamplesGather(kernel) => Box::new(kernel),
-            Specialised::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
+            KernelVariant::Channel(kernel) => Box::new(kernel),
+            KernelVariant::Gather(kernel) => Box::new(kernel),
+            KernelVariant::Sort(kernel) => Box::new(kernel),
+            KernelVariant::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
+            KernelVariant::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),
+            KernelVariant::ValueSearch(kernel) => Box::new(kernel),
+            KernelVariant::SamplesChannel(kernel) => Box::new(kernel),
+            KernelVariant::SamplesGather(kernel) => Box::new(kernel),
+            KernelVariant::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
         }
     }
 }
 
-impl fmt::Display for Specialised {
+impl fmt::Display for KernelVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.recipe().fmt(f)
     }
 }
 
 /// All kernels of this operator that this library ships.
-pub fn shipped() -> Vec<Shipped> {
+pub fn shipped() -> Vec<ShippedKernel> {
     forward::SHIPPED
         .iter()
         .chain(backward::SHIPPED)
-        .map(Shipped::new)
+        .map(ShippedKernel::new)
         .collect()
 }

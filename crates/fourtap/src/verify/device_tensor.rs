@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::tensor::{View, ViewMut};
 
 pub(super) type DriverResult<T> = std::result::Result<T, DriverError>;
-pub(super) type Checked<T> = std::result::Result<T, Failure>;
+pub(super) type CheckResult<T> = std::result::Result<T, Failure>;
 
 /// Bytes before and after each tensor on the device that no call may write, even where the tensor's own memory has no
 /// room to spare. A multiple of the alignment of allocations.
@@ -18,19 +18,19 @@ const MARGIN: usize = 256;
 const UNTOUCHED: u8 = 0xa5;
 
 /// A tensor's memory on a device, the address of its first element aligned as it is on the host.
-pub(super) struct Copied {
+pub(super) struct DeviceTensor {
     buffer: Buffer,
     ordinal: usize,
     first: u64,
     layout: Layout,
 }
 
-impl Copied {
+impl DeviceTensor {
     pub fn new(cuda: &Cuda, tensor: &Tensor) -> DriverResult<Self> {
         let margin = [UNTOUCHED; MARGIN].as_slice();
         let memory = [margin, tensor.memory(), margin].concat();
         let buffer = Buffer::from_slice(cuda.context(), &memory)?;
-        Ok(Copied {
+        Ok(DeviceTensor {
             ordinal: cuda.ordinal(),
             first: buffer.as_ptr() + (MARGIN + tensor.first_byte()) as u64,
             layout: tensor.layout(),
@@ -49,7 +49,7 @@ impl Copied {
     }
 
     /// Copies the memory back into the tensor it was made of, once the stream's work is done.
-    pub fn read(&self, cuda: &Cuda, name: &'static str, tensor: &mut Tensor) -> Checked<()> {
+    pub fn read(&self, cuda: &Cuda, name: &'static str, tensor: &mut Tensor) -> CheckResult<()> {
         let memory = self.wait_and_copy(cuda).map_err(crate::Error::from)?;
         let (before, rest) = memory.split_at(MARGIN);
         let (own, after) = rest.split_at(rest.len() - MARGIN);

@@ -11,14 +11,14 @@ const LEAST_ROUNDS: u32 = 8;
 
 /// Levels kept in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct SharedLevels {
     /// A bit each.
     pub levels: u32,
     /// What they take.
     pub bytes: u32,
 }
 
-impl Kept {
+impl SharedLevels {
     /// For a kernel that can keep levels, on this schedule; none unless it is like what was measured to pay, on an H200:
     /// many rows, and half of the samples of levels that fit.
     pub(super) fn where_it_pays(
@@ -29,9 +29,9 @@ impl Kept {
     ) -> Option<Self> {
         let rows = LEAST_ROUNDS * gather.rows_a_block();
         let many = schedule.share >= rows && schedule.plane >= 2 * rows;
-        let half = |kept: &Kept| 2 * kept.levels.count_ones() >= gather.levels;
+        let half = |kept: &SharedLevels| 2 * kept.levels.count_ones() >= gather.levels;
         let roomy = device.shared_bytes >= 2 * MOST_KEPT_BYTES;
-        Kept::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
+        SharedLevels::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
     }
 
     /// As many of the smallest levels as fit; none if not even one does.
@@ -47,7 +47,7 @@ impl Kept {
             .map(|(number, level)| (level.pixels().saturating_mul(pixel), number))
             .collect();
         sizes.sort_unstable();
-        let mut kept = Kept {
+        let mut kept = SharedLevels {
             levels: 0,
             bytes: 0,
         };
@@ -80,7 +80,7 @@ mod tests {
         shared_bytes: 232_448,
     };
 
-    fn kept(shapes: &[(usize, usize)], queries: usize, device: DeviceSize) -> Option<Kept> {
+    fn kept(shapes: &[(usize, usize)], queries: usize, device: DeviceSize) -> Option<SharedLevels> {
         let levels = Levels::packed(shapes).unwrap();
         let sizes = Sizes {
             images: 48,
@@ -104,7 +104,7 @@ mod tests {
         };
         let gather = kind.gather(4, 1).keeping()?;
         let (schedule, _) = schedule(&sizes, &gather, Dealing::new(device));
-        Kept::where_it_pays(&levels, &gather, &schedule, device)
+        SharedLevels::where_it_pays(&levels, &gather, &schedule, device)
     }
 
     #[test]

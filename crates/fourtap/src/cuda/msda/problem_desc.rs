@@ -17,11 +17,11 @@ use crate::tensor::{View, ViewMut};
 ///
 /// ```
 /// use fourtap::DType;
-/// use fourtap::cuda::msda::{Described, DeviceSize, Types};
+/// use fourtap::cuda::msda::{ProblemDesc, DeviceSize, Types};
 /// use fourtap::msda::Levels;
 ///
 /// let levels = Levels::packed(&[(80, 80), (40, 40), (20, 20)])?;
-/// let described = Described {
+/// let described = ProblemDesc {
 ///     images: 1,
 ///     queries: 300,
 ///     heads: 8,
@@ -36,7 +36,7 @@ use crate::tensor::{View, ViewMut};
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Described<'a> {
+pub struct ProblemDesc<'a> {
     /// Images (N).
     pub images: usize,
     /// Queries an image (Q).
@@ -53,10 +53,10 @@ pub struct Described<'a> {
     pub types: Types,
 }
 
-impl Described<'_> {
+impl ProblemDesc<'_> {
     /// The problem such a call poses.
     pub fn problem(&self) -> Result<Problem> {
-        Problem::new(&Places::new().inputs(self)?)
+        Problem::new(&AddressAllocator::new().inputs(self)?)
     }
 
     /// What forward would do on such a device, untuned.
@@ -75,7 +75,7 @@ impl Described<'_> {
         wanted: KernelChoice,
         tuning: &ForwardTuning,
     ) -> Result<Plan> {
-        let mut places = Places::new();
+        let mut places = AddressAllocator::new();
         let inputs = places.inputs(self)?;
         let out = places.writable("out", self.types.value, &self.sizes().out())?;
         Plan::new(&Forward::new(inputs, out)?, device, wanted, tuning)
@@ -109,7 +109,7 @@ impl Described<'_> {
         tuning: &BackwardTuning,
     ) -> Result<BackwardPlan> {
         let (sizes, types) = (self.sizes(), self.types);
-        let mut places = Places::new();
+        let mut places = AddressAllocator::new();
         let inputs = places.inputs(self)?;
         let grad_out = places.readable("grad_out", types.value, &sizes.out())?;
         let gradients = Gradients {
@@ -143,15 +143,15 @@ impl Described<'_> {
 }
 
 /// Addresses given out one after another, aligned as the driver's allocations are; there is nothing at any of them.
-struct Places {
+struct AddressAllocator {
     next: usize,
 }
 
 const ALIGNMENT: usize = 256;
 
-impl Places {
+impl AddressAllocator {
     fn new() -> Self {
-        Places { next: ALIGNMENT }
+        AddressAllocator { next: ALIGNMENT }
     }
 
     fn take(&mut self, tensor: &'static str, dtype: DType, shape: &[usize]) -> Result<u64> {
@@ -192,7 +192,7 @@ impl Places {
         Ok(unsafe { ViewMut::on_cuda(0, address, Layout::contiguous(dtype, shape)) })
     }
 
-    fn inputs<'a>(&mut self, call: &Described<'a>) -> Result<Inputs<'a>> {
+    fn inputs<'a>(&mut self, call: &ProblemDesc<'a>) -> Result<Inputs<'a>> {
         let (sizes, types) = (call.sizes(), call.types);
         Ok(Inputs {
             value: self.readable("value", types.value, &sizes.value())?,
@@ -222,8 +222,8 @@ mod tests {
         shared_bytes: 232_448,
     };
 
-    fn encoder(value: DType, levels: &Levels) -> Described<'_> {
-        Described {
+    fn encoder(value: DType, levels: &Levels) -> ProblemDesc<'_> {
+        ProblemDesc {
             images: 4,
             queries: levels.pixels(),
             heads: 8,
@@ -288,12 +288,12 @@ mod tests {
     #[test]
     fn sizes_nobody_can_address_are_refused() {
         let levels = levels();
-        let call = Described {
+        let call = ProblemDesc {
             images: usize::MAX / 1024,
             ..encoder(DType::F32, &levels)
         };
         assert!(matches!(call.problem(), Err(Error::Overflow { .. })));
-        let call = Described {
+        let call = ProblemDesc {
             channels: 0,
             ..encoder(DType::F32, &levels)
         };
