@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 8] = [
+pub const PARTS: [Part; 9] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -38,6 +38,15 @@ pub const PARTS: [Part; 8] = [
         about: "reports looked at in Chromium",
         protects: &["crates/fourtap-lab"],
         run: || long_tests("fourtap-lab integration", "report_in_browser"),
+    },
+    Part {
+        name: "kernel-cache",
+        about: "the kernel cache under 1,000 kills and 32 processes",
+        protects: &[
+            "crates/fourtap/src/cuda/jit",
+            "crates/fourtap/tests/integration/kernel_cache",
+        ],
+        run: || long_tests("fourtap integration", "kernel_cache"),
     },
     Part {
         name: "kernels",

@@ -46,7 +46,7 @@ fn eight_threads_on_eight_streams_each_give_the_serial_result() {
                     .map(|_| OnDevice::poisoned(&cuda, DType::F32, &problem.sizes.out()))
                     .collect();
                 gpu::wait(&cuda);
-                for call in 0..1000 {
+                for call in 0..8 * 1000 {
                     let index = call % streams.len();
                     // SAFETY: the stream lives until the end of this closure.
                     let on_stream = unsafe { cuda.on_stream(streams[index].stream().as_raw()) };
@@ -65,7 +65,7 @@ fn eight_threads_on_eight_streams_each_give_the_serial_result() {
         &cuda,
         "concurrent",
         &["msda_forward_gather"],
-        "8 threads x 8 streams x 1000 calls",
+        "8 threads x 8 streams x 1000 calls of each",
     );
 }
 
@@ -131,7 +131,7 @@ fn a_captured_graph_replays_a_thousand_times_with_levels_in_device_memory() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn many_calls_leave_memory_as_it_was() {
+fn a_million_calls_leave_memory_as_it_was() {
     let cuda = gpu::device();
     let levels = Levels::packed(&[(2, 3)]).unwrap();
     let problem = Problem::new::<f32>(
@@ -153,7 +153,7 @@ fn many_calls_leave_memory_as_it_was() {
     call(&mut out);
     gpu::wait(&cuda);
     let free = cuda.context().memory_info().unwrap().free;
-    for _ in 0..200_000 {
+    for _ in 0..1_000_000 {
         call(&mut out);
     }
     gpu::wait(&cuda);

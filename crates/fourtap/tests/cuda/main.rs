@@ -13,5 +13,6 @@ mod oracle;
 mod plan_cache;
 mod reproducible;
 mod sanitizer;
+mod soak;
 mod tensors;
 mod tuning;

@@ -28,7 +28,7 @@ fn sizes(levels: &Levels) -> Sizes {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn eight_threads_on_four_streams_each_give_the_serial_result() {
+fn eight_threads_on_eight_streams_each_give_the_serial_result() {
     let cuda = gpu::device();
     fn of_type<T: Element + Plain>(cuda: &Cuda) {
         let levels = levels();
@@ -42,12 +42,12 @@ fn eight_threads_on_four_streams_each_give_the_serial_result() {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let streams: Vec<_> = (0..4)
+                    let streams: Vec<_> = (0..8)
                         .map(|_| OwnedStream::new(cuda.context(), true).unwrap())
                         .collect();
                     let mut all: Vec<_> = streams.iter().map(|_| problem.results(cuda)).collect();
                     gpu::wait(cuda);
-                    for call in 0..200 {
+                    for call in 0..8 * 1000 {
                         let index = call % streams.len();
                         // SAFETY: the stream lives until the end of this closure.
                         let cuda = unsafe { cuda.on_stream(streams[index].stream().as_raw()) };

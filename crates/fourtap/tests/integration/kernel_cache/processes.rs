@@ -11,8 +11,18 @@ use super::kernels::{code, key, names_in, never, open, warnings};
 
 #[test]
 fn sixteen_processes_build_once() {
+    processes_build_once(16);
+}
+
+#[test]
+#[ignore = "long: 32 processes"]
+fn thirty_two_processes_build_once() {
+    processes_build_once(32);
+}
+
+fn processes_build_once(processes: usize) {
     let directory = tempfile::tempdir().unwrap();
-    let children: Vec<_> = (0..16)
+    let children: Vec<_> = (0..processes)
         .map(|_| child_command("once", directory.path()).spawn().unwrap())
         .collect();
     std::thread::sleep(Duration::from_millis(300));
@@ -71,13 +81,23 @@ fn patience_with_a_stuck_process_ends() {
 
 #[test]
 fn killed_processes_leave_neither_wrong_code_nor_locks() {
+    kill_processes(100);
+}
+
+#[test]
+#[ignore = "long: 1,000 processes"]
+fn a_thousand_killed_processes_leave_neither_wrong_code_nor_locks() {
+    kill_processes(1000);
+}
+
+fn kill_processes(rounds: usize) {
     let seed = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     println!("seed {seed}");
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let directory = tempfile::tempdir().unwrap();
     let cache = open(directory.path()).with_patience(Duration::from_secs(10));
     let mut left_behind = 0;
-    for round in 0..200 {
+    for round in 0..rounds {
         let mut child = child_command("forever", directory.path()).spawn().unwrap();
         await_ready(&mut child);
         std::thread::sleep(Duration::from_micros(rng.random_range(0..30_000)));
