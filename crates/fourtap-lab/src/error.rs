@@ -88,6 +88,12 @@ pub enum Error {
     /// A page of a kind that cannot be written.
     #[error("{}: expected a name that ends in .html or .md, found another", .file.display())]
     PageFormat { file: PathBuf },
+    /// A picture of a kind that cannot be written.
+    #[error("{}: expected a name that ends in .svg or .png beside --chart, found another", .file.display())]
+    ChartFormat { file: PathBuf },
+    /// No chart has this name.
+    #[error("--chart {name}: expected the name of a chart, found none of that name")]
+    UnknownChart { name: String, charts: Vec<String> },
     /// A page cannot be made.
     #[error("{template}: expected to become a page, found {reason}")]
     Report {
@@ -302,6 +308,13 @@ impl Error {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
             Error::PageFormat { .. } => "as in -o report.html",
+            Error::ChartFormat { .. } => "as in -o chart.svg",
+            Error::UnknownChart { charts, .. } if charts.is_empty() => {
+                "a report of these runs has no chart"
+            }
+            Error::UnknownChart { charts, .. } => {
+                return Some(format!("there are {}", charts.join(", ")));
+            }
             Error::Report { .. } => "please report it, with the records if you can share them",
             Error::Picture { .. } => {
                 "leave --plots out; please report it, with the records if you can share them"
@@ -365,7 +378,8 @@ impl Error {
             | Error::WrongOperator { .. }
             | Error::Incomplete { .. }
             | Error::Metric { .. }
-            | Error::PageFormat { .. } => ExitCode::USAGE,
+            | Error::PageFormat { .. }
+            | Error::ChartFormat { .. } => ExitCode::USAGE,
             _ => ExitCode::FAILURE,
         }
     }

@@ -5,6 +5,7 @@ mod bench;
 mod conditions;
 mod counters;
 mod origin;
+mod peers;
 mod probe;
 mod problem;
 mod run;
@@ -20,6 +21,7 @@ pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use fourtap_admin::{SCHEMA, VERSION};
 pub use origin::Origin;
+pub use peers::{PeerVerdict, PeersRecord};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
 pub use run::Run;
@@ -44,6 +46,9 @@ pub enum Line {
     Attempt(Box<AttemptRecord>),
     /// What it found.
     Tuned(Box<TunedRecord>),
+    /// What a script that times other implementations found. It is no writing of ours: the form of its lines differs.
+    #[serde(skip)]
+    Peers(Box<PeersRecord>),
 }
 
 /// Billions a second, of a count and milliseconds.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::upgrade::upgraded;
 use super::{
-    AttemptRecord, BenchRecord, CountersRecord, Line, ProbeRecord, RungRecord, SCHEMA, Timing,
-    TunedRecord,
+    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, RungRecord, SCHEMA,
+    Timing, TunedRecord,
 };
 use crate::error::{Error, Result};
 
@@ -30,6 +30,8 @@ pub struct Run {
     pub attempts: Vec<AttemptRecord>,
     /// What tuning found, likewise.
     pub tuned: Vec<TunedRecord>,
+    /// Implementations beside others, likewise.
+    pub peers: Vec<PeersRecord>,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
 }
@@ -103,7 +105,7 @@ impl Run {
     pub fn name(&self) -> String {
         let file = self.path.file_stem().unwrap_or(self.path.as_os_str());
         let folder = self.path.parent().and_then(Path::file_name);
-        let usual = ["bench", "probe", "counters", "ladder", "tune"]
+        let usual = ["bench", "probe", "counters", "ladder", "tune", "peers"]
             .iter()
             .any(|&name| file == name);
         let name = match folder {
@@ -119,7 +121,8 @@ impl Run {
             && self.counters.is_empty()
             && self.rungs.is_empty()
             && self.attempts.is_empty()
-            && self.tuned.is_empty();
+            && self.tuned.is_empty()
+            && self.peers.is_empty();
         match is_empty {
             false => Ok(self),
             true => Err(Error::Records {
@@ -172,6 +175,7 @@ impl Run {
             Line::Rung(record) => self.rungs.push(*record),
             Line::Attempt(record) => self.attempts.push(*record),
             Line::Tuned(record) => self.tuned.push(*record),
+            Line::Peers(record) => self.peers.push(*record),
         }
     }
 }
@@ -179,6 +183,14 @@ impl Run {
 /// A record; none for an object that is not one of ours; in words, what is wrong with one that is.
 fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
     let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
+    if value.get("record").is_some_and(|record| record == "peers") {
+        let record: PeersRecord =
+            serde_json::from_value(value).map_err(|error| error.to_string())?;
+        return match record.flaw() {
+            Some(flaw) => Err(flaw.to_string()),
+            None => Ok(Some(Line::Peers(Box::new(record)))),
+        };
+    }
     let value = match value.get("schema").and_then(Value::as_u64) {
         None => return Ok(None),
         Some(1) => upgraded(value)?,

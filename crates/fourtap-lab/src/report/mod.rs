@@ -4,6 +4,7 @@ pub mod chart;
 mod counters;
 mod date;
 mod differences;
+mod implementations;
 mod ladder;
 mod markdown;
 mod method;
@@ -31,6 +32,7 @@ use crate::output::Destination;
 use crate::record::{Run, VERSION};
 use page::Page;
 
+pub use chart::Theme;
 pub use date::date;
 pub use ladder::variant;
 pub use overview::warnings;
@@ -54,14 +56,20 @@ const TEMPLATES: [(&str, &str); 6] = [
 pub struct Plot {
     /// What to call the file, without an ending.
     pub name: String,
-    /// The chart as SVG that stands alone.
+    /// The chart as SVG that stands alone, on white.
     pub svg: String,
+    chart: chart::Chart,
 }
 
 impl Plot {
     /// The same as PNG.
     pub fn png(&self) -> Result<Vec<u8>> {
         chart::png(&self.name, &self.svg)
+    }
+
+    /// As SVG without a background, for pages whose colour is light or dark.
+    pub fn transparent(&self, theme: Theme) -> String {
+        self.chart.transparent(theme)
     }
 }
 
@@ -97,6 +105,7 @@ impl Report {
         let parts = part::parts(runs);
         let (title, subtitle) = overview::title(runs);
         let mut sections = vec![Some(overview::section(runs)), differences::section(runs)];
+        sections.push(implementations::section(runs));
         sections.extend(OPERATORS.iter().map(|operator| operator.speed(&parts)));
         sections.extend(OPERATORS.iter().map(|operator| operator.roofline(&parts)));
         sections.extend([
@@ -142,7 +151,8 @@ impl Report {
             match block {
                 Block::Chart { chart } => plots.push(Plot {
                     name: chart.slug.clone(),
-                    svg: chart.alone.clone(),
+                    svg: chart.alone(),
+                    chart: chart.clone(),
                 }),
                 Block::Folded { blocks: inner, .. } => blocks.extend(inner.iter().rev()),
                 _ => {}

@@ -183,13 +183,20 @@ fn facts(run: &Run) -> Vec<(String, String)> {
             format!("{}{}", device.in_words(), details(device)),
         );
     }
+    if devices.is_empty() {
+        let dates = run.peers.iter().map(|it| it.date.clone());
+        add("Measured", joined(dates.collect()));
+        add("Device", machines(run).join(", "));
+    }
     let versions = origins.iter().map(|origin| origin.version.clone());
     add("fourtap", joined(versions.collect()));
     let commits = origins.iter().filter_map(|origin| origin.commit.clone());
     let commits = joined(commits.collect());
     add(
         "Commit",
-        if commits.is_empty() {
+        if origins.is_empty() {
+            String::new()
+        } else if commits.is_empty() {
             "not recorded".to_string()
         } else {
             commits
@@ -203,6 +210,7 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     let workloads = run.benches.iter().map(|it| it.workload.clone());
     let workloads = workloads.chain(run.rungs.iter().map(|it| it.workload.clone()));
     let workloads = workloads.chain(run.tuned.iter().map(|it| it.subject.workload.clone()));
+    let workloads = workloads.chain(run.peers.iter().map(|it| it.workload.clone()));
     add("Workloads", joined(workloads.collect()));
     let mut counts = vec![];
     for (count, noun) in [
@@ -210,10 +218,14 @@ fn facts(run: &Run) -> Vec<(String, String)> {
         (run.probes.len(), "probe"),
         (run.counters.len(), "kernel with counters"),
         (run.attempts.len(), "attempt"),
+        (run.peers.len(), "timing of an implementation"),
     ] {
         if count > 0 {
             counts.push(match noun {
                 "kernel with counters" if count > 1 => format!("{count} kernels with counters"),
+                "timing of an implementation" if count > 1 => {
+                    format!("{count} timings of implementations")
+                }
                 noun => counted(count, noun),
             });
         }
@@ -442,6 +454,11 @@ pub fn title(runs: &[Run]) -> (String, String) {
             models.push(model);
         }
     }
+    for machine in runs.iter().flat_map(machines) {
+        if !models.contains(&machine) {
+            models.push(machine);
+        }
+    }
     let is_there = |operator: &&'static dyn Operator| runs.iter().any(|run| has(run, *operator));
     let there: Vec<_> = OPERATORS.into_iter().filter(is_there).collect();
     let what = match there[..] {
@@ -453,6 +470,17 @@ pub fn title(runs: &[Run]) -> (String, String) {
         names.join(" and "),
         format!("{what} on {}", models.join(" and ")),
     )
+}
+
+/// The machines on which implementations were timed beside others, in the order met.
+fn machines(run: &Run) -> Vec<String> {
+    let mut machines: Vec<String> = vec![];
+    for record in &run.peers {
+        if !machines.contains(&record.machine) {
+            machines.push(record.machine.clone());
+        }
+    }
+    machines
 }
 
 /// Whether a run is about an operator.

@@ -11,6 +11,7 @@ mod compare;
 mod dense;
 mod explain;
 #[cfg(target_os = "linux")]
+mod implementations;
 mod kernels;
 mod probe;
 #[cfg(unix)]

@@ -27,6 +27,7 @@ struct Done<'a> {
     benchmarks: usize,
     probes: usize,
     counters: usize,
+    peers: usize,
     warnings: Vec<String>,
 }
 
@@ -35,16 +36,25 @@ struct Done<'a> {
 enum Format {
     Html,
     Markdown,
+    /// One chart.
+    Svg,
+    /// One chart.
+    Png,
 }
 
 impl Format {
     /// By the ending of a file's name.
-    fn of(file: &Path) -> Result<Self> {
+    fn of(file: &Path, is_chart: bool) -> Result<Self> {
         let ending = file.extension().and_then(|ending| ending.to_str());
-        match ending.map(str::to_ascii_lowercase).as_deref() {
-            Some("html" | "htm") => Ok(Format::Html),
-            Some("md" | "markdown") => Ok(Format::Markdown),
-            _ => Err(Error::PageFormat {
+        match (ending.map(str::to_ascii_lowercase).as_deref(), is_chart) {
+            (Some("html" | "htm"), false) => Ok(Format::Html),
+            (Some("md" | "markdown"), false) => Ok(Format::Markdown),
+            (Some("svg"), true) => Ok(Format::Svg),
+            (Some("png"), true) => Ok(Format::Png),
+            (_, false) => Err(Error::PageFormat {
+                file: file.to_path_buf(),
+            }),
+            (_, true) => Err(Error::ChartFormat {
                 file: file.to_path_buf(),
             }),
         }
@@ -53,7 +63,7 @@ impl Format {
 
 pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
     let output = &arguments.output;
-    let format = Format::of(output)?;
+    let format = Format::of(output, arguments.chart.is_some())?;
     let page = destination(output, arguments)?;
     let runs: Vec<Run> = arguments
         .runs
@@ -61,12 +71,17 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
         .map(|path| Run::read(path))
         .collect::<Result<_>>()?;
     let report = Report::new(&runs);
-    let text = match format {
-        Format::Html => report.html()?,
+    let made = match format {
+        Format::Html => report.html()?.into_bytes(),
         Format::Markdown => {
             let folder = arguments.plots.as_deref();
             let link = folder.map(|folder| report::link_between(output, folder));
-            report.markdown(link.as_deref())?
+            report.markdown(link.as_deref())?.into_bytes()
+        }
+        Format::Svg => chart(&report, arguments)?.1.into_bytes(),
+        Format::Png => {
+            let (name, svg) = chart(&report, arguments)?;
+            report::chart::png(&name, &svg)?
         }
     };
     // Everything is made, and every place looked at, before anything is written.
@@ -76,7 +91,7 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
         place.write_bytes(&bytes)?;
         plots.push(path.display().to_string());
     }
-    page.write_bytes(text.as_bytes())?;
+    page.write_bytes(&made)?;
 
     let warnings: Vec<String> = runs.iter().flat_map(report::warnings).collect();
     if arguments.json {
@@ -91,11 +106,12 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
                 .map(|run| run.display().to_string())
                 .collect(),
             output: output.display().to_string(),
-            output_bytes: text.len(),
+            output_bytes: made.len(),
             plots,
             benchmarks: count(|run| run.benches.len()),
             probes: count(|run| run.probes.len()),
             counters: count(|run| run.counters.len()),
+            peers: count(|run| run.peers.len()),
             warnings,
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -103,13 +119,26 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
     for warning in &warnings {
         note(&format!("warning: {warning}"));
     }
-    let size = units::bytes(text.len() as u64);
+    let size = units::bytes(made.len() as u64);
     let beside = match (plots.len(), &arguments.plots) {
         (count, Some(folder)) => format!("; {count} pictures in {}", folder.display()),
         _ => String::new(),
     };
     note(&format!("wrote {}, {size}{beside}", output.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the chart asked for, and the chart without a background.
+fn chart(report: &Report, arguments: &ReportArgs) -> Result<(String, String)> {
+    let wanted = arguments.chart.as_deref().unwrap_or_default();
+    let plots = report.plots();
+    match plots.iter().find(|plot| plot.name == wanted) {
+        Some(plot) => Ok((plot.name.clone(), plot.transparent(arguments.theme))),
+        None => Err(Error::UnknownChart {
+            name: wanted.to_string(),
+            charts: plots.into_iter().map(|plot| plot.name).collect(),
+        }),
+    }
 }
 
 /// A place that is none of the runs.

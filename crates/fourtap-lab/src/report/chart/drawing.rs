@@ -40,8 +40,11 @@ pub enum Anchor {
     End,
 }
 
+/// What lies below a chart that stands alone.
+pub const PAPER: &str = "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
+
 /// An SVG in the making.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Drawing {
     width: f64,
     height: f64,
@@ -170,7 +173,7 @@ impl Drawing {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"{full_width:.0}\" \
              height=\"{full_height:.0}\" viewBox=\"0 0 {full_width:.0} {full_height:.0}\" role=\"img\">\n\
              <title>{title}</title>\n<style>\n{style}</style>\n\
-             <rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
+             {PAPER}\
              <text class=\"title\" x=\"{margin}\" y=\"32\">{title}</text>\n\
              <g transform=\"translate({margin} {lower})\">\n{body}</g>\n</svg>\n"
         )
@@ -222,7 +225,7 @@ pub fn fitting(text: &str, width: f64, size: f64) -> String {
 }
 
 /// As much of the beginning of `text` as fits; nothing if that would be a letter or two.
-fn beginning(text: &str, width: f64, size: f64) -> String {
+pub fn beginning(text: &str, width: f64, size: f64) -> String {
     let room = (width / (0.56 * size)).max(0.0) as usize;
     match text.chars().count() <= room {
         true => text.to_string(),

@@ -1,5 +1,6 @@
 //! Charts as SVG, drawn here: in a page their colours are the page's, alone they bring their own.
 
+mod bars;
 mod dots;
 mod drawing;
 mod picture;
@@ -9,11 +10,22 @@ mod strip;
 
 use serde::Serialize;
 
+pub use bars::{Bar, BarChart, BarGroup, BarLook};
 pub use dots::{DotChart, DotRow, Mark, Shape};
-pub use drawing::{Drawing, Layout, escaped, turns_text};
+pub use drawing::{Drawing, Layout, PAPER, escaped, turns_text};
 pub use picture::png;
 pub use roofline::{Level, Point, Roof, RooflineChart};
 pub use strip::{StripChart, StripRow};
+
+/// The colour of the page a chart without a background is shown on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Theme {
+    /// Light.
+    #[default]
+    Light,
+    /// Dark.
+    Dark,
+}
 
 /// Colours of the page in daylight, and of charts that stand alone; templates/style.css has those of the night.
 pub const COLOURS: [(&str, &str); 9] = [
@@ -44,9 +56,8 @@ pub struct Chart {
     pub wide: String,
     /// Drawn for a telephone.
     pub narrow: String,
-    /// As a file of its own.
     #[serde(skip)]
-    pub alone: String,
+    drawing: Drawing,
 }
 
 impl Chart {
@@ -57,20 +68,44 @@ impl Chart {
             slug: slug.to_string(),
             title: title.to_string(),
             caption: caption.to_string(),
-            alone: wide.alone(title, &style_alone()),
             wide: wide.inside(title, "wide"),
             narrow: draw(Layout::Narrow).inside(title, "narrow"),
+            drawing: wide,
         }
+    }
+
+    /// As a file of its own, on white.
+    pub fn alone(&self) -> String {
+        let style = style_with(COLOURS.into_iter());
+        self.drawing.alone(&self.title, &style)
+    }
+
+    /// As a file of its own without a background.
+    pub fn transparent(&self, theme: Theme) -> String {
+        let style = match theme {
+            Theme::Light => style_with(COLOURS.into_iter()),
+            Theme::Dark => style_with(dark_colours()),
+        };
+        // The style of paper would only be a rule for what is not there.
+        let svg = self.drawing.alone(&self.title, &style);
+        svg.replace(PAPER, "")
     }
 }
 
+/// Colours of the page at night, as its style says them.
+fn dark_colours() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let style = include_str!("../../../templates/style.css");
+    let declarations = style.split([';', '{', '}']);
+    declarations
+        .filter_map(|declaration| declaration.trim().split_once(": "))
+        .filter(|(name, colour)| name.starts_with("--") && colour.starts_with('#'))
+}
+
 /// The style with colours written out: programs that draw SVG know no variables.
-fn style_alone() -> String {
-    COLOURS
-        .iter()
-        .fold(STYLE.to_string(), |style, (name, colour)| {
-            style.replace(&format!("var({name})"), colour)
-        })
+fn style_with(colours: impl Iterator<Item = (&'static str, &'static str)>) -> String {
+    colours.fold(STYLE.to_string(), |style, (name, colour)| {
+        style.replace(&format!("var({name})"), colour)
+    })
 }
 
 #[cfg(test)]
@@ -81,18 +116,28 @@ mod tests {
 
     #[test]
     fn a_chart_that_stands_alone_needs_no_page() {
-        assert!(!style_alone().contains("var("), "{}", style_alone());
+        for style in [style_with(COLOURS.into_iter()), style_with(dark_colours())] {
+            assert!(!style.contains("var("), "{style}");
+        }
+    }
+
+    #[test]
+    fn a_chart_without_a_background_has_none() {
+        let chart = Chart::new("a", "b", "c", |_| Drawing::new(10.0, 10.0));
+        assert!(chart.alone().contains("class=\"paper\""));
+        for theme in [Theme::Light, Theme::Dark] {
+            assert!(!chart.transparent(theme).contains("class=\"paper\""));
+        }
+        assert_ne!(
+            chart.transparent(Theme::Light),
+            chart.transparent(Theme::Dark)
+        );
     }
 
     #[test]
     fn words_can_be_read_by_day_and_by_night() {
         let day: BTreeMap<&str, &str> = COLOURS.into_iter().collect();
-        let style = include_str!("../../../templates/style.css");
-        let night: BTreeMap<&str, &str> = style
-            .split([';', '{', '}'])
-            .filter_map(|declaration| declaration.trim().split_once(": "))
-            .filter(|(name, colour)| name.starts_with("--") && colour.starts_with('#'))
-            .collect();
+        let night: BTreeMap<&str, &str> = dark_colours().collect();
         assert!(night.keys().eq(day.keys()), "{night:?}");
         for colours in [day, night] {
             for ink in ["--ink", "--muted", "--accent", "--peer"] {
