@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Runs on a machine with a GPU: all tests that need one, the sanitizers, the benchmarks. Writes to RESULTS:
-#   tests.log sanitizer.log   what was printed
+#   tests.log sanitizer.log soak.log   what was printed
 #   evidence.jsonl            one record for each check a kernel's source has passed
 #   bench.jsonl bench.txt     measured times
 #   probe.jsonl probe.txt     what the device can do at most
 #   counters.jsonl profile.txt   hardware counters of the workloads' kernels (needs ncu)
 #   python.log                what the tests of the Python package printed
 #   python.jsonl python.txt   measured times from Python
-# Usage: run.sh RESULTS [tests] [sanitizer] [probe] [bench] [profile] [python] [python-bench]   (without names: all)
+# Usage: run.sh RESULTS [tests] [sanitizer] [soak] [probe] [bench] [profile] [python] [python-bench] [peers]   (without names: all but peers)
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 results=${1:?where to write the results}
 shift
-parts=${*:-tests sanitizer probe bench profile python python-bench}
+parts=${*:-tests sanitizer soak probe bench profile python python-bench}
 mkdir -p "$results"
 export FOURTAP_REQUIRE_CUDA=1 FOURTAP_EVIDENCE="$results/evidence.jsonl"
 failed=0
@@ -20,7 +20,7 @@ failed=0
 for part in $parts; do
     case $part in
     tests)
-        "$here/cuda-tests" --include-ignored --skip sanitizer --test-threads=1 --nocapture >"$results/tests.log" 2>&1 || failed=1
+        "$here/cuda-tests" --include-ignored --skip sanitizer --skip soak --test-threads=1 --nocapture >"$results/tests.log" 2>&1 || failed=1
         tail -n 4 "$results/tests.log"
         ;;
     sanitizer)
@@ -42,6 +42,12 @@ for part in $parts; do
             rm -f "$results/$tool.jsonl"
         done
         grep -E '^== |ERROR SUMMARY|RACECHECK SUMMARY|test result' "$results/sanitizer.log"
+        ;;
+    soak)
+        # Eight minutes of both operators from eight threads, compared with the oracle, memory flat.
+        FOURTAP_SOAK_SECONDS=${FOURTAP_SOAK_SECONDS:-480} "$here/cuda-tests" --include-ignored soak --nocapture \
+            >"$results/soak.log" 2>&1 || failed=1
+        tail -n 14 "$results/soak.log"
         ;;
     bench)
         : >"$results/bench.txt"
@@ -80,6 +86,12 @@ for part in $parts; do
                 >>"$results/python.txt" 2>&1 || failed=1
         done
         cat "$results/python.txt"
+        ;;
+    peers)
+        # Beside whatever other implementations python3 can import.
+        PYTHONPATH="$here/python" python3 "$here/python-benches/peers.py" --json "$results/peers.jsonl" \
+            >"$results/peers.txt" 2>&1 || failed=1
+        cat "$results/peers.txt"
         ;;
     *)
         echo "unknown part: $part" >&2

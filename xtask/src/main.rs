@@ -22,6 +22,7 @@ cargo xtask CHORE
                      Needs no GPU. Installs NVRTC, PyTorch and transformers (6 GB) once per machine, into the user's
                      cache folder or FOURTAP_ENVIRONMENTS.
   changed            the parts that test --changed would run
+  miri               the CPU code on small problems under Miri; needs a nightly toolchain with the components miri and rust-src
   wheel              the Python package for any Linux, into target/wheels
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     let result = match name.as_str() {
         "test" => test::run(&rest),
         "changed" => changed(),
+        "miri" => rust::miri(),
         "gpu-bundle" => bundle::make(),
         "wheel" => python::wheel().map(|wheel| println!("{}", wheel.display())),
         "compare-pytorch" => python::compare(&rest),

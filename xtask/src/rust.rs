@@ -137,3 +137,14 @@ mod tests {
         }
     }
 }
+
+/// Small problems of both operators under Miri, which finds undefined behaviour. Of a processor's instructions it offers those
+/// of the oldest x86-64, so it is the portable code that runs.
+pub fn miri() -> Result<(), String> {
+    // The pool of threads outlives the tests, and casts integers to pointers inside.
+    let flags = "-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks";
+    cargo(["+nightly", "miri", "test", "--locked", "-p", "fourtap"])
+        .arguments(&["--test", "integration", "small::"])
+        .variable("MIRIFLAGS", flags)
+        .step("small problems under Miri")
+}

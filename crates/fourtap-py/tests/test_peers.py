@@ -28,7 +28,7 @@ def records_beside(folder: pathlib.Path, factor: str) -> list[dict[str, Any]]:
     file = folder / "records.jsonl"
     options = ["--only", "fourtap,pytorch,msda-triton,mmcv", "--device", "cpu", "--dtype", "f32", "--rounds", "1"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    command = [sys.executable, str(SCRIPT), "tiny", *options, "--output", str(file)]
+    command = [sys.executable, str(SCRIPT), "tiny", *options, "--json", str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "mmcv: not here: ModuleNotFoundError" in done.stdout

@@ -13,4 +13,5 @@ mod msda;
 mod no_driver;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod nvrtc;
+mod small;
 mod tuning;
