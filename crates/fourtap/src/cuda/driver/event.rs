@@ -27,7 +27,7 @@ impl Event {
         Event::with_flags(context, 0)
     }
 
-    /// An event only to order work by: cheaper than one with a time.
+    /// An event without timing, only for ordering: cheaper.
     pub fn ordering(context: &'static Context) -> DriverResult<Self> {
         Event::with_flags(context, DISABLE_TIMING)
     }

@@ -61,7 +61,7 @@ pub struct GraphExec {
 unsafe impl Send for GraphExec {}
 
 impl GraphExec {
-    /// Gives the recorded work to a stream, in the context that is entered.
+    /// Queues the recorded work on a stream, in the current context.
     ///
     /// # Safety
     /// All memory the recorded work touches is still allocated when it runs, and nothing else uses it meanwhile in a
