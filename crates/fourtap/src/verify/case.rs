@@ -1,5 +1,5 @@
 //! Random problems from a seed: primes, ones, zeros and tails; every element type and layout; points outside the
-//! image, on pixel centres, on borders, and at no number at all.
+//! image, on pixel centres, on borders, and at NaN.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -10,10 +10,10 @@ use crate::dtype::DType;
 use crate::msda::{Inputs, Levels, Sizes};
 use crate::tensor::View;
 
-/// A problem with its numbers.
+/// A problem with its data.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it was made from.
+    /// The seed it was made from.
     pub seed: u64,
     /// The levels.
     pub levels: Levels,
@@ -25,14 +25,14 @@ pub struct Case {
     pub attention_weights: Tensor,
     /// `[N, Q, M*D]`.
     pub grad_out: Tensor,
-    /// How the outputs are to be laid out: `out`, then the gradients of value, locations and weights.
+    /// Layout of the outputs: `out`, then the gradients of value, locations and weights.
     pub outputs: [Storage; 4],
 }
 
-/// Samples times channels of one case, about: small enough that the oracle takes milliseconds.
+/// Approximate samples times channels of one case: small enough that the oracle takes milliseconds.
 const WORK: usize = 60_000;
 
-/// Numbers that ruin a computation which is not careful, in locations, weights or values.
+/// Numbers that break careless code when they occur in locations, weights or values.
 pub const HOSTILE: [f64; 9] = [
     f64::NAN,
     f64::INFINITY,
@@ -45,14 +45,14 @@ pub const HOSTILE: [f64; 9] = [
     -0.0,
 ];
 
-/// Which problems a seed may stand for.
+/// Which kind of problem is drawn from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaseKind {
     /// Any.
     Any,
-    /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
+    /// Channels and rows fill multiples of 16 bytes, as kernels with wide loads need.
     Aligned,
-    /// Of those the ones whose small levels kernels may keep in shared memory: odd heads, points by fours.
+    /// As `Aligned`, with small levels that kernels may keep in shared memory: an odd number of heads, points in fours.
     Keepable,
 }
 
@@ -62,12 +62,12 @@ impl Case {
         Case::new(seed, CaseKind::Any)
     }
 
-    /// The problem of this seed among those whose channels and rows fill 16 bytes.
+    /// The problem of this seed among those whose channels and rows fill multiples of 16 bytes.
     pub fn aligned(seed: u64) -> Self {
         Case::new(seed, CaseKind::Aligned)
     }
 
-    /// The problem of this seed among those whose small levels kernels may keep in fast memory.
+    /// The problem of this seed among those whose small levels kernels may keep in shared memory.
     pub fn keepable(seed: u64) -> Self {
         Case::new(seed, CaseKind::Keepable)
     }
@@ -135,7 +135,7 @@ impl Case {
         }
     }
 
-    /// What the operator reads.
+    /// The inputs of the operator.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             value: self.value.view(),
@@ -145,7 +145,7 @@ impl Case {
         }
     }
 
-    /// The gradient backward starts from.
+    /// The gradient of the output.
     pub fn grad_out(&self) -> View<'_> {
         self.grad_out.view()
     }
@@ -197,7 +197,7 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels
                 _ => pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
             },
         };
-        // An empty problem is worth trying now and then, not every time a size may be 0.
+        // An empty problem is worth a test now and then, not every time a size may be 0.
         let empty = sizes.samples() == 0;
         let work = (sizes.samples() + sizes.images * sizes.pixels * sizes.heads) * sizes.channels;
         if work <= WORK && (!empty || rng.random_bool(0.2)) {
@@ -223,7 +223,7 @@ fn random_levels(rng: &mut Xoshiro256PlusPlus, shapes: &[(usize, usize)]) -> Lev
 fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> f64 {
     let size = size.max(1) as f64;
     match rng.random_range(0..20) {
-        // On a pixel's centre, on the border between two, and at the last places that still take part.
+        // On a pixel centre, on the border between two pixels, and at the last positions that still take part.
         0 | 1 => (rng.random_range(0.0..size).floor() + 0.5) / size,
         2 => rng.random_range(0.0..size).floor() / size,
         3 => pick(rng, &[-0.5, 0.0, size, size + 0.5]) / size,
