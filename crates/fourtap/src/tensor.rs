@@ -261,7 +261,7 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Safety
     /// If `layout` has elements, `address` is 0 or every address it reaches is memory that device can write, and
-    /// nobody else reads, writes or frees it until the work of the call that gets this view is done.
+    /// nothing else reads, writes or frees it until the work of the call that gets this view is done.
     pub unsafe fn on_cuda(ordinal: usize, address: u64, layout: Layout) -> Self {
         // SAFETY: what the caller promises is more than what a read-only view needs.
         let view = unsafe { View::on_cuda(ordinal, address, layout) };

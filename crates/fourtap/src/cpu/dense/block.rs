@@ -160,7 +160,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
     /// Writes the outputs.
     ///
     /// # Safety
-    /// The rows lie in the problem, and nobody else writes them.
+    /// The rows lie in the problem, and nothing else writes them.
     pub unsafe fn store<E: Vectorized<Accumulator = R>>(self, task: &Task<'_, E>) {
         let plan = task.plan;
         task.cpu.run(Collect {

@@ -118,7 +118,7 @@ pub(super) struct Collect<'a, E: Element> {
     pub plan: &'a Plan<'a, E>,
     pub sequence: usize,
     pub head: usize,
-    /// They lie in the problem and belong to whoever runs it.
+    /// They lie in the problem, and nothing else writes them.
     pub rows: Range<usize>,
     /// One per channel.
     pub from: &'a [Lane<E::Accumulator>],

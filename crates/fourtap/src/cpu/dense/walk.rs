@@ -11,7 +11,7 @@ impl<E: Vectorized> Task<'_, E> {
     /// Computes the rows.
     ///
     /// # Safety
-    /// They lie in the problem, and nobody else writes them.
+    /// They lie in the problem, and nothing else writes them.
     pub unsafe fn run(&self, memory: &mut Vec<Lane<E::Accumulator>>) {
         let (plan, sizes) = (self.plan, self.plan.sizes);
         // Does nothing from a worker's second task on. A task overwrites what the one before it left.

@@ -119,7 +119,7 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
     /// Writes the first `count` of `numbers` to `row + places`, rounded to the tensor's type.
     ///
     /// # Safety
-    /// The places lie in the tensor and nobody else uses them.
+    /// The places lie in the tensor and nothing else uses them.
     #[inline(always)]
     pub unsafe fn write<R: Real>(
         &self,

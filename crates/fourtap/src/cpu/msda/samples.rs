@@ -78,7 +78,7 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
             for row in self.rows.clone() {
                 let row = [row / sizes.queries, row % sizes.queries];
                 for block in 0..pass.slots.len() {
-                    // SAFETY: the row lies in the problem, and its channels fill so many vectors.
+                    // SAFETY: the row lies in the problem, and its channels fill that many vectors.
                     unsafe { self.block::<I>(row, [number, block], vectors) }
                 }
             }

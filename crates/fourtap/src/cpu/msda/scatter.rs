@@ -46,7 +46,7 @@ impl<E: Vectorized> Kernel for Scatter<'_, E> {
         } else {
             ANY
         };
-        // SAFETY: the band lies in the problem, and its channels fill so many vectors.
+        // SAFETY: the band lies in the problem, and its channels fill that many vectors.
         unsafe {
             self.add_all::<I>(vectors);
             self.write_back::<I>();

@@ -29,7 +29,7 @@ const fn tile(rows: u32, keys: u32, columns: u32, blocks: u32, cost: u32) -> Til
     }
 }
 
-/// Tiles for so many channels at most, the largest first. Found by measuring on an H200 (docs/cuda-dense.md).
+/// Tiles for at most that many channels, the largest first. Measured on an H200 (docs/cuda-dense.md).
 const TILES: [(u32, &[Tile]); 5] = [
     (
         32,
@@ -116,7 +116,7 @@ impl Tile {
         tiles.iter().min_by_key(time).copied()
     }
 
-    /// Shared memory of a block, for heads of so many channels (multiples of 32).
+    /// Shared memory per block, for heads of that many channels (multiples of 32).
     pub(super) fn shared_bytes(&self, head: u32, head_v: u32) -> u32 {
         let queries = self.rows * 2 * head.max(head_v);
         let tiles = self.keys * 2 * (head + head_v);

@@ -91,9 +91,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // An event that is not reached yet is released when it is; nobody waits here.
+        // An event that is not reached yet is released when it is; this does not wait.
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: made in `with_flags`, and nobody else destroys it.
+            // SAFETY: made in `with_flags`, and nothing else destroys it.
             unsafe { (self.context.api().cuEventDestroy_v2)(self.raw) };
         }
     }

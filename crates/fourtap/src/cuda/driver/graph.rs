@@ -16,7 +16,7 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// # Safety
-    /// `raw` is a graph that nobody else destroys.
+    /// `raw` is a graph that nothing else destroys.
     pub(super) unsafe fn from_raw(raw: Handle) -> Self {
         Graph { raw }
     }

@@ -115,7 +115,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// The driver's functions, for whoever holds a handle and so knows that it started.
+/// The driver's functions, for holders of a handle, which proves that the driver was initialised.
 fn api() -> DriverResult<&'static Api> {
     Ok(&Driver::get()?.api)
 }

@@ -140,7 +140,7 @@ pub enum JitError {
         /// The newest architecture it knows.
         newest: Architecture,
     },
-    /// A cache directory in which somebody else could plant code.
+    /// A cache directory in which other users could plant code.
     #[error(
         "{path}: expected a kernel cache that only this user can write to, found it {found}. Remove it, correct it \
          (chmod go-w), or set FOURTAP_CACHE_DIR to another directory",

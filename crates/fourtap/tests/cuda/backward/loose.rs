@@ -262,7 +262,7 @@ fn nothing<R: Default + Clone>(case: &Case) -> oracle::Gradients<R> {
 
 #[test]
 fn what_levels_give_one_by_one_adds_up_to_the_whole() {
-    // Of this file, not of the device: what loose levels are held to is right where the oracle can say so itself.
+    // A test of this file, not of the device: the expected gradients are right where the oracle can compute them itself.
     for case in (0..30).map(many_levels) {
         let whole = ExpectedGradients::new(&case).unwrap();
         let claim = |level: &Level| ClaimedLevel {

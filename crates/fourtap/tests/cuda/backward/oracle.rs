@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
-/// A way to compute gradients.
+/// Kernel, mode and levels of a backward call.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSetting {
     pub wanted: KernelChoice,
@@ -59,7 +59,7 @@ pub const EACH_KERNEL: [(KernelChoice, bool); 3] = [
     (KernelChoice::Channel, true),
 ];
 
-/// All gradients of a case, and how they came about.
+/// All gradients of a case, and the kernels that computed them.
 pub struct ComputedGradients {
     pub gradients: GradientTensors,
     pub kernels: Vec<&'static str>,

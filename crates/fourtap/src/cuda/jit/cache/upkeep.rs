@@ -218,7 +218,7 @@ fn describe(file: &CacheFile) -> Entry {
     }
 }
 
-/// Removes what killed processes left of this kernel. The caller holds its lock, so nobody is writing one.
+/// Removes leftovers of killed processes for this kernel. The caller holds its lock, so no process is writing one.
 pub(super) fn remove_parts(directory: &Path, stem: &str) {
     for item in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = item.file_name();

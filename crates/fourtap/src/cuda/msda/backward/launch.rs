@@ -127,7 +127,7 @@ impl BackwardLaunch {
         }
         if let Some(bytes) = self.zeroed_bytes {
             let entered = cuda.context().enter()?;
-            // SAFETY: atomic additions are planned only for a gradient without gaps, which has so many bytes.
+            // SAFETY: atomic additions are planned only for a gradient without gaps, which has that many bytes.
             let done = unsafe { zero(of_gradients.value(), bytes, cuda.stream()) };
             drop(entered);
             done?;
