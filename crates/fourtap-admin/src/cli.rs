@@ -158,7 +158,7 @@ pub enum CacheAction {
 #[command(after_help = "\
 A device looks for kernels of its own architecture: sm_80 (A100), sm_86 (RTX 30), sm_89 (RTX 40),
 sm_90a (H100, H200), sm_100f (B200, B300), sm_120f (RTX 50). Each list is combined with every other.
-FOURTAP_PACK names the file to programs that shall use it.")]
+Programs use the file that FOURTAP_PACK names.")]
 pub struct BakeArgs {
     /// Architectures to compile for, as in sm_80,sm_90a
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
