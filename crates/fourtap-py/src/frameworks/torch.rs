@@ -41,12 +41,12 @@ pub struct Torch {
     forward_ad: Py<PyAny>,
 }
 
-/// What a tensor was found to be.
-enum Look {
-    /// Memory, described if that was quick.
-    Memory(Option<Tensor>),
-    /// Something that only PyTorch can make memory of.
-    SomethingElse,
+/// Whether a tensor's memory can be read directly.
+enum TensorAccess {
+    /// It can; described if that was cheap.
+    Direct(Option<Tensor>),
+    /// Only PyTorch can materialise it.
+    Opaque,
 }
 
 impl Torch {
@@ -141,9 +141,9 @@ impl Torch {
         let mut known = [const { None }; N];
         for (known, (name, tensor)) in known.iter_mut().zip(named) {
             if self.is_plain(tensor) {
-                *known = match self.look_at(name, tensor)? {
-                    Look::Memory(described) => described,
-                    Look::SomethingElse => return Ok(None),
+                *known = match self.inspect(name, tensor)? {
+                    TensorAccess::Direct(described) => described,
+                    TensorAccess::Opaque => return Ok(None),
                 };
             } else if self.owns(tensor)? {
                 return Ok(None);
@@ -152,33 +152,33 @@ impl Torch {
         Ok(Some(known))
     }
 
-    /// Whether a plain tensor's memory is there to be read and holds what it stands for, not the negative of it.
-    fn look_at(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Look> {
+    /// Whether a plain tensor's memory can be read directly and holds its values, not their negatives (`is_neg`).
+    fn inspect(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<TensorAccess> {
         let py = tensor.py();
         let described = match &self.exchange {
             Some(exchange) => exchange.describe(name, tensor),
             None => None,
         };
         if let Some(tensor) = &described {
-            // Views that negate are of imaginary parts: every second number of a complex tensor.
+            // Negative views are of imaginary parts: every second number of a complex tensor.
             let mut axes = tensor.sizes.iter().zip(tensor.strides.iter());
             if axes.any(|(&size, stride)| size > 1 && stride % 2 != 0) {
-                return Ok(Look::Memory(described));
+                return Ok(TensorAccess::Direct(described));
             }
         } else if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
             && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
         {
-            return Ok(Look::SomethingElse);
+            return Ok(TensorAccess::Opaque);
         } else if self.exchange.is_some() {
-            // A wrapper that outlived its transform, for one. Sparse and quantised tensors are refused by their names, later.
+            // For example a wrapper that outlived its transform. Sparse and quantised tensors are refused later, by name.
             let layout = tensor.getattr(intern!(py, "layout"))?;
             if layout.is(&self.strided) && self.element(tensor)? != Element::Other {
-                return Ok(Look::SomethingElse);
+                return Ok(TensorAccess::Opaque);
             }
         }
         match tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
-            true => Ok(Look::SomethingElse),
-            false => Ok(Look::Memory(described)),
+            true => Ok(TensorAccess::Opaque),
+            false => Ok(TensorAccess::Direct(described)),
         }
     }
 
