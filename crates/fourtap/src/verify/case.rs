@@ -72,9 +72,9 @@ impl Case {
         Case::new(seed, CaseKind::Keepable)
     }
 
-    fn new(seed: u64, taste: CaseKind) -> Self {
+    fn new(seed: u64, kind: CaseKind) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
-        let (sizes, levels) = random_sizes(rng, taste);
+        let (sizes, levels) = random_sizes(rng, kind);
         let dtype = pick(rng, &DType::ALL);
         let coordinates = [0, 1].map(|_| {
             if rng.random_bool(0.5) {
@@ -88,11 +88,11 @@ impl Case {
         let mut numbers = seeds.map(Xoshiro256PlusPlus::seed_from_u64);
         let [of_value, of_locations, of_weights, of_grad] = &mut numbers;
 
-        let storage = random_storage(rng, 4, true, taste);
+        let storage = random_storage(rng, 4, true, kind);
         let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || {
             of_value.random_range(-1.0..1.0)
         });
-        let storage = random_storage(rng, 6, true, taste);
+        let storage = random_storage(rng, 6, true, kind);
         let mut index = 0;
         let sampling_locations = Tensor::from_fn(
             coordinates[0],
@@ -109,7 +109,7 @@ impl Case {
                 random_location(of_locations, size, hostile)
             },
         );
-        let storage = random_storage(rng, 5, true, taste);
+        let storage = random_storage(rng, 5, true, kind);
         let scale = 1.0 / (sizes.levels * sizes.points).max(1) as f64;
         let attention_weights =
             Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
@@ -119,11 +119,11 @@ impl Case {
                     of_weights.random_range(-1.0..3.0) * scale
                 }
             });
-        let storage = random_storage(rng, 3, true, taste);
+        let storage = random_storage(rng, 3, true, kind);
         let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || {
             of_grad.random_range(-1.0..1.0)
         });
-        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false, taste));
+        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false, kind));
         Case {
             seed,
             levels,
@@ -155,11 +155,11 @@ pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
-fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels) {
+fn random_sizes(rng: &mut Xoshiro256PlusPlus, kind: CaseKind) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
-            _ if taste == CaseKind::Keepable => 32,
-            _ if taste == CaseKind::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
+            _ if kind == CaseKind::Keepable => 32,
+            _ if kind == CaseKind::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
             _ => pick(
@@ -185,14 +185,14 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels
         let sizes = Sizes {
             images: pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 5]),
             pixels: levels.pixels(),
-            heads: match taste {
+            heads: match kind {
                 CaseKind::Keepable => pick(rng, &[1, 1, 3]),
                 _ => pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
             },
             channels,
             queries: pick(rng, &[0, 1, 1, 2, 3, 5, 7, 13, 17, 32, 64, 101, 300]),
             levels: levels.len(),
-            points: match taste {
+            points: match kind {
                 CaseKind::Keepable => pick(rng, &[4, 8, 8, 16]),
                 _ => pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
             },
@@ -236,13 +236,13 @@ pub(super) fn random_storage(
     rng: &mut Xoshiro256PlusPlus,
     rank: usize,
     input: bool,
-    taste: CaseKind,
+    kind: CaseKind,
 ) -> Storage {
     let mut storage = Storage::dense(rank);
     if rng.random_bool(0.6) {
         return storage;
     }
-    if taste != CaseKind::Any {
+    if kind != CaseKind::Any {
         // Gaps between rows only: after the channels of value and out, and after the samples of a row.
         storage.guard = 16;
         let inner = if rank < 5 { 1 } else { rank - 3 };

@@ -295,12 +295,12 @@ pub fn check_loose(
         let loose = NonTilingProblem::new(seed);
         let (expected, on_device) = (loose.expected(), loose.on_device(*cuda));
         for &(wanted, deterministic) in settings {
-            let way = BackwardSetting {
+            let setting = BackwardSetting {
                 wanted,
                 deterministic,
                 levels: LevelsIn::Device,
             };
-            let computed = compute_and_compare(&on_device, cuda, way, &expected);
+            let computed = compute_and_compare(&on_device, cuda, setting, &expected);
             // What sorts is launched too, and finds that it cannot.
             let serves = |kernel: &&str| kernel.ends_with("search") || kernel.contains("samples");
             tally.add(computed.into_iter().flat_map(|c| c.kernels).filter(serves));

@@ -11,10 +11,16 @@ use crate::sanitizer::{CASES, FIRST};
 #[ignore = "run under compute-sanitizer"]
 fn shapes_of_backward() {
     let (tool, cuda) = (gpu::sanitizer(), gpu::device());
-    let (tally, ways) = (Tally::default(), BackwardSetting::all(&EACH_KERNEL));
-    check(&cuda, FIRST..FIRST + CASES, Case::random, &ways, &tally);
-    check(&cuda, FIRST..FIRST + CASES, Case::aligned, &ways, &tally);
-    check(&cuda, FIRST..FIRST + 8, many_levels, &ways, &tally);
+    let (tally, settings) = (Tally::default(), BackwardSetting::all(&EACH_KERNEL));
+    check(&cuda, FIRST..FIRST + CASES, Case::random, &settings, &tally);
+    check(
+        &cuda,
+        FIRST..FIRST + CASES,
+        Case::aligned,
+        &settings,
+        &tally,
+    );
+    check(&cuda, FIRST..FIRST + 8, many_levels, &settings, &tally);
     check_loose(&cuda, FIRST..FIRST + 8, &EACH_KERNEL, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_backward_"), details);
