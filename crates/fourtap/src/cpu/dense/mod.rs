@@ -2,8 +2,8 @@
 //!
 //! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries are in the lanes of vectors,
 //! so keys and values are used as they are in memory, one number at a time for all queries, and the softmax needs no sum
-//! across lanes. Keys are processed in steps of [`lanes::KEYS`]; a query's result depends only on the keys it sees, never
-//! on its neighbours in the block or the number of threads.
+//! across lanes. Keys are processed in steps of [`lanes::KEYS`], aligned to multiples of it, so a query's result depends only on
+//! the keys it sees, never on its neighbours in the block or the number of threads.
 
 mod block;
 mod lanes;
