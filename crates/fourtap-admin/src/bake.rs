@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::{SCHEMA, VERSION, units};
 
-/// What was done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
 struct BakeReport {
     schema: u32,
@@ -99,7 +99,7 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a place that cannot be written to, before minutes of compiling for it.
+/// Refuses an output that cannot be written, before minutes of compiling.
 fn writable(output: &Path) -> Result<()> {
     let file = output.to_path_buf();
     if output.file_name().is_none() || output.is_dir() {
@@ -120,7 +120,7 @@ fn writable(output: &Path) -> Result<()> {
     }
 }
 
-/// Refuses an architecture whose devices would never look into the pack for it.
+/// Refuses an architecture that no device looks for in a pack.
 fn looked_for(found: Architecture) -> Result<()> {
     let expected = Architecture::of_device(found.major(), found.minor());
     match expected == found {
@@ -129,7 +129,7 @@ fn looked_for(found: Architecture) -> Result<()> {
     }
 }
 
-/// Each program once, whichever of the combinations need it.
+/// All programs that the combinations need, each once.
 fn programs(arguments: &BakeArgs) -> Vec<Program> {
     let mut seen = HashSet::new();
     let mut programs = Vec::new();
@@ -187,7 +187,7 @@ fn compile(nvrtc: &Nvrtc, program: &Program, bar: &ProgressBar) -> Result<Vec<u8
     Ok(compiled.code)
 }
 
-/// Runs on as many threads as asked for, else on all there are.
+/// Runs on the given number of threads, by default on all cores.
 fn in_parallel<R: Send>(jobs: Option<u32>, work: impl FnOnce() -> R + Send) -> Result<R> {
     let Some(requested) = jobs else {
         return Ok(work());

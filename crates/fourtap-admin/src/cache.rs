@@ -1,4 +1,4 @@
-//! `fourtap cache`: looking after the kernels compiled on this machine.
+//! `fourtap cache`: managing the kernel cache.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::table;
 use crate::units::{bytes, kernels};
 use crate::{SCHEMA, VERSION};
 
-/// What was found or done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: u32,
@@ -25,7 +25,7 @@ struct Report {
     kernels: Option<Vec<Kernel>>,
     count: usize,
     bytes: u64,
-    /// Kernels that some process was building meanwhile.
+    /// Kernels that a process was building meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     busy: Option<usize>,
 }
@@ -40,7 +40,7 @@ struct Kernel {
     created: Option<u64>,
     last_used: Option<u64>,
     file: String,
-    /// What is wrong with it.
+    /// Why it is damaged, if it is.
     damage: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::console::progress;
 use crate::exit::ExitCode;
 use crate::{SCHEMA, VERSION};
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 pub struct Report {
     schema: u32,
@@ -25,13 +25,13 @@ pub struct Report {
     operator: &'static str,
     /// Seed of the first problem.
     pub seed: u64,
-    /// Problems.
+    /// Number of problems.
     pub cases: u64,
-    /// Vector paths or kernels each went through.
+    /// Instruction sets or kernels that were checked.
     pub paths: Vec<String>,
-    /// Ways all problems took together.
+    /// Number of checks: problems times paths.
     pub checks: u64,
-    /// What was wrong.
+    /// All mismatches.
     pub mismatches: Vec<Mismatch>,
     seconds: f64,
 }
@@ -39,40 +39,40 @@ pub struct Report {
 /// One problem that one path got wrong.
 #[derive(Debug, Serialize)]
 pub struct Mismatch {
-    /// The problem's.
+    /// The seed of the problem.
     pub seed: u64,
     /// The path.
     #[serde(flatten)]
     pub path: Path,
-    /// What is wrong.
+    /// Description of the mismatch.
     pub found: String,
-    /// The command that repeats it.
+    /// The command that reproduces it.
     pub repeat: String,
 }
 
-/// One way through the library.
+/// One code path of the library.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Path {
-    /// On the processor.
+    /// On the CPU.
     Cpu {
-        /// By these instructions.
+        /// The instruction set.
         simd: &'static str,
     },
     /// On a CUDA device.
     Cuda {
-        /// Its number.
+        /// The device's number.
         device: usize,
-        /// The kernel asked for, where kernels have names.
+        /// The kernel choice, if the operator has several.
         #[serde(skip_serializing_if = "Option::is_none")]
         kernel: Option<&'static str>,
-        /// The pass, where there are several.
+        /// The pass, if the operator has several.
         #[serde(skip_serializing_if = "Option::is_none")]
         pass: Option<&'static str>,
-        /// How backward adds up.
+        /// Deterministic mode or not, for backward.
         #[serde(skip_serializing_if = "Option::is_none")]
         mode: Option<&'static str>,
-        /// Whose memory holds the levels, where there are any.
+        /// The memory that holds the levels, if the operator has levels.
         #[serde(skip_serializing_if = "Option::is_none")]
         levels: Option<&'static str>,
     },
@@ -107,17 +107,17 @@ impl fmt::Display for Path {
     }
 }
 
-/// How one path did on one problem.
+/// The result of one path on one problem.
 pub struct Outcome {
     /// The path.
     pub path: Path,
-    /// What is wrong, if anything.
+    /// Description of the mismatch, if there is one.
     pub found: Option<String>,
-    /// The command that repeats it.
+    /// The command that reproduces it.
     pub repeat: String,
 }
 
-/// Checks the problem of each seed by `outcomes`, which says how every path did on it.
+/// Checks the problem of each seed by `outcomes`, which returns the result of every path.
 pub fn each(
     operator: &'static str,
     seeds: Range<u64>,
@@ -161,7 +161,7 @@ pub fn each(
     }
 }
 
-/// Both passes of these problems of deformable attention through each of `paths` of the processor.
+/// Checks both passes of these problems of deformable attention with each instruction set of `paths`.
 pub fn msda_on_cpu(seeds: Range<u64>, paths: &[Simd]) -> Report {
     let backends: Vec<_> = paths
         .iter()

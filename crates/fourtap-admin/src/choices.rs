@@ -1,4 +1,4 @@
-//! What options about element types can be set to.
+//! Values of the options for element types.
 
 use clap::ValueEnum;
 use fourtap::DType;
@@ -15,7 +15,7 @@ pub enum CoordinatesChoice {
 }
 
 impl CoordinatesChoice {
-    /// Their type beside a value of this type.
+    /// Their type, given the type of `value`.
     pub fn dtype(self, value: DType) -> DType {
         match self {
             CoordinatesChoice::F32 => DType::F32,

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// From words, the first being the program's name. Of a word that is no command here the error says where others are.
+    /// Parses the arguments, the first being the program's name. The error for an unknown command says where others are.
     pub(crate) fn parse_words(
         words: impl IntoIterator<Item = OsString>,
     ) -> std::result::Result<Cli, clap::Error> {
@@ -52,14 +52,14 @@ impl Cli {
         })
     }
 
-    /// Does what was typed.
+    /// Runs the command.
     pub(crate) fn execute(&self) -> Result<ExitCode> {
         self.threads.start()?;
         self.command.execute()
     }
 }
 
-/// How many threads compute, for every command.
+/// The option `--threads` of every command.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ThreadsArgs {
     /// Threads to use [default: all cores]
@@ -68,7 +68,7 @@ pub struct ThreadsArgs {
 }
 
 impl ThreadsArgs {
-    /// Starts the threads asked for. To be called once, before anything computes.
+    /// Starts the thread pool. To be called once, before anything is computed.
     pub fn start(&self) -> Result<()> {
         let Some(requested) = self.threads else {
             return Ok(());
@@ -86,16 +86,16 @@ impl ThreadsArgs {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what this machine has and what is missing
+    /// Report what this machine has and what is missing
     Doctor(DoctorArgs),
-    /// Look after the kernels compiled on this machine
+    /// Manage the kernel cache
     Cache(CacheArgs),
     /// Compile kernels into a file, for machines without a compiler
     Bake(BakeArgs),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs it.
     pub fn execute(&self) -> Result<ExitCode> {
         match self {
             Command::Doctor(arguments) => doctor::execute(arguments),
@@ -108,7 +108,7 @@ impl Command {
 /// `fourtap doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Print a JSON record instead of words
+    /// Print a JSON record instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -122,7 +122,7 @@ pub struct CacheArgs {
     /// What to do with the cache.
     #[command(subcommand)]
     pub action: CacheAction,
-    /// Print a JSON record instead of words
+    /// Print a JSON record instead of text
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -132,14 +132,14 @@ pub struct CacheArgs {
 pub enum CacheAction {
     /// Show every kernel
     List,
-    /// Say how many kernels there are and what they take
+    /// Print the number of kernels and their total size
     Size,
-    /// Remove kernels over a limit, those unused for longest first, and what killed processes left behind
+    /// Remove kernels over a limit, least recently used first, and leftovers of killed processes
     Prune {
-        /// What all kernels may take together, as in 100MB or 1GiB
+        /// Maximum total size of all kernels, as in 100MB or 1GiB
         #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
         max_size: Option<u64>,
-        /// How long a kernel may be unused, as in 30d or 12h
+        /// Maximum time a kernel may be unused, as in 30d or 12h
         #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
         max_age: Option<Duration>,
     },
@@ -158,7 +158,7 @@ pub enum CacheAction {
 #[command(after_help = "\
 A device looks for kernels of its own architecture: sm_80 (A100), sm_86 (RTX 30), sm_89 (RTX 40),
 sm_90a (H100, H200), sm_100f (B200, B300), sm_120f (RTX 50). Each list is combined with every other.
-FOURTAP_PACK names the file to programs that shall use it.")]
+Programs use the file that FOURTAP_PACK names.")]
 pub struct BakeArgs {
     /// Architectures to compile for, as in sm_80,sm_90a
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
@@ -172,7 +172,7 @@ pub struct BakeArgs {
         hide_possible_values = true
     )]
     pub dtype: Vec<DTypeChoice>,
-    /// Channels a head (D)
+    /// Channels per head (D)
     #[arg(long, value_name = "D", value_delimiter = ',', required = true, value_parser = size())]
     pub channels: Vec<u32>,
     /// Heads (M)
@@ -181,10 +181,10 @@ pub struct BakeArgs {
     /// Levels (L)
     #[arg(long, value_name = "L", value_delimiter = ',', required = true, value_parser = size())]
     pub levels: Vec<u32>,
-    /// Points a level (P)
+    /// Points per level (P)
     #[arg(long, value_name = "P", value_delimiter = ',', required = true, value_parser = size())]
     pub points: Vec<u32>,
-    /// Element type of locations and weights: f32, or value for that of value
+    /// Element type of locations and weights: f32, or `value` for the type of value
     #[arg(
         long,
         value_name = "TYPE",
@@ -192,10 +192,10 @@ pub struct BakeArgs {
         hide_possible_values = true
     )]
     pub coordinates: CoordinatesChoice,
-    /// The file to write; one of that name is replaced
+    /// The file to write; an existing one is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Kernels to compile at a time [default: all cores]
+    /// Kernels to compile in parallel [default: all cores]
     #[arg(long, value_name = "N", value_parser = thread_count())]
     pub jobs: Option<u32>,
     /// Print a JSON record of what was done
@@ -207,7 +207,7 @@ fn thread_count() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=MOST_THREADS)
 }
 
-/// A size a kernel can have: it counts in 32 bits.
+/// Sizes that kernels support: they count in 32 bits.
 fn size() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1 << 20)
 }

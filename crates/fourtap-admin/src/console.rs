@@ -1,4 +1,4 @@
-//! Data on standard output, all else on standard error.
+//! Data on standard output, everything else on standard error.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ pub fn json_line(record: &impl Serialize) -> io::Result<String> {
 
 /// Tells the user something that is not data.
 pub fn note(text: &str) {
-    // A note that cannot be read is no reason to stop.
+    // A closed standard error is no reason to stop.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -37,13 +37,13 @@ pub fn report(error: &impl Display, hint: Option<String>) {
     if let Some(hint) = hint {
         text += &format!("hint: {hint}\n");
     }
-    // Nobody is left to tell if even this fails.
+    // There is nowhere left to report a failure.
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints the help that was asked for, or what is wrong with the arguments.
 pub fn report_usage(usage: &clap::Error) -> ExitCode {
-    // Where it cannot be printed, the exit code still tells.
+    // If it cannot be printed, there is still the exit code.
     let _ = usage.print();
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }

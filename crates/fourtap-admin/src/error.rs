@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors of the commands, and hints how to fix them.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::exit::ExitCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A path leads to something that is no file.
+    /// A path is not a file.
     #[error("{}: expected a file, found {found}", .file.display())]
     NotAFile {
         /// The path.
@@ -28,9 +28,9 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no kernel cache.
-    #[error("cache: expected a directory for compiled kernels, found that there is to be none")]
+    #[error("cache: expected a directory for compiled kernels, found that the cache is disabled")]
     NoCache,
-    /// Kernels in the cache are not what was written.
+    /// Kernels in the cache are damaged.
     #[error("{}: expected sound kernels only, found {damaged} damaged", .directory.display())]
     DamagedKernels {
         /// The cache.
@@ -45,7 +45,7 @@ pub enum Error {
     Architecture {
         /// What such devices look for.
         expected: Architecture,
-        /// What was asked for.
+        /// The requested architecture.
         found: Architecture,
     },
     /// The compiler does not know an architecture.
@@ -54,7 +54,7 @@ pub enum Error {
         /// What it says.
         source: Box<JitError>,
     },
-    /// Jobs asked for cannot be started.
+    /// The requested number of jobs cannot be started.
     #[error("--jobs {requested}: expected that many threads to start: {reason}")]
     Jobs {
         /// How many.
@@ -62,7 +62,7 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// The threads asked for cannot be started.
+    /// The requested number of threads cannot be started.
     #[error("--threads {requested}: expected that many threads to start: {reason}")]
     Threads {
         /// How many.

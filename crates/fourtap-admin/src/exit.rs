@@ -1,16 +1,15 @@
-//! What a command ends with.
+//! Exit codes.
 
-/// The number a command ends with. Unlike `std::process::ExitCode` it can be read, which a Python that runs the command
-/// needs.
+/// The exit code of a command. Unlike `std::process::ExitCode` it can be read, which the Python package needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitCode(u8);
 
 impl ExitCode {
-    /// All is well.
+    /// Success.
     pub const SUCCESS: ExitCode = ExitCode(0);
-    /// Something went wrong.
+    /// An error.
     pub const FAILURE: ExitCode = ExitCode(1);
-    /// The command line was used wrongly.
+    /// Invalid command-line arguments.
     pub const USAGE: ExitCode = ExitCode(2);
     /// A verification failed.
     pub const MISMATCH: ExitCode = ExitCode(3);

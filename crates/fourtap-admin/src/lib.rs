@@ -1,4 +1,4 @@
-//! The commands that look after an installation of fourtap and need the library alone: `doctor`, `cache` and `bake`.
+//! The commands that manage an installation of fourtap and need only the library: `doctor`, `cache` and `bake`.
 //!
 //! They are all of `python -m fourtap`, and subcommands of the lab's `fourtap`. What both command lines share besides
 //! (exit codes, units, output, tables) is here as well.
@@ -22,13 +22,13 @@ pub use cli::{Cli, Command};
 pub use error::{Error, Result};
 pub use exit::ExitCode;
 
-/// Version of the form of JSON records: raised when a field changes its meaning or goes.
+/// Schema version of JSON records: raised when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 2;
 
 /// Version of fourtap.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Does what these words say, the first being the program's name, and prints what comes of it.
+/// Runs the command line with these arguments, the first being the program's name.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::parse_words(words) {
         Ok(cli) => cli,
@@ -36,7 +36,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match cli.execute() {
         Ok(code) => code,
-        // Whoever read our output has seen enough: not a failure of ours.
+        // The reader of the output has closed it: not a failure.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             console::report(&error, error.hint());

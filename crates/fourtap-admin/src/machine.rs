@@ -1,4 +1,4 @@
-//! What this machine is, as far as it tells.
+//! Properties of this machine, if the system reports them.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ pub fn memory_total() -> Option<u64> {
     bounded(meminfo("MemTotal:"))
 }
 
-/// Bytes of memory that can be had without swapping.
+/// Bytes of memory available without swapping.
 pub fn memory_available() -> Option<u64> {
     bounded(meminfo("MemAvailable:"))
 }

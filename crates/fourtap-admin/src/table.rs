@@ -30,11 +30,11 @@ pub(crate) fn cached(entries: &[Entry]) -> String {
     format!("{table}\n")
 }
 
-/// A table with these columns, lines around the header and at the end.
+/// A table with these columns, and rules around the header and at the end.
 pub fn with_header(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
-    // Lines around the header and at the end, none between the rows.
+    // No rules between the rows.
     for between in [
         TableComponent::HorizontalLines,
         TableComponent::MiddleIntersections,
@@ -47,7 +47,7 @@ pub fn with_header(header: &[&str]) -> Table {
     table
 }
 
-/// Numbers are read from the right.
+/// Right-aligns columns of numbers.
 pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     for index in columns {
         if let Some(column) = table.column_mut(index) {
@@ -56,7 +56,7 @@ pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// The end of a long name tells more than its beginning.
+/// Shortens a long name at its start, because its end says more.
 pub fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {

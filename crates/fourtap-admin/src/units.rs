@@ -1,8 +1,8 @@
-//! Sizes and times as people write them.
+//! Human-readable sizes and times.
 
 use std::time::Duration;
 
-/// By the letters that follow the number; sorted so that no unit hides a longer one.
+/// Units and their factors; sorted so that no unit hides a longer one.
 const BYTES: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -42,11 +42,11 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let number: f64 = text[..text.len() - unit.len()].parse().ok()?;
     let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
     let product = number * *factor as f64;
-    // Beyond 2^53 a float no longer counts, and nobody has that much of either.
+    // Beyond 2^53 a float is no longer exact, and no such size or time makes sense.
     (product <= (1u64 << 53) as f64).then_some(product as u64)
 }
 
-/// Bytes for people.
+/// A human-readable number of bytes.
 pub fn bytes(count: u64) -> String {
     match count {
         0..1_000 => format!("{count} B"),
@@ -56,7 +56,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Bytes of memory for people.
+/// A human-readable amount of memory.
 pub fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }

@@ -1,9 +1,9 @@
-"""Times what a call from Python costs the host, on the smallest workload that matters: RT-DETR's decoder.
+"""Times the host overhead of a call from Python, on the smallest workload that matters: RT-DETR's decoder.
 
-Its kernel takes a few microseconds, so what happens before the launch decides. Host time is what a call takes to
-return, with the queue of launches never full; "loop" is the time a call in a long loop without a CUDA graph, whichever
-of launch and kernel takes longer. Rulers of the same run are PyTorch's grid_sample composition, and the smallest thing
-PyTorch can do, `relu_` of 16 numbers, which tells how fast this host launches at all. Every result is compared
+Its kernel takes a few microseconds, so the overhead before the launch dominates. Host time is the time until a call
+returns, with the launch queue never full; "loop" is the time per call in a long loop without a CUDA graph, whichever
+of launch and kernel takes longer. Baselines of the same run are PyTorch's grid_sample composition, and the cheapest
+PyTorch call, `relu_` of 16 numbers, which shows how fast this host launches at all. Every result is compared
 with that composition in f64 before anything is timed. Without a GPU the same is measured on CPU tensors, where a call
 returns when it has computed.
 """
@@ -39,7 +39,7 @@ IMAGES, QUERIES, HEADS, CHANNELS, POINTS = 1, 300, 8, 32, 4
 SIGMA = 4.0  # pixels that points are away from their query's reference point
 ALLOWED_ERROR = 1e-5
 HOST_CALLS, LOOP_CALLS = 100, 2000
-# Where a call computes on the host, so many would take minutes.
+# For calls that compute on the host, that many calls would take minutes.
 MOST_SECONDS = 1.0
 
 
@@ -58,7 +58,7 @@ class Case:
     samples: Samples = field(default_factory=Samples)
 
     def seconds(self, device: torch.device, calls: int) -> float:
-        """Seconds a call."""
+        """Seconds per call."""
         measure = device_seconds if self.loop else host_seconds
         with torch.set_grad_enabled(self.gradients):
             return measure(self.call, device, calls)
@@ -82,14 +82,14 @@ def make_cases(value: Tensor, locations: Tensor, weights: Tensor) -> list[Case]:
     shapes, starts = level_tensors(LEVELS, value.device)
     leaves = [tensor.clone().requires_grad_() for tensor in (value, locations, weights)]
 
-    # Two functions, since torch.compile would keep what it made for both in one place and look through it every time.
+    # Two functions, since torch.compile would keep both results in one cache and search it on every call.
     def with_list(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
         return fourtap.ms_deform_attn(value, LEVELS, locations, weights)
 
     def with_tensors(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
         return fourtap.ms_deform_attn(value, shapes, locations, weights, level_start_index=starts)
 
-    # The call itself, with no function of ours in between.
+    # The call itself, without a wrapper function.
     calls: list[tuple[str, Callable[[], Tensor], Callable[[], Tensor], Callable[..., Tensor]]] = [
         (
             "list",
@@ -110,16 +110,16 @@ def make_cases(value: Tensor, locations: Tensor, weights: Tensor) -> list[Case]:
         cases += [
             Case("host, no gradient", name, plain),
             Case("host, with gradient", name, differentiable, gradients=True),
-            # `compiled` is bound now: the loop goes on before anything is called.
+            # `compiled` is bound now, because the lambda runs after the loop.
             Case("host, compiled", name, lambda compiled=compiled: compiled(value, locations, weights)),
             Case("loop, no gradient", name, plain, loop=True),
         ]
     few = torch.arange(16.0, device=value.device)
-    rulers = [
+    baselines = [
         Case("host, relu_ of 16 numbers", "-", lambda: few.relu_(), expected=few.clone()),
         Case("loop, grid_sample", "list", lambda: grid_sample_attention(value, LEVELS, locations, weights), loop=True),
     ]
-    return [*cases, *rulers]
+    return [*cases, *baselines]
 
 
 def verify(case: Case, expected: Tensor) -> bool:
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument(
         "--repetitions", type=int, default=50, help="of each host time (default: 50); loops get a fifth"
     )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append one JSON record a line to this file")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON records to it, one per line")
     options = parser.parse_args()
     if options.repetitions < 1:
         parser.error("--repetitions: expected at least 1")
@@ -165,7 +165,7 @@ def main() -> int:
         case.seconds(device, 3)
         case.calls = max(1, min(most, round(MOST_SECONDS / case.seconds(device, 3))))
     with no_garbage_collection():
-        # In turns, so that whatever else the machine does meanwhile meets all of them.
+        # Interleaved, so that other load on the machine affects all of them.
         for repetition in range(options.repetitions):
             show_progress(f"repetition {repetition + 1} of {options.repetitions}")
             for case in cases:
@@ -177,7 +177,7 @@ def main() -> int:
     print(f"rtdetr-decoder, f32, on {records.heading}")
     if device.type == "cpu":
         print("CPU tensors: a call returns when it has computed, so these are not times of launches")
-    print("microseconds a call: median, and from the tenth to the ninetieth percentile\n")
+    print("microseconds per call: median, and from the 10th to the 90th percentile\n")
     rows = [("what", "levels", "median", "from", "to", "calls", "times", "error")]
     for case in cases:
         records.write(

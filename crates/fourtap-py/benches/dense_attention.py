@@ -1,8 +1,8 @@
-"""Times `fourtap.scaled_dot_product_attention` beside PyTorch's with each of its backends forced, all in one run.
+"""Times `fourtap.scaled_dot_product_attention` and PyTorch's with each of its backends forced, all in one run.
 
-On CUDA every contender is captured into a graph of several calls and the graphs are replayed in turns, so that all meet
-the same clocks. What a graph computes is compared with attention in f64, every row of it, before it is timed; one that
-is wrong, or is not there, gets no time. TFLOP/s count two products of 2 FLOP for each key and channel, half of them
+On CUDA every contender is captured into a graph of several calls and the graphs are replayed in turns, so that all run
+at the same clocks. Every row of a graph's result is compared with attention in f64 before it is timed; a wrong or
+unavailable contender is not timed. TFLOP/s count two products of 2 FLOP for each key and channel, half of them
 where a causal mask hides half. Without a GPU the same is measured on CPU tensors, without graphs and with smaller
 shapes.
 """
@@ -34,7 +34,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import fourtap
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-# Of the row that is furthest off, in its 2-norm.
+# Relative error in the 2-norm of the worst row.
 ALLOWED_ERROR = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 2e-5}
 BACKENDS = {
     "FLASH": SDPBackend.FLASH_ATTENTION,
@@ -43,11 +43,11 @@ BACKENDS = {
     "MATH": SDPBackend.MATH,
 }
 BACKENDS_OF_THE_CPU = ("FLASH", "MATH")
-FOURTAP, RULER = "fourtap", "FLASH"
-# A replay takes about so long, at the speed a good kernel has: what starting it costs, and the clocks that whoever came
-# before has left behind, then hardly count.
+FOURTAP, BASELINE = "fourtap", "FLASH"
+# The approximate time of a replay with a good kernel: long enough that the cost of starting it, and the clocks that the
+# contender before it has left behind, hardly matter.
 REPLAY_SECONDS, GOOD_FLOP_PER_SECOND, MOST_CALLS = 1e-2, 4e14, 100
-REFERENCE_BYTES = 1 << 30  # that logits in f64 take at a time
+REFERENCE_BYTES = 1 << 30  # of f64 logits at a time
 
 Operands = tuple[Tensor, Tensor, Tensor]
 
@@ -202,7 +202,7 @@ def contenders(shape: Shape, operands: Operands, calls: int) -> list[Contender]:
 
 
 def measure(shape: Shape, device: torch.device, rounds: int, calls: int) -> list[Contender]:
-    """Times all contenders in turns, each round in another order: nobody always follows the same one."""
+    """Times all contenders in turns, each round in another order, so that none always follows the same one."""
     found = contenders(shape, shape.operands(device), calls)
     order = random.Random(0)
     with no_garbage_collection():
@@ -216,7 +216,7 @@ def measure(shape: Shape, device: torch.device, rounds: int, calls: int) -> list
 
 
 def report(shape: Shape, found: list[Contender], calls: int, records: Records) -> tuple[list[str], float | None]:
-    """Writes the records; a row of the table, and how many times as fast as the ruler fourtap is."""
+    """Writes the records; returns a row of the table and fourtap's speedup over the baseline."""
     medians = {contender.name: contender.samples.median for contender in found}
     for contender in found:
         records.write(
@@ -234,8 +234,8 @@ def report(shape: Shape, found: list[Contender], calls: int, records: Records) -
             verified=contender.error,
         )
     times = [f"{medians[name] * 1e6:.1f}" if name in medians else "" for name in (FOURTAP, *BACKENDS)]
-    speeds = [f"{shape.flop / medians[name] / 1e12:.3g}" if name in medians else "-" for name in (FOURTAP, RULER)]
-    ratio = medians[RULER] / medians[FOURTAP] if RULER in medians else None
+    speeds = [f"{shape.flop / medians[name] / 1e12:.3g}" if name in medians else "-" for name in (FOURTAP, BASELINE)]
+    ratio = medians[BASELINE] / medians[FOURTAP] if BASELINE in medians else None
     others = [median for name, median in medians.items() if name != FOURTAP]
     ratios = [f"{ratio:.2f}x" if ratio else "-", f"{min(others) / medians[FOURTAP]:.2f}x" if others else "-"]
     return [shape.name, *times, *speeds, *ratios, f"{found[0].error:.0e}"], ratio
@@ -247,8 +247,8 @@ def main() -> int:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--rounds", type=int, help="turns each contender gets (default: 50 on CUDA, 10 on the CPU)")
     parser.add_argument("--quick", action="store_true", help="three rounds")
-    parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose name holds this text, 'S512' say")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append one JSON record a line to this file")
+    parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose name contains this, like S512")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON records to it, one per line")
     options = parser.parse_args()
 
     device = device_named(options.device)
@@ -260,7 +260,7 @@ def main() -> int:
 
     records = Records("dense_attention", device, options.json)
     heading = ["shape", *(f"{name} us" for name in (FOURTAP, *BACKENDS))]
-    rows = [[*heading, f"{FOURTAP} TFLOP/s", f"{RULER} TFLOP/s", f"x {RULER}", "x best", "error"]]
+    rows = [[*heading, f"{FOURTAP} TFLOP/s", f"{BASELINE} TFLOP/s", f"x {BASELINE}", "x best", "error"]]
     ratios = []
     for shape in shapes:
         calls = max(1, min(MOST_CALLS, round(REPLAY_SECONDS * GOOD_FLOP_PER_SECOND / shape.flop))) if on_cuda else 1
@@ -272,10 +272,10 @@ def main() -> int:
     show_progress("")
 
     print(f"scaled_dot_product_attention on {records.heading}")
-    print(f"medians of {rounds} rounds{', in CUDA graphs' if on_cuda else ''}; x: their time over ours\n")
+    print(f"medians of {rounds} rounds{', in CUDA graphs' if on_cuda else ''}; x: speedup of fourtap\n")
     print_table(rows)
     reached = sum(ratio is not None and ratio >= 1 for ratio in ratios)
-    print(f"\nat least as fast as {RULER} at {reached} of {len(ratios)} shapes")
+    print(f"\nat least as fast as {BASELINE} at {reached} of {len(ratios)} shapes")
     return 0
 
 

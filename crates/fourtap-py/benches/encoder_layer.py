@@ -1,4 +1,4 @@
-"""Times one encoder layer of Deformable DETR in transformers, as it comes and with fourtap in it.
+"""Times one encoder layer of Deformable DETR in transformers, unpatched and with fourtap.
 
 The layer has its published size, random weights, and the levels of an 800 x 1333 image. Both run in turns on the same
 tensors. Before anything is timed, output and all gradients are compared with those of the layer as it comes, in f32;
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# Before transformers is imported: the layer is made from a configuration, and nothing shall be fetched.
+# Before transformers is imported: the layer is made from a configuration, and nothing must be downloaded.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
@@ -45,8 +45,8 @@ SIGMA = 4.0  # pixels that points are away from where they would be in an untrai
 DTYPES = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 IMPLEMENTATIONS = ("stock", "fourtap")
 ALLOWED_ERROR = 1e-5
-# Rounding alone puts a few points into the neighbouring pixel, and a few activations beyond the bend of the ReLU, where
-# the gradient is another one: in a norm over all of them that is some 1e-4.
+# Rounding alone moves a few points into the neighbouring pixel, and a few activations across the kink of the ReLU,
+# where the gradient jumps: about 1e-4 in a norm over all of them.
 ALLOWED_GRADIENT_ERROR = 5e-3
 ALLOWED_TIMES_STOCK = 2.0
 
@@ -70,12 +70,12 @@ class Layer:
             encoder_ffn_dim=1024,
             dropout=0.0,  # or no two runs could be compared
         )
-        # By way of the encoder, which fills the layer's parameters as a model's are.
+        # Through the encoder, which initialises the layer's parameters like those of a model.
         encoder = modeling.DeformableDetrEncoder(config)
         self.module: nn.Module = encoder.layers[0]
         with torch.no_grad():
-            # Untrained, all offsets are whole pixels, which no trained layer's are: every point would lie on the border
-            # of two cells, where the gradient by its location is whichever side rounding chooses.
+            # In an untrained layer all offsets are whole pixels, unlike in a trained one: every point would lie on the
+            # border of two cells, where the gradient of its location depends on rounding.
             nn.init.normal_(self.module.self_attn.sampling_offsets.weight, std=SIGMA / CHANNELS**0.5)
             nn.init.normal_(self.module.self_attn.attention_weights.weight, std=1 / CHANNELS**0.5)
         self.module.to(device)
@@ -85,7 +85,7 @@ class Layer:
         self.grad_out = torch.randn(images, pixels, CHANNELS).to(device)
         shapes, starts = level_tensors(LEVELS, device)
         valid_ratios = torch.ones(images, len(LEVELS), 2, device=device)
-        # By place, since some of their names differ between versions of transformers.
+        # Positional, since some of their names differ between versions of transformers.
         self._arguments = (
             torch.ones(images, pixels, dtype=torch.bool, device=device),  # attention mask
             torch.randn(1, pixels, CHANNELS).to(device).expand(images, -1, -1),  # position embeddings
@@ -124,7 +124,7 @@ class Layer:
 
 @contextlib.contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Within, transformers computes with this one."""
+    """A context in which transformers uses this implementation."""
     if name == "fourtap":
         replaced = compat.patch()
         expected = f"{modeling.__name__}.MultiScaleDeformableAttention"
@@ -137,7 +137,7 @@ def implementation(name: str) -> Iterator[None]:
 
 
 def verify(layer: Layer, dtypes: list[str]) -> dict[str, Errors]:
-    """How far both are from the reference, in each type; ends the run if fourtap is too far."""
+    """Errors of both relative to the reference, in each dtype; exits if fourtap exceeds the tolerance."""
     with implementation("stock"):
         reference = layer.training("f32")
     reference["output without gradients"] = reference["output"]
@@ -171,7 +171,7 @@ class Case:
 
 
 def measure(case: Case, layer: Layer, repetitions: int, calls: int) -> None:
-    """Times both in turns, after a first call of each that warms up and shows what it takes."""
+    """Times both in turns, after a first call of each that warms up and shows its cost."""
     for name in IMPLEMENTATIONS:
         with implementation(name):
             case.call()
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, help="in a batch (default: 4 on CUDA, 1 on the CPU)")
     parser.add_argument("--repetitions", type=int, help="turns each side gets (default: 20 on CUDA, 5 on the CPU)")
     parser.add_argument("--quick", action="store_true", help="two repetitions")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append one JSON record a line to this file")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON records to it, one per line")
     options = parser.parse_args()
 
     device = device_named(options.device)
@@ -219,7 +219,7 @@ def main() -> int:
     images = options.images or (4 if on_cuda else 1)
     repetitions = 2 if options.quick else options.repetitions or (20 if on_cuda else 5)
     dtypes = list(DTYPES) if on_cuda else ["f32"]
-    # On CUDA several calls between two events, so that the time until the first kernel starts hardly counts.
+    # On CUDA several calls between two events, so that the time until the first kernel starts hardly matters.
     calls = 10 if on_cuda else 1
 
     layer = Layer(images, device)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the formula that results are verified against, clocks, and records."""
+"""What the benchmarks share: the reference that results are verified against, timing, and records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def device_named(name: str) -> torch.device:
 
 
 def device_words(device: torch.device) -> str:
-    """What the device calls itself."""
+    """The name of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     information = pathlib.Path("/proc/cpuinfo")
@@ -50,7 +50,7 @@ def level_tensors(levels: Levels, device: torch.device) -> tuple[Tensor, Tensor]
 
 
 def grid_sample_attention(value: Tensor, levels: Levels, locations: Tensor, weights: Tensor) -> Tensor:
-    """The operator as PyTorch alone composes it, and as transformers does: one grid_sample a level, a weighted sum."""
+    """The operator composed in PyTorch, as in transformers: one grid_sample per level and a weighted sum."""
     images, _, heads, channels = value.shape
     queries = locations.shape[1]
     grids = 2 * locations - 1
@@ -65,13 +65,13 @@ def grid_sample_attention(value: Tensor, levels: Levels, locations: Tensor, weig
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """In the 2-norm, computed in f64; NaN if anything is not a number."""
+    """Relative error in the 2-norm, computed in f64; NaN if anything is NaN."""
     found, expected = found.detach().double(), expected.detach().double()
     return ((found - expected).norm() / expected.norm()).item()
 
 
 def mark(device: torch.device) -> float | torch.cuda.Event:
-    """This moment in the device's work."""
+    """A mark in the device's queue, or the time on the CPU."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -80,7 +80,7 @@ def mark(device: torch.device) -> float | torch.cuda.Event:
 
 
 def seconds_between(first: float | torch.cuda.Event, last: float | torch.cuda.Event) -> float:
-    """Waits until the device has come to ``last``."""
+    """Waits until the device has reached ``last``."""
     if isinstance(first, torch.cuda.Event):
         last.synchronize()
         return first.elapsed_time(last) / 1e3
@@ -88,13 +88,13 @@ def seconds_between(first: float | torch.cuda.Event, last: float | torch.cuda.Ev
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has nothing to do."""
+    """Waits until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def device_seconds(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
-    """Seconds a call from an idle device until the last call's work is done."""
+    """Seconds per call, from an idle device until the last call's work is done."""
     synchronize(device)
     first = mark(device)
     for _ in range(calls):
@@ -103,7 +103,7 @@ def device_seconds(call: Callable[[], object], device: torch.device, calls: int 
 
 
 def host_seconds(call: Callable[[], object], device: torch.device, calls: int) -> float:
-    """Seconds a call until it returns; on CUDA its work need not be done then.
+    """Seconds per call until it returns; on CUDA its work may not be done by then.
 
     So few calls that the queue of launches does not fill up: the host would wait for the device otherwise.
     """
@@ -129,19 +129,19 @@ class Samples:
 
     @property
     def low(self) -> float:
-        """What a tenth of the repetitions stay below."""
+        """The 10th percentile."""
         return self._at(0.1)
 
     @property
     def high(self) -> float:
-        """What a tenth of the repetitions exceed."""
+        """The 90th percentile."""
         return self._at(0.9)
 
     def _at(self, part: float) -> float:
         return sorted(self.seconds)[round(part * (len(self.seconds) - 1))]
 
     def fields(self) -> dict[str, float | int]:
-        """As they stand in a record."""
+        """The fields of a record."""
         return {
             "median_us": self.median * 1e6,
             "low_us": self.low * 1e6,
@@ -151,10 +151,10 @@ class Samples:
 
 
 class Records:
-    """Records that say where they come from, written one JSON object a line if there is a file for them."""
+    """Records with their provenance, written as one JSON object per line if there is a file for them."""
 
     def __init__(self, benchmark: str, device: torch.device, file: pathlib.Path | None) -> None:
-        """For what the benchmark of this name measures on this device."""
+        """For the benchmark of this name on this device."""
         self._file = file
         self._source = {
             "benchmark": benchmark,
@@ -166,7 +166,7 @@ class Records:
 
     @property
     def heading(self) -> str:
-        """Where the records come from, for people."""
+        """The provenance of the records, for the printed heading."""
         source = self._source
         return f"{source['device']}, PyTorch {source['torch']}, Python {source['python']}, fourtap {source['fourtap']}"
 
@@ -181,7 +181,7 @@ class Records:
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Within, no collection falls into what is timed."""
+    """A context without garbage collection during timing."""
     gc.collect()
     gc.disable()
     try:
@@ -191,13 +191,13 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def show_progress(text: str) -> None:
-    """On a terminal, in the place of what was shown before; an empty text removes it."""
+    """Shows a text on a terminal in place of the previous one; an empty text clears it."""
     if sys.stderr.isatty():
         print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Words to the left, numbers to the right; the first row is the heading; a column without a cell is left out."""
+    """Prints a table: text left-aligned, numbers right-aligned, a heading first; empty columns are left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     aligned = []
     for column in columns:

@@ -1,4 +1,4 @@
-//! A call from Python: tensors described, results made, the library run without Python's lock.
+//! A call from Python: describes the tensors, allocates results and runs the library without the GIL.
 
 use fourtap::Prepared;
 use fourtap::msda::{self, Gradients, Problem};
@@ -26,7 +26,7 @@ pub fn forward<'py>(
         Some(out) => out.clone(),
         None => {
             let sizes = described.sizes_of_out();
-            // Where there are none, the inputs do not fit each other, and the library can say how.
+            // `None` means that the inputs do not fit each other: the library's check says how.
             let sizes = sizes.map_or_else(|| Ok(Problem::new(&inputs)?.sizes().out()), Ok);
             let sizes = sizes.map_err(|error| raise(py, error))?;
             let (value, element) = (&described.value, described.value.element);
@@ -53,15 +53,15 @@ pub fn forward<'py>(
     Ok(out)
 }
 
-/// Prepares a call on a device and launches it. The memory it works in, if it needs any, is the framework's, which gives it
-/// to nobody before the work queued is done. `beside` is a tensor on that device.
+/// Prepares a call on a device and launches it. Its workspace, if it needs one, is allocated by the framework, which does
+/// not reuse the memory before the queued work is done. `beside` is a tensor on that device.
 pub fn on_device<'a>(
     py: Python<'_>,
     framework: &impl Framework,
     beside: &Bound<'_, PyAny>,
     prepare: impl FnOnce() -> fourtap::Result<Prepared<'a>> + Send,
 ) -> PyResult<()> {
-    // Without Python's lock: preparing may compile a kernel. What needs no memory is launched at once.
+    // Without the GIL: preparing may compile a kernel. A call without a workspace is launched at once.
     let prepared = py.detach(|| match prepare()? {
         call if call.workspace_bytes() == 0 => call.launch().map(|()| None),
         call => Ok(Some(call)),
@@ -72,12 +72,12 @@ pub fn on_device<'a>(
     let bytes = call.workspace_bytes();
     let memory = framework.scratch(beside, bytes)?;
     let address = framework.describe("workspace", &memory)?.address as u64;
-    // SAFETY: so many bytes of this device, which only this call uses.
+    // SAFETY: that many bytes of this device, which only this call uses.
     py.detach(|| unsafe { call.launch_in(address, bytes) })
         .map_err(|error| raise(py, error))
 }
 
-/// The gradients wanted of value, locations and weights, in new tensors; `None` for the others.
+/// The requested gradients of value, locations and weights, in new tensors; `None` for the others.
 pub fn backward<'py>(
     py: Python<'py>,
     framework: &impl Framework,
@@ -89,7 +89,7 @@ pub fn backward<'py>(
     let described = operands.describe(framework, KnownTensors::default())?;
     // SAFETY: as in `forward`.
     let inputs = unsafe { operands.inputs(&described)? };
-    // Gradients of sums and means come as one number spread out. A copy is quicker than kernels for any strides.
+    // Gradients of sums and means are expanded tensors (stride 0). A copy is faster than kernels for any strides.
     let grad_out = match framework.owns(grad_out)? {
         true => framework.dense(grad_out)?,
         false => grad_out.clone(),

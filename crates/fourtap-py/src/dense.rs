@@ -1,4 +1,4 @@
-//! Dense attention, called from Python: axes `[..., H, S, D]` brought to the library's four, results made.
+//! Dense attention, called from Python: maps axes `[..., H, S, D]` to the library's four and allocates results.
 
 use std::iter::repeat_n;
 
@@ -20,7 +20,7 @@ use crate::threads;
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;
 
-/// What is computed, as python/fourtap/attention.py has put it together.
+/// Settings of a call, as the tuple that python/fourtap/attention.py makes.
 #[derive(Clone, Copy, FromPyObject)]
 pub struct DenseSettings {
     #[pyo3(item(0))]
@@ -66,7 +66,7 @@ pub fn torch_dense<'py>(
     )
 }
 
-/// The result of a call that is plain, or the route it is to take.
+/// The result of a plain call, or the route that it must take.
 #[pyfunction(signature = (query, key, value, wanted, /))]
 pub fn torch_dense_if_plain<'py>(
     query: Any<'_, 'py>,
@@ -83,7 +83,7 @@ pub fn torch_dense_if_plain<'py>(
     if let Some(route) = Route::of_plain(torch, py, operands.named())? {
         return Ok(Answer::Take(route));
     }
-    // Not before: while somebody traces, numbers may be symbols, which reading would fix.
+    // Not before: while tracing, numbers may be symbols, which reading would specialise.
     attend(torch, operands, known, wanted.extract()?).map(Answer::Done)
 }
 
@@ -102,7 +102,7 @@ pub fn numpy_dense<'py>(
     )
 }
 
-/// What the operator reads, as Python holds it.
+/// The inputs of the operator as Python objects.
 #[derive(Clone, Copy)]
 struct Operands<'a, 'py> {
     query: Any<'a, 'py>,
@@ -120,7 +120,7 @@ impl<'a, 'py> Operands<'a, 'py> {
     }
 }
 
-/// The attention in a new tensor; with the logarithms of the sums, if wanted, a pair of them.
+/// The attention in a new tensor; with `return_lse` a pair of it and the log-sum-exp (LSE).
 fn attend<'py>(
     framework: &impl Framework,
     operands: Operands<'_, 'py>,
@@ -187,13 +187,13 @@ fn attend<'py>(
     }
 }
 
-/// Axes `[H, S, D]`, those of a tensor after all that count sequences.
+/// Axes `[H, S, D]`, after the batch axes.
 const HEADS_AND_CHANNELS: usize = 3;
 
 /// Axes `[H, S]`.
 const HEADS: usize = 2;
 
-/// Checks how the shapes fit, in the axes the caller knows: the library only sees them joined to four.
+/// Checks the shapes in the axes that the caller knows: the library only sees four axes.
 fn check_shapes(
     py: Python<'_>,
     [query, key, value]: [&Tensor; 3],
@@ -236,13 +236,13 @@ fn check_shapes(
     Ok(())
 }
 
-/// A shape in words, its last axes free.
+/// A shape as text, with names for its last axes.
 fn shape(sizes: &[usize], free: &str) -> String {
     let sizes: String = sizes.iter().map(|size| format!("{size}, ")).collect();
     format!("shape [{sizes}{free}]")
 }
 
-/// The size of the last axis, and those of all before it. Callers have seen that there are some.
+/// The size of the last axis, and those of all before it. Callers have checked the rank.
 fn last(sizes: &[usize]) -> (usize, &[usize]) {
     sizes
         .split_last()
@@ -277,7 +277,7 @@ unsafe fn view_mut<'a>(
     Ok(unsafe { tensor.view_mut(layout) })
 }
 
-/// The same elements with one axis for all before the `inner` last ones, and one of size 1 where heads are missing.
+/// The same elements with all axes before the `inner` last ones joined, and an axis of size 1 where heads are missing.
 fn with_one_sequence_axis(py: Python<'_>, tensor: &Tensor, inner: usize) -> PyResult<Tensor> {
     let rank = tensor.sizes.len();
     let outer = rank.saturating_sub(inner);
@@ -309,8 +309,8 @@ fn with_one_sequence_axis(py: Python<'_>, tensor: &Tensor, inner: usize) -> PyRe
     })
 }
 
-/// A new tensor for the result, whose axes lie in memory as those of `query` do: where its heads of one position lie
-/// together, `[..., S, H, D]`, the result's do too.
+/// A new tensor for the result, with the memory order of `query`: if that is `[..., S, H, D]`, so is the
+/// result.
 fn empty_out<'py>(
     framework: &impl Framework,
     object: &Bound<'py, PyAny>,
@@ -332,8 +332,8 @@ fn empty_out<'py>(
     framework.empty(object, query, query.element, &sizes)
 }
 
-/// How much work a call is, for tensors that fit each other: an eighth of the products, which is what
-/// [`Tuning::serial_work`] is compared with.
+/// The work of a call, for tensors that fit each other: an eighth of its multiply-adds, in the unit of
+/// [`Tuning::serial_work`].
 ///
 /// [`Tuning::serial_work`]: fourtap::cpu::Tuning::serial_work
 fn work(query: &Tensor, value: &Tensor) -> usize {

@@ -33,12 +33,12 @@ pub fn exception(py: Python<'_>, kind: Kind, message: String) -> PyErr {
     let made = module.and_then(|module| module.bind(py).getattr(kind.class())?.call1((message,)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
-        // The package is broken; that is what should be read then.
+        // The package is broken: raise that error instead.
         Err(error) => error,
     }
 }
 
-/// A complaint about a tensor in the library's form of words.
+/// The exception for a tensor, worded like the library's errors.
 pub fn unexpected(
     py: Python<'_>,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! Levels as users hold them: a tensor on the host or the device, or pairs in a list.
+//! Levels as users pass them: a tensor on the host or the device, or a list of pairs.
 
 use fourtap::msda::{CudaLevels, LevelTable, Levels};
 use fourtap::{Error, Place};
@@ -9,7 +9,7 @@ use crate::errors::{Kind, raise, unexpected};
 use crate::frameworks::Framework;
 use crate::tensor::{Element, Tensor};
 
-/// Levels, and the tensors that must live as long as they are used.
+/// The levels of a call, and the tensors that must live as long as they are used.
 pub enum LevelsArgument<'py> {
     Host(Levels),
     Cuda(
@@ -19,7 +19,7 @@ pub enum LevelsArgument<'py> {
 }
 
 impl<'py> LevelsArgument<'py> {
-    /// Those of a call whose value lies in `place`.
+    /// The levels of a call whose `value` is in `place`.
     pub fn new(
         framework: &impl Framework,
         place: Place,
@@ -44,7 +44,7 @@ impl<'py> LevelsArgument<'py> {
             && framework.owns(starts)?
             && framework.describe("level_start_index", starts)?.place != Place::Host
         {
-            // Reading them here would wait for the device, so the other half goes there.
+            // Reading the starts would wait for the device, so the shapes are copied to the device instead.
             let shapes = framework.beside(&numbers, starts)?;
             let described = framework.describe("spatial_shapes", &shapes)?;
             return LevelsArgument::on_device(framework, place, (&shapes, described), Some(starts));
@@ -104,13 +104,13 @@ impl<'py> LevelsArgument<'py> {
                 (Some(starts), Some(address as u64))
             }
         };
-        // SAFETY: both are int64 without gaps, of so many levels, on this device; they are held beside it, and what is
-        // queued on the current stream reads them before their memory can be given to something else.
+        // SAFETY: both are contiguous int64 of that many levels on this device; they are kept alive with it, and work
+        // queued on the current stream reads them before their memory can be reused.
         let levels = unsafe { CudaLevels::new(ordinal, count, at_shapes as u64, at_starts) };
         Ok(LevelsArgument::Cuda(levels, [Some(shapes), starts]))
     }
 
-    /// As the library takes them.
+    /// The library's type.
     pub fn table(&self) -> LevelTable<'_> {
         match self {
             LevelsArgument::Host(levels) => levels.into(),
@@ -183,8 +183,8 @@ fn read(tensor: &Tensor) -> Vec<i64> {
     let at = |row: usize, column: usize| {
         let offset = row as isize * step(0) + column as isize * step(1);
         let first: *const u8 = std::ptr::with_exposed_provenance(tensor.address);
-        // SAFETY: the framework describes memory of so many whole numbers, in host memory, that its tensor owns; they
-        // are aligned because it made them, and read as if they were not.
+        // SAFETY: the framework describes that many integers in host memory that its tensor owns; the reads do not
+        // require alignment.
         unsafe {
             match tensor.element {
                 Element::Int32 => first.cast::<i32>().offset(offset).read_unaligned().into(),
@@ -206,7 +206,7 @@ fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResu
         return Ok(read(&described));
     }
     starts.extract().map_err(|_| {
-        let expected = "a tensor or list of whole numbers, one a level";
+        let expected = "a tensor or list of integers, one per level";
         unexpected(
             py,
             Kind::DType,
@@ -217,20 +217,20 @@ fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResu
     })
 }
 
-/// Numbers of as many levels as models have, or more.
+/// Enough for the levels of any common model.
 const USUAL_ROOM: usize = 16;
 
 /// (height, width) of any sequence of pairs, one after another.
 fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let py = shapes.py();
     let refused = |_| {
-        let expected = "a tensor [L, 2] or a list of (height, width) pairs of whole numbers";
+        let expected = "a tensor [L, 2] or a list of (height, width) pairs of integers";
         unexpected(py, Kind::DType, "spatial_shapes", expected, shown(shapes))
     };
     let mut numbers = Vec::with_capacity(USUAL_ROOM);
     for pair in shapes.try_iter().map_err(refused)? {
         let pair = pair.map_err(refused)?;
-        // Tuples, the usual case, are read without going round by an iterator.
+        // Tuples, the usual case, are read without an iterator.
         let (height, width): (i64, i64) = match pair.extract() {
             Ok(pair) => pair,
             Err(_) => any_pair(&pair).map_err(refused)?,

@@ -1,4 +1,4 @@
-//! `fourtap._native`: the library as Python's package sees it. What users call is in python/fourtap.
+//! `fourtap._native`: the library for the Python package. The public functions are in python/fourtap.
 
 mod call;
 mod dense;
@@ -36,7 +36,7 @@ mod _native {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }
 
-/// Runs the command line with these words, the first being the program's name. Returns its exit code.
+/// Runs the command line with these arguments, the first being the program's name. Returns its exit code.
 #[pyfunction]
 fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
     py.detach(|| fourtap_admin::run(words).number())
@@ -64,7 +64,7 @@ fn torch_forward<'py>(
     call::forward(value.py(), torch, &operands, KnownTensors::default(), out)
 }
 
-/// The result of a call that is plain, or the route it is to take.
+/// The result of a plain call, or the route that it must take.
 #[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, /))]
 fn torch_forward_if_plain<'py>(
     value: Any<'_, 'py>,

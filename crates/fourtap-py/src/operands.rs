@@ -1,4 +1,4 @@
-//! What a call from Python is made of: tensors as Python holds them, and as they were described.
+//! The operands of a call from Python: as Python objects, and as described tensors.
 
 use fourtap::msda::Inputs;
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use crate::frameworks::Framework;
 use crate::levels::LevelsArgument;
 use crate::tensor::Tensor;
 
-/// What the operator reads, as Python holds it.
+/// The inputs of the operator as Python objects.
 pub struct Operands<'a, 'py> {
     pub value: &'a Bound<'py, PyAny>,
     pub spatial_shapes: &'a Bound<'py, PyAny>,
@@ -28,7 +28,7 @@ pub struct OperandDescs<'py> {
 }
 
 impl OperandDescs<'_> {
-    /// Those of `out`, as far as a look at two tensors tells.
+    /// The sizes of `out`; `None` if value and locations do not fit each other.
     pub fn sizes_of_out(&self) -> Option<[usize; 3]> {
         match (&*self.value.sizes, &*self.sampling_locations.sizes) {
             (&[n, _, m, d], &[images, q, heads, _, _, _]) if n == images && m == heads => {
@@ -38,7 +38,7 @@ impl OperandDescs<'_> {
         }
     }
 
-    /// How much work a call is, for tensors that fit each other: what decides whether threads are woken for it.
+    /// The work of a call, for tensors that fit each other: decides whether other threads are used.
     pub fn samples_times_channels(&self) -> usize {
         let samples = self.attention_weights.sizes.iter();
         let channels = self.value.sizes.last().copied().unwrap_or(0);
@@ -46,13 +46,13 @@ impl OperandDescs<'_> {
     }
 }
 
-/// To fold sizes with.
+/// Multiplies without overflow, for use with `fold`.
 pub fn saturating_product(product: usize, size: &usize) -> usize {
     product.saturating_mul(*size)
 }
 
 impl<'a, 'py> Operands<'a, 'py> {
-    /// Those of real numbers, which can be differentiated by.
+    /// The floating-point operands, which are differentiable.
     pub fn real(&self) -> [(&'static str, &'a Bound<'py, PyAny>); 3] {
         [
             ("value", self.value),
@@ -61,7 +61,7 @@ impl<'a, 'py> Operands<'a, 'py> {
         ]
     }
 
-    /// The others.
+    /// The integer operands.
     pub fn levels(&self) -> [Option<&'a Bound<'py, PyAny>>; 2] {
         [Some(self.spatial_shapes), self.level_start_index]
     }
@@ -90,7 +90,7 @@ impl<'a, 'py> Operands<'a, 'py> {
         })
     }
 
-    /// As the library takes them.
+    /// The library's inputs.
     ///
     /// # Safety
     /// The operands stay alive and unchanged until the work of the call that gets this is done.

@@ -1,11 +1,11 @@
-//! The ways of a call with PyTorch tensors.
+//! The routes of a call with PyTorch tensors.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::frameworks::torch::Torch;
 
-/// What is to be done where a result cannot simply be computed: `fourtap._route.Route`.
+/// How to proceed where the result cannot be computed directly: `fourtap._route.Route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Registered,
@@ -13,16 +13,16 @@ pub enum Route {
     Autograd,
 }
 
-/// What a call that may be plain comes to.
+/// The outcome of a call that may be plain.
 pub enum Answer<'py> {
     /// A result.
     Done(Bound<'py, PyAny>),
-    /// Nothing was done.
+    /// Nothing was computed: take this route.
     Take(Route),
 }
 
 impl Route {
-    /// For tensors whose memory can be read as it lies; none if the call is plain.
+    /// The route for tensors whose memory can be read directly; `None` if the call is plain.
     pub fn of_plain<const N: usize>(
         torch: &Torch,
         py: Python<'_>,
@@ -35,7 +35,7 @@ impl Route {
         Ok(remembers.then_some(Route::Autograd))
     }
 
-    /// The member of Python's class.
+    /// The member of the Python class.
     fn member<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
         let members = MEMBERS.get_or_try_init(py, || -> PyResult<_> {

@@ -1,4 +1,4 @@
-//! Somebody else's tensor, described for the library.
+//! A framework's tensor, described for the library.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,21 +7,21 @@ use pyo3::prelude::*;
 
 use crate::errors::{Kind, unexpected};
 
-/// What a tensor's elements are.
+/// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// What the operator computes with.
+    /// A type that the operator computes with.
     Real(DType),
-    /// What levels are told in.
+    /// A type for levels.
     Int32,
-    /// What levels are told in.
+    /// A type for levels.
     Int64,
     /// Anything else.
     Other,
 }
 
-/// Where a tensor's elements are and what they are like. The object it describes is held by the caller's frame for
-/// as long as this is used.
+/// Address, element type, sizes and strides of a tensor. The caller keeps the object it describes alive for as long as
+/// this is used.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The name it has in the operator.
@@ -34,7 +34,7 @@ pub struct Tensor {
     pub strides: Axes<isize>,
 }
 
-/// One number an axis. Few axes need no allocation, which would be a good part of the cost of a call.
+/// One number per axis. Few axes need no allocation, which would be a good part of the cost of a call.
 #[derive(Clone, Debug)]
 pub enum Axes<T> {
     Few([T; MAX_RANK], usize),
@@ -76,7 +76,7 @@ impl<T> DerefMut for Axes<T> {
 }
 
 impl Tensor {
-    /// As the library takes it; an exception if its elements are no real numbers of a known type.
+    /// The library's layout; an exception if the element type is not a supported floating-point type.
     pub fn layout(&self, object: &Bound<'_, PyAny>) -> PyResult<Layout> {
         let Element::Real(dtype) = self.element else {
             let found = object.getattr("dtype")?.to_string();
@@ -92,7 +92,7 @@ impl Tensor {
         Ok(Layout::strided(dtype, &self.sizes, &self.strides))
     }
 
-    /// To be read.
+    /// A view to read.
     ///
     /// # Safety
     /// The object described is alive, and not written, until the work of the call that gets this view is done.
@@ -110,10 +110,10 @@ impl Tensor {
         }
     }
 
-    /// To be written.
+    /// A view to write.
     ///
     /// # Safety
-    /// The object described is alive, and used by nobody else, until the work of the call that gets this view is done.
+    /// The object described is alive, and nothing else uses it, until the work of the call that gets this view is done.
     pub unsafe fn view_mut<'a>(&self, layout: Layout) -> ViewMut<'a> {
         match self.place {
             Place::Cuda { ordinal } => {

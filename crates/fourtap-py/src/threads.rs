@@ -1,8 +1,8 @@
-//! Threads for the CPU backend: as many as the caller's framework uses, and alive in this very process.
+//! Thread pools for the CPU backend: as many threads as the caller's framework uses, safe after a fork.
 //!
-//! A process made by fork has none of its parent's threads, so a pool that was made before the fork would wait for them
-//! for ever. Pools therefore belong to a process. They are kept in a list without locks, since a lock could have been
-//! held at the moment of the fork by a thread that no longer exists.
+//! A forked process has none of its parent's threads, so a pool made before the fork would wait for them forever. Pools
+//! therefore belong to a process. They are kept in a lock-free list, since a lock could have been held at the moment of
+//! the fork by a thread that no longer exists.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -18,7 +18,7 @@ struct Node {
 
 static POOLS: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Runs `work`, which computes so many elements, with so many threads, on the calling one alone if that is enough.
+/// Runs `work`, which computes `elements` elements, with `threads` threads, or only on the calling one if that is enough.
 pub fn run<T: Send>(threads: usize, elements: usize, work: impl FnOnce(Cpu) -> T + Send) -> T {
     let tuning = Tuning::default();
     let small = elements < tuning.serial_work;
@@ -36,8 +36,8 @@ pub fn run<T: Send>(threads: usize, elements: usize, work: impl FnOnce(Cpu) -> T
     }
 }
 
-/// A pool of this process, kept for good: there are as many as thread counts in use, one or two. None where the system
-/// gives no more threads.
+/// A pool of this process, never freed: there is one per thread count in use, so one or two. `None` if the system cannot
+/// start more threads.
 fn pool(threads: usize) -> Option<&'static ThreadPool> {
     let process = std::process::id();
     let mut next: *const Node = POOLS.load(Ordering::Acquire);
@@ -61,7 +61,7 @@ fn pool(threads: usize) -> Option<&'static ThreadPool> {
     }));
     let mut head = POOLS.load(Ordering::Acquire);
     loop {
-        // SAFETY: nobody else knows the node before it is in the list.
+        // SAFETY: nothing else refers to the node before it is in the list.
         unsafe { (*node).next = head };
         match POOLS.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: in the list, it is never freed or changed.

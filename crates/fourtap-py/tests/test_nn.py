@@ -179,7 +179,7 @@ def test_locations_and_weights_are_float32_under_autocast(device: str, seen: lis
         assert parameter.grad.isfinite().all()
 
 
-def test_a_list_of_shapes_and_a_tensor_give_the_same_bits(device: str) -> None:
+def test_shapes_as_a_list_and_as_a_tensor_are_bitwise_equal(device: str) -> None:
     module, tensors = build(device, torch.float32), inputs(device, dtype=torch.float32)
     listed = module(*tensors.values(), SHAPES)
     assert torch.equal(listed, module(*tensors.values(), torch.tensor(SHAPES)))

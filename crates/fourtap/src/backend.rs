@@ -23,7 +23,7 @@ pub enum Backend {
     Cuda(Cuda),
 }
 
-/// A backend that there is: what [`Backend::Auto`] stands for.
+/// The backend of a call, with [`Backend::Auto`] resolved.
 enum ResolvedBackend {
     Cpu(Cpu),
     #[cfg(feature = "cuda")]
@@ -31,7 +31,7 @@ enum ResolvedBackend {
 }
 
 impl Backend {
-    /// For tensors in `place`. Whether it can use them, each backend checks itself.
+    /// The backend for tensors in `place`. Each backend checks itself whether it can use them.
     fn resolve(&self, place: Place) -> Result<ResolvedBackend> {
         match (*self, place) {
             #[cfg(feature = "cuda")]
@@ -56,7 +56,7 @@ impl msda::Implementation for Backend {
             Ok(ResolvedBackend::Cpu(cpu)) => msda::prepare_forward(&cpu, inputs, out),
             #[cfg(feature = "cuda")]
             Ok(ResolvedBackend::Cuda(cuda)) => msda::prepare_forward(&cuda, inputs, out),
-            // What is wrong with the call itself is said first.
+            // An invalid call is reported before a missing backend.
             Err(none) => msda::Forward::new(inputs, out).and(Err(none)),
         }
     }

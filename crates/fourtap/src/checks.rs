@@ -1,4 +1,4 @@
-//! What every operator checks of its tensors, under the names they have there.
+//! Checks of tensors that all operators share. Errors use the name a tensor has in the operator.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use crate::tensor::ViewMut;
 /// The addresses tensors occupy, by name.
 pub(crate) type AddressRanges<const COUNT: usize> = [(&'static str, Range<usize>); COUNT];
 
-/// The addresses of a tensor to be written, unless they meet another's. Interleaved tensors that share a range but no
-/// byte are refused too: proving them apart is not worth a number-theoretic search.
+/// The address range of a tensor to be written, if it overlaps no other. Interleaved tensors that share a range but no
+/// byte are refused too: proving that they are disjoint is not worth a number-theoretic search.
 pub(crate) fn claim(
     output: &'static str,
     view: &ViewMut<'_>,
     occupied: &[(&'static str, Range<usize>)],
 ) -> Result<Range<usize>> {
     let range = view.check(output)?;
-    let meets = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-    if let Some((other, _)) = occupied.iter().find(|(_, other)| meets(other)) {
+    let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+    if let Some((other, _)) = occupied.iter().find(|(_, other)| overlaps(other)) {
         return Err(Error::Overlap { output, other });
     }
     Ok(range)
@@ -54,7 +54,7 @@ pub(crate) fn expect_shape(tensor: &'static str, found: Shape, expected: &[usize
     })
 }
 
-/// Even where another size is 0, so that no backend meets an overflow in a product of some of them.
+/// Checks that no product of these sizes overflows, even where another size is 0.
 pub(crate) fn expect_countable(tensor: &'static str, sizes: &[usize]) -> Result<()> {
     let counted = sizes.iter().try_fold(size_of::<f64>(), |product, &size| {
         product.checked_mul(size.max(1))
@@ -84,7 +84,7 @@ pub(crate) fn expect_dtype(
     })
 }
 
-/// `source` is the tensor whose place decides.
+/// `source` is the tensor whose place the others must share.
 pub(crate) fn expect_place(
     tensor: &'static str,
     found: Place,

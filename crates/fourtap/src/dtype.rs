@@ -21,7 +21,7 @@ impl DType {
     /// Every element type, narrowest first.
     pub const ALL: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-    /// Bytes one element takes.
+    /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
             DType::F16 | DType::BF16 => 2,
@@ -210,7 +210,7 @@ macro_rules! real {
 real!(f32);
 real!(f64);
 
-/// f16 to f32 in a form compilers vectorise, which `half`'s, with its run-time detection, is not.
+/// f16 to f32 in a form that compilers vectorise. The conversion in `half` detects features at run time, so it does not.
 #[inline(always)]
 fn widen_f16(half: f16) -> f32 {
     let bits = half.to_bits() as u32;

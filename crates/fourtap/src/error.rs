@@ -35,14 +35,14 @@ pub enum Error {
         found: Shape,
     },
     /// A tensor has no channels; any other size may be zero.
-    #[error("{tensor}: expected at least 1 channel a head (axis D), found shape {found}")]
+    #[error("{tensor}: expected at least 1 channel per head (axis D), found shape {found}")]
     NoChannels {
         /// Name of the tensor.
         tensor: &'static str,
         /// The shape it has.
         found: Shape,
     },
-    /// Heads of keys and values cannot be shared out evenly to the heads of queries.
+    /// The number of key and value heads does not divide the number of query heads.
     #[error(
         "{tensor}: expected a number of heads (axis Hk) that divides the {query_heads} of query, found {found}"
     )]
@@ -54,7 +54,7 @@ pub enum Error {
         /// Heads it has.
         found: usize,
     },
-    /// The factor of the logits is no number.
+    /// The scale of the logits is not a finite number.
     #[error("scale: expected a finite number of {expected}, found {found}")]
     Scale {
         /// The type logits are computed in.
@@ -99,7 +99,7 @@ pub enum Error {
         highest: isize,
     },
     /// The number of strides is not the number of axes.
-    #[error("{tensor}: expected {expected} strides, one an axis, found {found}")]
+    #[error("{tensor}: expected {expected} strides, one per axis, found {found}")]
     StrideCount {
         /// Name of the tensor.
         tensor: &'static str,
@@ -121,7 +121,7 @@ pub enum Error {
     Misaligned {
         /// Name of the tensor.
         tensor: &'static str,
-        /// Bytes an element takes, or what else the address must be a multiple of.
+        /// What the address must be a multiple of; for a tensor, the bytes per element.
         expected: usize,
         /// Address of the first element.
         address: usize,
@@ -180,14 +180,14 @@ pub enum Error {
         /// Size of axis S.
         found: usize,
     },
-    /// `spatial_shapes` does not hold pairs.
+    /// `spatial_shapes` does not consist of pairs.
     #[error("spatial_shapes: expected (height, width) pairs, found {found} numbers")]
     LevelPairs {
         /// How many numbers there are.
         found: usize,
     },
     /// `level_start_index` and `spatial_shapes` differ in length.
-    #[error("level_start_index: expected {expected} entries, one a level, found {found}")]
+    #[error("level_start_index: expected {expected} entries, one per level, found {found}")]
     LevelStartCount {
         /// Number of levels.
         expected: usize,
@@ -227,46 +227,46 @@ pub enum Error {
     Place {
         /// Name of the tensor.
         tensor: &'static str,
-        /// Whose memory it must be in.
+        /// The memory it must be in.
         expected: String,
-        /// Whose memory it is in.
+        /// The memory it is in.
         found: Place,
     },
-    /// A backend cannot do what was asked of it.
+    /// A backend does not support the call.
     #[error("{backend}: expected {expected}, found {found}")]
     Unsupported {
         /// The backend.
         backend: &'static str,
-        /// What it can do.
+        /// What it supports.
         expected: String,
-        /// What was asked.
+        /// What the call asks for.
         found: String,
     },
-    /// Something went wrong on the way to or on a CUDA device.
+    /// The CUDA driver, the compilation of a kernel or the device failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The instruction set asked for does not exist on this processor.
+    /// The processor lacks the requested instruction set.
     #[error("simd: expected a path this processor has ({available}), found {requested}")]
     SimdUnavailable {
         /// The path asked for.
         requested: &'static str,
-        /// The paths there are.
+        /// The paths this processor has.
         available: String,
     },
     /// A table of tuned choices cannot be used.
     #[error(
-        "{}, line {line}: expected {expected}, found {found} (FOURTAP_TUNE=off does without)",
+        "{}, line {line}: expected {expected}, found {found} (FOURTAP_TUNE=off disables tuning tables)",
         .file.display()
     )]
     Tuning {
         /// The table.
         file: std::path::PathBuf,
-        /// Where in it.
+        /// The line number.
         line: usize,
-        /// What must stand there.
+        /// What the line must contain.
         expected: String,
-        /// What does.
+        /// What it contains.
         found: String,
     },
     /// A workspace could not be allocated.

@@ -1,10 +1,10 @@
-//! Where the elements of a tensor lie.
+//! Memory layout of a tensor: element type, shape and strides.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::{MAX_RANK, Shape};
 
-/// Where a tensor's elements lie relative to its first one.
+/// The element type, shape and strides of a tensor: where its elements lie relative to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     dtype: DType,
@@ -122,7 +122,7 @@ impl Layout {
     }
 
     /// Whether two indices may reach the same element. Exact for layouts whose axes nest, which are all that
-    /// slicing and permuting a dense tensor can make; stranger ones count as overlapping.
+    /// slicing and permuting a dense tensor can make; any other layout counts as overlapping.
     pub(crate) fn overlaps_itself(&self) -> bool {
         if self.is_contiguous() {
             return false;

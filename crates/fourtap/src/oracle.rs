@@ -1,9 +1,9 @@
-//! What the operators' oracles share.
+//! What the oracles of all operators share.
 
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::tensor::View;
 
-/// A sum and the sum of its terms' magnitudes, which says how much rounding it may have suffered.
+/// A sum and the sum of its terms' magnitudes, which bounds its rounding error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum<R> {
     /// The sum.

@@ -1,8 +1,8 @@
-//! Whose memory a tensor lies in.
+//! The memory a tensor is in: the host's or a device's.
 
 use std::fmt;
 
-/// Whose memory a tensor lies in.
+/// The memory a tensor is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Place {
@@ -10,7 +10,7 @@ pub enum Place {
     Host,
     /// A CUDA device's.
     Cuda {
-        /// Its number.
+        /// The device's number.
         ordinal: usize,
     },
 }

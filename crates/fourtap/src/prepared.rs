@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::error::Result;
 
-/// A call that was checked and planned, and has not begun: what `prepare_forward` and `prepare_backward` of an operator
-/// return. Dropped, it leaves no trace.
+/// A call that was checked and planned but not launched: what `prepare_forward` and `prepare_backward` of an operator
+/// return. Dropping it has no effect.
 ///
 /// ```
 /// use fourtap::dense::{self, Inputs, Options};
@@ -25,27 +25,27 @@ use crate::error::Result;
 /// assert_eq!(out, [15.0, 15.0]);
 /// # Ok::<(), fourtap::Error>(())
 /// ```
-#[must_use = "nothing is computed before it is launched"]
+#[must_use = "nothing is computed until it is launched"]
 pub struct Prepared<'a> {
     workspace_bytes: usize,
     launch: Box<dyn FnOnce(Option<Workspace>) -> Result<()> + Send + 'a>,
 }
 
-/// Device memory that a caller lends to one call.
+/// Device memory that the caller provides for one call.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "cuda"),
-    expect(dead_code, reason = "only devices work in memory of the caller's")
+    expect(dead_code, reason = "only devices use a workspace")
 )]
 pub(crate) struct Workspace {
-    /// Where it begins.
+    /// Address of the first byte.
     pub address: u64,
-    /// How much there is.
+    /// Its size.
     pub bytes: usize,
 }
 
 impl<'a> Prepared<'a> {
-    /// What `launch` does, with the memory the caller lends or, if it lends none, with its own.
+    /// `launch` gets the caller's workspace; with `None` it allocates its own.
     pub(crate) fn new(
         workspace_bytes: usize,
         launch: impl FnOnce(Option<Workspace>) -> Result<()> + Send + 'a,
@@ -56,21 +56,21 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Bytes of device memory it works in; 0 on the CPU.
+    /// Bytes of device memory it needs as a workspace; 0 on the CPU.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
 
-    /// Computes, or queues the work on the stream it was prepared for. The device memory it works in is the stream's.
+    /// Computes the result, or queues the work on the stream it was prepared for. The workspace is allocated on that stream.
     pub fn launch(self) -> Result<()> {
         (self.launch)(None)
     }
 
-    /// The same in memory of the caller's. Memory of fewer than [`Prepared::workspace_bytes`], or at an address that is no
-    /// multiple of 256, is refused.
+    /// Like [`Prepared::launch`], with a workspace that the caller provides. One smaller than
+    /// [`Prepared::workspace_bytes`], or at an address that is not a multiple of 256, is refused.
     ///
     /// # Safety
-    /// The memory is of the device that the call was prepared for, and nothing else uses it until the work is done.
+    /// The memory belongs to the device that the call was prepared for, and nothing else uses it until the work is done.
     pub unsafe fn launch_in(self, address: u64, bytes: usize) -> Result<()> {
         (self.launch)(Some(Workspace { address, bytes }))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The most axes a tensor of this crate has.
+/// The largest number of axes of any tensor in this crate.
 pub const MAX_RANK: usize = 6;
 
 /// The sizes of a tensor's axes.
@@ -34,7 +34,7 @@ impl Shape {
         &self.sizes[..self.rank.min(MAX_RANK)]
     }
 
-    /// Exchanges two axes, which there are.
+    /// Exchanges two axes, both of which exist.
     pub(crate) fn swap(&mut self, first: usize, second: usize) {
         self.sizes.swap(first, second);
     }

@@ -1,7 +1,7 @@
-//! Strided views over memory somebody else owns.
+//! Strided views over memory that the caller owns.
 //!
-//! A view only describes; nothing is checked when it is made. The operator that receives it checks it under the
-//! name the tensor has there, so that an error can say which tensor is wrong.
+//! Making a view checks nothing. The operator that receives it does, under the name the tensor has there, so that an
+//! error can say which tensor is wrong.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,7 +19,7 @@ enum Bounds {
     Whole { length: usize },
     /// Any element of a slice of `length`, the first element being at `offset`.
     Within { offset: usize, length: usize },
-    /// Whoever made the view answers for it.
+    /// Any element: the creator of the view has promised that its layout is valid.
     Trusted,
 }
 
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same elements with two axes exchanged, so that a tensor which lies as `[B, S, H, D]` becomes `[B, H, S, D]`
+    /// The same elements with two axes exchanged, so that a tensor stored as `[B, S, H, D]` becomes `[B, H, S, D]`
     /// by `transposed(1, 2)`; unchanged where there are no such axes.
     ///
     /// ```
@@ -125,7 +125,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whose memory it is.
+    /// The memory it is in.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -140,7 +140,7 @@ impl<'a> View<'a> {
         self.layout.shape()
     }
 
-    /// Where the elements lie.
+    /// Element type, shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -150,7 +150,7 @@ impl<'a> View<'a> {
         self.data
     }
 
-    /// Proves that every element can be reached, and returns the addresses they occupy.
+    /// Checks that every element is inside the memory of the view, and returns the address range they occupy.
     pub(crate) fn check(&self, tensor: &'static str) -> Result<Range<usize>> {
         let layout = &self.layout;
         let (shape, rank) = (layout.shape(), layout.shape().rank());
@@ -261,7 +261,7 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Safety
     /// If `layout` has elements, `address` is 0 or every address it reaches is memory that device can write, and
-    /// nobody else reads, writes or frees it until the work of the call that gets this view is done.
+    /// nothing else reads, writes or frees it until the work of the call that gets this view is done.
     pub unsafe fn on_cuda(ordinal: usize, address: u64, layout: Layout) -> Self {
         // SAFETY: what the caller promises is more than what a read-only view needs.
         let view = unsafe { View::on_cuda(ordinal, address, layout) };
@@ -279,7 +279,7 @@ impl<'a> ViewMut<'a> {
         }
     }
 
-    /// Whose memory it is.
+    /// The memory it is in.
     pub fn place(&self) -> Place {
         self.view.place()
     }
@@ -307,7 +307,7 @@ impl<'a> ViewMut<'a> {
         self.view.shape()
     }
 
-    /// Where the elements lie.
+    /// Element type, shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.view.layout
     }
@@ -317,13 +317,13 @@ impl<'a> ViewMut<'a> {
         self.view.data.cast_mut()
     }
 
-    /// The same to be read only.
+    /// The same tensor, read-only.
     #[cfg(feature = "cuda")]
     pub(crate) fn as_view(&self) -> &View<'a> {
         &self.view
     }
 
-    /// The same view once more, for a call that is only planned: nothing may be written through it.
+    /// A second view of the same memory, for planning a call: nothing may be written through it.
     #[cfg(feature = "cuda")]
     pub(crate) fn alias(&self) -> ViewMut<'_> {
         ViewMut {
@@ -332,7 +332,7 @@ impl<'a> ViewMut<'a> {
         }
     }
 
-    /// As [`View::check`], and that no two indices reach the same element.
+    /// As [`View::check`]; also checks that no two indices reach the same element.
     pub(crate) fn check(&self, tensor: &'static str) -> Result<Range<usize>> {
         let range = self.view.check(tensor)?;
         let layout = &self.view.layout;

@@ -1,8 +1,8 @@
-//! What a user should know and no call need fail for.
+//! Warnings: what a user should know, but no call should fail for.
 
 use std::io::{self, Write};
 
-/// Prints a warning as one line on standard error. That being closed is no reason to fail.
+/// Prints a warning as one line on standard error, and ignores a closed standard error.
 pub(crate) fn print_warning(text: &str) {
     let line = text.replace('\n', " ");
     let _ = writeln!(io::stderr(), "fourtap: warning: {line}");

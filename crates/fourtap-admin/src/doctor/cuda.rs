@@ -1,4 +1,4 @@
-//! What there is of CUDA, and what is missing.
+//! What this machine has of CUDA, and what is missing.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,21 @@ use serde::Serialize;
 use crate::machine;
 use crate::units::{bytes, dotted, gib, kernels};
 
-/// What was found.
+/// The CUDA part of the diagnosis.
 #[derive(Debug, Serialize)]
 pub struct CudaDiagnosis {
     driver: Finding<DriverInfo>,
     devices: Vec<Finding<DeviceInfo>>,
     nvrtc: Finding<NvrtcInfo>,
-    /// Where NVRTC was looked for, if it was not found.
+    /// Where NVRTC was searched for, if it was not found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nvrtc_tried: Vec<String>,
     cache: Finding<CacheInfo>,
-    /// None if no pack is named.
+    /// `None` if no pack is named.
     pack: Option<Finding<PackInfo>>,
 }
 
-/// Something, or why it is not there.
+/// Something, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Finding<T> {
@@ -78,7 +78,7 @@ struct PackInfo {
 }
 
 impl CudaDiagnosis {
-    /// Looks at everything.
+    /// Runs the diagnosis.
     pub fn new() -> Self {
         let driver = Driver::get();
         let devices = match &driver {
@@ -142,7 +142,7 @@ impl CudaDiagnosis {
         for (ordinal, device) in self.devices.iter().enumerate() {
             let words = device.in_words(|device| {
                 format!(
-                    "{}, compute capability {}, {} multiprocessors, {}, second-level cache {}",
+                    "{}, compute capability {}, {} multiprocessors, {}, L2 cache {}",
                     device.name,
                     device.compute_capability,
                     device.multiprocessors,

@@ -20,7 +20,7 @@ use crate::{SCHEMA, VERSION, machine};
 /// Random problems of the self-check: under a second.
 const CASES: u64 = 20;
 
-/// What was found.
+/// The diagnosis, as printed and as a JSON record.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
@@ -45,10 +45,10 @@ struct Diagnosis {
     self_check: Report,
 }
 
-/// A table of choices that calls go by.
+/// A tuning table in use.
 #[derive(Debug, Serialize)]
 struct TuningTable {
-    /// The user's file; none for the one the library comes with.
+    /// The user's file; `None` for the built-in table.
     file: Option<String>,
     entries: usize,
     /// Entries of other versions, by line, and why each is not used.
@@ -104,7 +104,7 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
 impl Diagnosis {
     fn tuning_in_words(&self) -> String {
         let words = self.tuning.iter().map(|table| {
-            let from = table.file.as_deref().unwrap_or("the library's own table");
+            let from = table.file.as_deref().unwrap_or("the built-in table");
             let mut words = match table.entries {
                 1 => format!("1 entry of {from}"),
                 count => format!("{count} entries of {from}"),

@@ -1,9 +1,9 @@
-"""Multi-scale deformable attention: right in every precision, fast, and the same answer every run.
+"""Multi-scale deformable attention for CUDA and CPU: fast, accurate in every dtype, bitwise reproducible.
 
 :func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays;
-:class:`fourtap.nn.MSDeformAttn` the module around it; :mod:`fourtap.compat` replaces what other projects use.
-:func:`scaled_dot_product_attention` is the second operator, attention over all keys.
-``python -m fourtap doctor`` says what this machine has.
+:class:`fourtap.nn.MSDeformAttn` is the module around it; :mod:`fourtap.compat` has drop-in replacements for other
+projects. :func:`scaled_dot_product_attention` is the second operator, dense attention.
+``python -m fourtap doctor`` reports what this machine has and what is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
-# These import PyTorch, which takes seconds, so they wait until somebody asks: `fourtap --help` shall not.
+# These import PyTorch, which takes seconds, so they are imported on first use: `fourtap --help` does not need them.
 _FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_backward", "scaled_dot_product_attention"}
 _MODULES = {"compat", "nn"}
 

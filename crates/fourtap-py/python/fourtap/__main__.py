@@ -10,7 +10,7 @@ from fourtap import _native
 
 def main() -> int:
     """Run the command line with this process's arguments, and return its exit code."""
-    # Python's handler would only take note, and Ctrl-C would wait for the command's end.
+    # Python's handler only sets a flag, so Ctrl-C would wait for the end of the command.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.command_line(["fourtap", *sys.argv[1:]])
 

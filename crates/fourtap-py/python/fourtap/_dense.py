@@ -1,7 +1,7 @@
 """Dense attention for PyTorch tensors.
 
-As in :mod:`fourtap._torch`, plain tensors in eager mode go straight to the compiled part. Everything that must see an
-operator being called gets ``torch.ops.fourtap.dense``.
+As in :mod:`fourtap._torch`, plain tensors in eager mode go straight to the compiled part. Everything that intercepts
+operator calls gets ``torch.ops.fourtap.dense``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _attend_if_plain = _native.torch_dense_if_plain
 
 
 def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
-    """As ``fourtap.scaled_dot_product_attention``: the result, or if wanted a pair of it and lse."""
+    """As ``fourtap.scaled_dot_product_attention``: the result, or with ``return_lse`` a pair of it and the LSE."""
     if _is_traced():
         return _attend_registered(query, key, value, wanted)
     result = _attend_if_plain(query, key, value, wanted)
@@ -49,7 +49,7 @@ def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: DenseS
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In autocast's type, as PyTorch's scaled_dot_product_attention takes them: all but float64."""
+    """The tensors in autocast's dtype, as for PyTorch's scaled_dot_product_attention: all but float64."""
     kind = tensors[0].device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return tensors
@@ -83,7 +83,7 @@ _library: Any = torch.library.Library("fourtap", "FRAGMENT")  # type: ignore[no-
 _library.define(
     "dense(Tensor query, Tensor key, Tensor value, float? scale, SymInt? left, SymInt? right, bool bottom_right, "
     "bool enable_gqa, bool return_lse) -> (Tensor, Tensor)",
-    # The result lies as query does, so nobody may lay query out otherwise between tracing and running.
+    # The result has the memory order of query, so query's strides must not change between tracing and running.
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 

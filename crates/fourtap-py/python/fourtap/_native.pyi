@@ -1,4 +1,4 @@
-"""The compiled part. Not for users: what it promises may change with any version."""
+"""The compiled part. Private: its interface may change with any version."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,12 @@ __version__: str
 Array = NDArray[Any]
 Levels = Tensor | Array | Sequence[Sequence[int]]
 Starts = Tensor | Array | Sequence[int] | None
-# Of dense attention: scale, keys seen left and right of the diagonal, whether that is aligned to the bottom right, and
-# the arguments enable_gqa and return_lse.
+# Of dense attention: scale, keys visible left and right of the diagonal, whether the diagonal is aligned to the bottom
+# right, and the arguments enable_gqa and return_lse.
 DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
 
 def command_line(words: list[str], /) -> int:
-    """Run the command line with these words, the first being the program's name; its exit code."""
+    """Run the command line with these arguments, the first being the program's name; return its exit code."""
 
 def torch_forward(
     value: Tensor,
@@ -40,7 +40,7 @@ def torch_forward_if_plain(
     out: Tensor | None,
     /,
 ) -> Tensor | Route:
-    """The same where that is all there is to do. Otherwise nothing is done, and the route says what is to be."""
+    """The same for a plain call. Otherwise nothing is computed, and the route says how to proceed."""
 
 def torch_backward(
     grad_out: Tensor,
@@ -53,7 +53,7 @@ def torch_backward(
     wanted: Sequence[bool],
     /,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of value, locations and weights, those that are wanted."""
+    """The requested gradients of value, locations and weights."""
 
 def torch_backward_if_plain(
     grad_out: Tensor,
@@ -66,7 +66,7 @@ def torch_backward_if_plain(
     wanted: Sequence[bool],
     /,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
-    """The same, unless the registered operator is to be called: then None."""
+    """The same, or None if the registered operator must be called."""
 
 def numpy_forward(
     value: Array,
@@ -77,7 +77,7 @@ def numpy_forward(
     out: Array | None,
     /,
 ) -> Array:
-    """Attention on all processors."""
+    """Attention on all cores."""
 
 def numpy_backward(
     grad_out: Array,
@@ -91,10 +91,10 @@ def numpy_backward(
     """Gradients of value, locations and weights."""
 
 def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Tensor | tuple[Tensor, Tensor]:
-    """Dense attention on the device of the tensors and its current stream; a pair with lse, if that is wanted."""
+    """Dense attention on the device of the tensors and its current stream; with return_lse a pair."""
 
 def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Any | Route:
-    """The same where that is all there is to do. Otherwise as `torch_forward_if_plain`."""
+    """The same for a plain call. Otherwise as `torch_forward_if_plain`."""
 
 def numpy_dense(query: Array, key: Array, value: Array, wanted: DenseSettings, /) -> Array | tuple[Array, Array]:
-    """Dense attention on all processors; a pair with lse, if that is wanted."""
+    """Dense attention on all cores; with return_lse a pair."""

@@ -1,6 +1,6 @@
-"""The operator as PyTorch knows it: ``torch.ops.fourtap.msda`` and ``msda_backward``.
+"""The registered PyTorch operators ``torch.ops.fourtap.msda`` and ``msda_backward``.
 
-For torch.compile, export, fake tensors, modes and transforms: for everything that must see an operator being called.
+For torch.compile, export, fake tensors, modes and transforms: for everything that intercepts operator calls.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def attend(
     if wants_gradient(value, locations, weights):
         if out is not None:
             raise no_gradient_into_out()
-        # Dynamo of PyTorch 2.4 cannot trace the question.
+        # Dynamo of PyTorch 2.4 cannot trace this check.
         if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
             raise UnsupportedError(
                 "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
             )
     if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in (value, locations, weights)):
-        # PyTorch would go on as if they had none.
+        # PyTorch would silently ignore the tangents.
         raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
     shapes, starts, levels = _levels_from(shapes, starts)
     sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
@@ -71,7 +71,7 @@ def gradients(
     deterministic: bool,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients by value, locations and weights, those that are wanted."""
+    """The requested gradients of value, locations and weights."""
     shapes, starts, levels = _levels_from(shapes, starts)
     found = torch.ops.fourtap.msda_backward(
         grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted
@@ -87,7 +87,7 @@ def _those(found: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | No
 
 
 def autocast(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Value in autocast's type. Coordinates stay in f32, or get there: in 16 bits they would miss their pixels."""
+    """Value in autocast's dtype; locations and weights in one accepted with it: f32, where they must change."""
     kind = value.device.type
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         if value.dtype is not torch.float64:
@@ -100,12 +100,12 @@ def autocast(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor,
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Whether a derivative in forward mode belongs to it."""
+    """Whether it has a forward-mode derivative."""
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
-    """Levels as the registered operators take them: tensors, or heights and widths one after another."""
+    """Levels as the registered operators take them: tensors, or a flat list of heights and widths."""
     if isinstance(shapes, Tensor) and (starts is None or isinstance(starts, Tensor)):
         return shapes, starts, []
     if starts is None:
@@ -115,17 +115,17 @@ def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None
 
 
 def wants_gradient(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
-    """Whether autograd is to remember the call."""
+    """Whether autograd records the call."""
     return torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad)
 
 
 def no_gradient_into_out() -> InputError:
-    """Refuse to lose a gradient."""
+    """The error for ``out`` where a gradient would be lost."""
     return InputError("out: expected none where gradients are wanted, found a tensor")
 
 
 def no_second_derivatives() -> UnsupportedError:
-    """Refuse to differentiate a gradient."""
+    """The error for differentiating a gradient."""
     return UnsupportedError("ms_deform_attn: expected to be differentiated once, found a second time")
 
 

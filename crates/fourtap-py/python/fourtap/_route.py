@@ -1,4 +1,4 @@
-"""The ways of a call with PyTorch tensors."""
+"""The routes of a call with PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["Route"]
 
 
 class Route(enum.Enum):
-    """What is to be done where the compiled part cannot simply compute a result."""
+    """How to proceed where the compiled part cannot compute the result directly."""
 
     REGISTERED = "call the registered operator"
-    """A tensor is not plain memory (a fake one, a subclass, one that a transform wraps), or somebody watches operators
-    being called: a mode, a tracer, forward-mode differentiation."""
+    """A tensor is not plain memory (a fake one, a subclass, one that a transform wraps), or something intercepts
+    operator calls: a mode, a tracer, forward-mode differentiation."""
 
     AUTOCAST = "cast the tensors first"
-    """Autocast may want other types."""
+    """Autocast may change dtypes."""
 
-    AUTOGRAD = "let autograd remember the call"
+    AUTOGRAD = "let autograd record the call"
     """A tensor needs a gradient."""

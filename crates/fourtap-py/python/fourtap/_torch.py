@@ -1,7 +1,7 @@
 """The operator for PyTorch tensors.
 
-Plain tensors in eager mode go straight to the compiled part, which asks each where its memory is: that costs a fraction
-of what PyTorch's dispatcher does. Everything else goes through the operators of :mod:`fourtap._registered`.
+Plain tensors in eager mode go straight to the compiled part, which reads their addresses: that costs a fraction of what
+PyTorch's dispatcher does. Everything else goes through the operators of :mod:`fourtap._registered`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fourtap._route import Route
 
 __all__ = ["Tensor", "attend", "forward", "gradients", "is_traced"]
 
-# Export without Dynamo calls with fake tensors, which are told apart anyway.
+# Export without Dynamo uses fake tensors, which are recognised anyway.
 is_traced = torch.compiler.is_dynamo_compiling
-# The usual way of a call, which `fourtap.ms_deform_attn` takes itself: another function in between would be felt.
+# The usual path, which `fourtap.ms_deform_attn` calls directly: another function call would be measurable.
 forward = _native.torch_forward_if_plain
 # Since PyTorch 2.10.
 _KNOWS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
@@ -37,7 +37,7 @@ def attend(
     deterministic: bool | None,
     out: Tensor | None,
 ) -> Tensor:
-    """As ``fourtap.ms_deform_attn``, where :func:`forward` found something in the way, or is not to be called."""
+    """As ``fourtap.ms_deform_attn``, where :func:`forward` returned a route or must not be called."""
     if found is Route.REGISTERED:
         return _registered.attend(value, shapes, starts, locations, weights, deterministic, out)
     if found is Route.AUTOCAST:
@@ -77,7 +77,7 @@ class _Attention(torch.autograd.Function):
         weights: Tensor,
         deterministic: bool | None,
     ) -> Tensor:
-        # The levels may be tensors or not; saving those that are tells autograd if somebody changes them.
+        # The levels may be tensors or not; saving those that are lets autograd detect later changes to them.
         ctx.save_for_backward(
             value,
             locations,
@@ -104,14 +104,14 @@ class _Attention(torch.autograd.Function):
             _is_deterministic() if ctx.deterministic is None else ctx.deterministic,
             (needs[0], needs[3], needs[4]),
         )
-        # With create_graph=True gradients are to be differentiated again, which must be refused, not forgotten.
+        # With create_graph=True the gradients will be differentiated again, which must raise an error, not be ignored.
         compute = _Gradients.apply if _is_grad_enabled() else _compute_gradients
         grad_value, grad_locations, grad_weights = compute(*arguments)
         return grad_value, None, None, grad_locations, grad_weights, None
 
 
-# Where tensors are known to be memory and no more, what `_Attention.apply` comes to. Some versions of PyTorch look for
-# wrappers that outlived their transform first, in Python, which is slow.
+# For plain tensors this does what `_Attention.apply` does. Some versions of PyTorch first look, in Python, for wrappers
+# that outlived their transform, which is slow.
 _apply = super(torch.autograd.Function, _Attention).apply if _KNOWS_MEMORY else _Attention.apply
 
 

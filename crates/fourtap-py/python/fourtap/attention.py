@@ -1,4 +1,4 @@
-"""The operators, for whatever kind of tensor they are called with."""
+"""The operators, for PyTorch tensors and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if importlib.util.find_spec("torch") is not None:
         from fourtap._torch import Tensor, attend, forward, gradients, is_traced
 
         _HAS_TORCH = True
-        # Sizes of tensors that are being traced, and what is computed of them.
+        # Sizes of tensors that are being traced, and numbers computed from them.
         _WHOLE += (torch.SymInt,)
         _REAL += (torch.SymInt, torch.SymFloat)
     except (ImportError, OSError) as error:
-        # A broken PyTorch is no reason to refuse NumPy's arrays; whoever brings a tensor will read why.
+        # A broken PyTorch is no reason to refuse NumPy arrays; a call with a tensor reports why it is broken.
         _no_torch = f"importing it failed: {error}"
 
 
@@ -61,25 +61,25 @@ def ms_deform_attn(
     outside, ``align_corners=False``) and summed with weights.
 
     Args:
-        value: ``[N, S, M, D]``: N images, S pixels of all levels, M heads, D channels a head; float16, bfloat16,
+        value: ``[N, S, M, D]``: N images, S pixels of all levels, M heads, D channels per head; float16, bfloat16,
             float32 or float64. Any strides.
         spatial_shapes: ``[L, 2]``, height and width of each level: a list of pairs, or a tensor, in host memory or
-            beside ``value``. On CUDA it is read by the kernel alone: nobody waits for the device.
+            on the device of ``value``. On the device only the kernel reads it: the call does not wait for the device.
         sampling_locations: ``[N, Q, M, L, P, 2]``, (x, y) in units of the level: 0 is its left or top edge, 1 its right
-            or bottom edge. float32 whatever the type of ``value``, or that type. float32 is better: in bfloat16 a point
+            or bottom edge. float32, or the dtype of ``value``. float32 is better: in bfloat16 a point
             is off by up to a quarter of a pixel on a level 134 pixels wide.
         attention_weights: ``[N, Q, M, L, P]``, float32 or the type of ``value``; usually the result of a softmax.
         level_start_index: ``[L]``, the first pixel of each level on axis S. Without it each level begins where the one
             before it ends.
-        deterministic: Whether gradients shall be equal to the bit from run to run. By default as
-            ``torch.use_deterministic_algorithms`` says. Only small problems in float32 on CUDA differ at all. Where
+        deterministic: Whether gradients must be bitwise reproducible from run to run. By default as
+            ``torch.use_deterministic_algorithms`` says. It only matters for small float32 problems on CUDA. Where
             that setting is on, results do not depend on tuning tables either.
-        out: Where to write, ``[N, Q, M * D]`` in the type of ``value``; not with gradients.
+        out: The tensor to write to, ``[N, Q, M * D]`` in the dtype of ``value``; not with gradients.
 
     Returns:
-        ``[N, Q, M * D]`` in the type of ``value``. For PyTorch tensors it is differentiable (once) by value, locations
-        and weights, under autocast ``value`` is taken in its 16-bit type, and calls may be compiled, exported and
-        captured into CUDA graphs.
+        ``[N, Q, M * D]`` in the dtype of ``value``. For PyTorch tensors it is differentiable (once) with respect to
+        value, locations and weights. Under autocast ``value`` is cast to its 16-bit dtype. Calls may be compiled,
+        exported and captured into CUDA graphs.
 
     Raises:
         fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
@@ -122,16 +122,16 @@ def ms_deform_attn_backward(
     level_start_index: Starts = None,
     deterministic: bool | None = None,
 ) -> tuple[T, T, T]:
-    """Gradients of :func:`ms_deform_attn` by value, locations and weights, for those who do not use autograd.
+    """Gradients of :func:`ms_deform_attn` with respect to value, locations and weights, without autograd.
 
     Args:
-        grad_out: ``[N, Q, M * D]``, the gradient by the result, in the type of ``value``.
-        value: As there, like all other arguments.
-        spatial_shapes: As there.
-        sampling_locations: As there.
-        attention_weights: As there.
-        level_start_index: As there.
-        deterministic: As there.
+        grad_out: ``[N, Q, M * D]``, the gradient of the output, in the dtype of ``value``.
+        value: As for :func:`ms_deform_attn`.
+        spatial_shapes: As for :func:`ms_deform_attn`.
+        sampling_locations: As for :func:`ms_deform_attn`.
+        attention_weights: As for :func:`ms_deform_attn`.
+        level_start_index: As for :func:`ms_deform_attn`.
+        deterministic: As for :func:`ms_deform_attn`.
 
     Example:
         >>> import numpy as np, fourtap
@@ -197,32 +197,33 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> T | tuple[T, T]:
-    """Attention over all keys: ``softmax(scale * query @ key.T + mask) @ value``, without gradients so far.
+    """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``, without gradients so far.
 
-    Called as PyTorch's function of this name. Query ``i`` stands at key ``c``, and sees the keys from ``c - left`` to
-    ``c + right`` that ``window`` and ``is_causal`` leave it; one that sees none gets 0, and an lse of minus infinity.
+    Called like PyTorch's function of this name. Query ``i`` is aligned to key ``c`` and sees the keys from ``c - left``
+    to ``c + right``, as ``window`` and ``is_causal`` allow. A query that sees no key gets 0, and an LSE of minus
+    infinity.
 
     Args:
-        query: ``[..., Hq, Sq, D]``: any axes that count sequences, heads, positions, channels a head; float16,
-            bfloat16, float32 or float64. Any strides, so ``x.transpose(1, 2)`` of a ``[B, S, H, D]`` is read as it
-            lies; more than one axis before the heads must be such that they could be one. ``[S, D]`` is one head.
-        key: ``[..., Hk, Sk, D]`` in the type of ``query``, the axes before the heads as there: nothing is broadcast,
-            but ``expand`` costs nothing.
+        query: ``[..., Hq, Sq, D]``: any batch axes, heads, positions, channels per head; float16, bfloat16, float32 or
+            float64. Any strides, so ``x.transpose(1, 2)`` of a ``[B, S, H, D]`` tensor is read without a copy;
+            several batch axes must be joinable to one without a copy. ``[S, D]`` is one head.
+        key: ``[..., Hk, Sk, D]`` in the dtype of ``query``, with the same batch axes: nothing is broadcast, but
+            ``expand`` costs nothing.
         value: ``[..., Hk, Sk, Dv]``, likewise.
-        is_causal: Whether keys after ``c`` are hidden.
+        is_causal: Whether keys after ``c`` are masked out.
         causal_alignment: Where ``c`` is, for ``is_causal`` and ``window``: ``i`` ("top_left", as PyTorch's
             ``is_causal``) or ``i + Sk - Sq`` ("bottom_right", as FlashAttention's: the last query is at the last key).
         window: ``(left, right)``, how many keys before and after ``c`` are seen; None for all on that side. A number
             alone is both.
-        scale: Any finite number; ``1 / sqrt(D)`` by default.
-        enable_gqa: Whether ``Hq`` may be a multiple of ``Hk``. Heads of queries that follow each other share one
-            of keys.
-        return_lse: Whether to return the natural logarithms of the sums of exponentials, too.
+        scale: Any finite number; by default ``1 / sqrt(D)``.
+        enable_gqa: Whether ``Hq`` may be a multiple of ``Hk``. Consecutive query heads then share a key and value
+            head.
+        return_lse: Whether to return the log-sum-exp (LSE) of the logits, natural logarithm, too.
 
     Returns:
-        ``[..., Hq, Sq, Dv]`` in the type of ``query``, lying in memory as ``query`` does: the result of transposed
-        ``[B, S, H, D]`` is one, too. With ``return_lse`` a pair of it and ``[..., Hq, Sq]`` in float32 (float64 for
-        float64).
+        ``[..., Hq, Sq, Dv]`` in the dtype and memory order of ``query``: a transposed ``[B, S, H, D]`` tensor gives a
+        transposed ``[B, S, H, Dv]`` result. With ``return_lse`` a pair of it and ``[..., Hq, Sq]`` in float32 (float64
+        for float64).
 
     Raises:
         fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
@@ -231,7 +232,7 @@ def scaled_dot_product_attention(
 
     Example:
         >>> import numpy as np, fourtap
-        >>> query = np.zeros((1, 1, 2, 4), np.float32)  # zeros weigh all keys they see alike
+        >>> query = np.zeros((1, 1, 2, 4), np.float32)  # zeros give equal weight to all keys they see
         >>> key = np.ones((1, 1, 3, 4), np.float32)
         >>> value = np.array([10, 20, 30], np.float32).reshape(1, 1, 3, 1)
         >>> fourtap.scaled_dot_product_attention(query, key, value).ravel()
@@ -276,7 +277,7 @@ def _side(side: Any) -> int | None:
     if isinstance(side, np.integer):
         side = side.item()
     if isinstance(side, bool) or not isinstance(side, _WHOLE):
-        raise DTypeError(f"window: expected a whole number, None, or a pair of them, found {side!r}")
+        raise DTypeError(f"window: expected an integer, None, or a pair of them, found {side!r}")
     if not 0 <= side <= _FARTHEST:
         raise InputError(f"window: expected numbers from 0 to {_FARTHEST}, or None for all keys, found {side}")
     return side  # type: ignore[no-any-return]

@@ -1,10 +1,10 @@
-"""What can go wrong. Every message names the tensor, what was expected and what was found."""
+"""Exceptions. Every message names the tensor, what was expected and what was found."""
 
 __all__ = ["CudaError", "DTypeError", "Error", "InputError", "OutOfMemoryError", "UnsupportedError"]
 
 
 class Error(Exception):
-    """Base of all exceptions of this package. Whatever was to be computed, nothing was written."""
+    """Base of all exceptions of this package. No output was written."""
 
 
 class InputError(Error, ValueError):
@@ -12,16 +12,16 @@ class InputError(Error, ValueError):
 
 
 class DTypeError(Error, TypeError):
-    """Elements of a type that the operator does not take, or not beside the others."""
+    """A dtype that the operator does not support, or not together with the others."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Something sensible that is not there: second derivatives, say."""
+    """Something that is not supported, such as second derivatives."""
 
 
 class CudaError(Error, RuntimeError):
-    """The CUDA driver, or the compilation of a kernel, failed. ``python -m fourtap doctor`` tells more."""
+    """The CUDA driver or the compilation of a kernel failed. ``python -m fourtap doctor`` shows more."""
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Scratch memory could not be had."""
+    """Scratch memory could not be allocated."""

@@ -1,6 +1,6 @@
-"""The whole attention module of Deformable DETR: projections, sampling offsets, softmax and the operator.
+"""The attention module of Deformable DETR: projections, sampling offsets, softmax and the operator.
 
-Its parameters carry the names they have in Deformable DETR, so the weights of a trained model load as they are.
+Its parameters have the names of Deformable DETR's, so checkpoints of trained models load unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require_shape(
 
 
 def arithmetic_type(storage: torch.dtype) -> torch.dtype:
-    """What coordinates and weights are computed in, where tensors are stored in this type."""
+    """The dtype that coordinates and weights are computed in, for tensors of this dtype."""
     return torch.float64 if storage == torch.float64 else torch.float32
 
 
@@ -61,8 +61,8 @@ def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes
     ``reference_points`` are ``[N, Q, L, 2]`` for points or ``[N, Q, L, 4]`` for boxes (x, y, width, height), all in
     units of the image; ``offsets`` are ``[N, Q, M, L, P, 2]``.
     """
-    # In f32 whatever autocast or the layers' weights say: bf16 keeps 8 bits, so on a level 134 pixels wide a location
-    # in it is wrong by up to a quarter of a pixel, which does more harm than everything else that is 16-bit.
+    # In f32 whatever autocast or the layers' dtype say: bf16 has 8 significant bits, so on a level 134 pixels wide a
+    # location is off by up to a quarter of a pixel, which does more harm than all other 16-bit rounding.
     dtype = arithmetic_type(offsets.dtype)
     offsets = offsets.to(dtype)
     reference_points = reference_points.to(dtype)[:, :, None, :, None]
@@ -74,7 +74,7 @@ def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes
 
 
 class ProjectedAttention(nn.Module):
-    """The four layers around the operator, which all variants of the module have under the same names."""
+    """The four layers around the operator, with the same names in all variants of the module."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ProjectedAttention(nn.Module):
         self.output_proj = nn.Linear(value_channels, channels, device=device, dtype=dtype)
         self._reset_parameters()
 
-    # Deformable DETR and its descendants call this by name, after filling all parameters of a model in their own way.
+    # Deformable DETR and its descendants call this by name, after initialising all other parameters of a model.
     def _reset_parameters(self) -> None:
         """Lets point p of a head look p + 1 pixels into the direction of that head, all with equal weight."""
         angles = torch.arange(self._heads, dtype=torch.float32) * (2.0 * math.pi / self._heads)
@@ -168,8 +168,8 @@ class MSDeformAttn(ProjectedAttention):
         n_levels: Feature levels.
         n_heads: Heads.
         n_points: Places a query looks at on each level, in each head.
-        device: Where the parameters shall be.
-        dtype: The parameters' type. Locations and softmax are computed in float32 also where this is 16-bit.
+        device: The device of the parameters.
+        dtype: The dtype of the parameters. Locations and softmax are computed in float32 even if this is 16-bit.
 
     Example:
         >>> import torch
@@ -193,7 +193,7 @@ class MSDeformAttn(ProjectedAttention):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """For the arguments see the class."""
+        """See the class for the arguments."""
         if n_heads < 1 or d_model % n_heads != 0:
             raise InputError(f"d_model: expected a multiple of n_heads = {n_heads}, found {d_model}")
         super().__init__(d_model, d_model, n_heads, n_levels, n_points, device=device, dtype=dtype)
@@ -211,12 +211,12 @@ class MSDeformAttn(ProjectedAttention):
         input_level_start_index: Tensor | None = None,
         input_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Look at the features with every query.
+        """Attend to the features with every query.
 
         Args:
             query: ``[N, Q, d_model]``.
             reference_points: ``[N, Q, n_levels, 2]``, (x, y) from 0 to 1 over the image; or ``[N, Q, n_levels, 4]``,
-                boxes (x, y, width, height). Keep them in float32 also where the rest is 16-bit.
+                boxes (x, y, width, height). Keep them in float32 even if the rest is 16-bit.
             input_flatten: ``[N, S, d_model]``, the pixels of all levels.
             input_spatial_shapes: ``[n_levels, 2]``, height and width of each level: a list of pairs, or a tensor.
             input_level_start_index: ``[n_levels]``, the first pixel of each level. Without it each level begins where
@@ -240,5 +240,5 @@ class MSDeformAttn(ProjectedAttention):
         )
 
     def extra_repr(self) -> str:
-        """The numbers it was built with."""
+        """The arguments it was built with."""
         return f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"

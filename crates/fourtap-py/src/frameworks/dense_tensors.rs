@@ -1,5 +1,5 @@
-//! The last row-major tensors that were made. The same few are wanted again and again, and making tuples of numbers to
-//! ask for them costs a small call more than looking here.
+//! A cache of the arguments for allocating row-major tensors. The same few are allocated again and again, and for a small
+//! call building the tuples costs more than a lookup.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 
 use crate::tensor::Axes;
 
-/// What PyTorch was asked for them with.
+/// Arguments of recent allocations.
 #[derive(Default)]
 pub struct DenseTensors(Mutex<VecDeque<CachedArguments>>);
 
@@ -23,14 +23,14 @@ struct CachedArguments {
 impl DenseTensors {
     const MOST: usize = 8;
 
-    /// Sizes, of at most [`MAX_RANK`] axes, strides and type.
+    /// The tuple (sizes, strides, dtype), for at most [`MAX_RANK`] axes.
     pub fn arguments<'py>(
         &self,
         py: Python<'py>,
         sizes: &[usize],
         dtype: &Py<PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // Nothing of Python is called while it is locked, so whoever waits for it does not keep the holder waiting.
+        // No Python code runs while it is locked, so a waiting thread cannot deadlock with the holder.
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |cached: &&CachedArguments| *cached.sizes == *sizes && cached.dtype.is(dtype);
         if let Some(cached) = lock().iter().find(known) {

@@ -1,5 +1,5 @@
-//! DLPack's exchange of tensors by C functions (DLPack 1.3, PyTorch from 2.10 on): a tensor is described by
-//! one call, where its attributes would have to be asked for one by one.
+//! DLPack's exchange of tensors by C functions (DLPack 1.3, PyTorch from 2.10 on): one call describes
+//! a tensor, instead of one call per attribute.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -44,7 +44,7 @@ struct Functions {
     current_stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,
 }
 
-/// The functions a class of tensors offers.
+/// The C functions that a tensor class exports.
 #[derive(Clone, Copy)]
 pub struct Exchange {
     describe: unsafe extern "C" fn(*mut c_void, *mut Description) -> c_int,
@@ -52,7 +52,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Those of `class`, if it has them in a version known here.
+    /// The functions of `class`, if it exports them in a supported version.
     pub fn of(class: &Bound<'_, PyAny>) -> Option<Exchange> {
         let capsule = class.getattr("__dlpack_c_exchange_api__").ok()?;
         let capsule = capsule.cast::<PyCapsule>().ok()?;
@@ -72,7 +72,7 @@ impl Exchange {
         None
     }
 
-    /// Describes `object`, which is of that very class; `None` if it is none whose memory can be shown.
+    /// Describes `object`, which is of exactly that class; `None` if its memory cannot be exported.
     pub fn describe(&self, name: &'static str, object: &Bound<'_, PyAny>) -> Option<Tensor> {
         let mut found = Description {
             data: std::ptr::null_mut(),
@@ -132,7 +132,7 @@ impl Exchange {
         })
     }
 
-    /// The handle of the stream that is current on a CUDA device.
+    /// The handle of the current stream of a CUDA device.
     pub fn stream(&self, py: Python<'_>, ordinal: usize) -> PyResult<usize> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: writes one handle.

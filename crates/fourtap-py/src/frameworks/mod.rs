@@ -1,5 +1,5 @@
-//! Libraries whose tensors the operator takes. They are asked by Python's own means, so that none is linked and any
-//! version will do.
+//! Frameworks whose tensors the operators take. They are used through Python, so that none is linked and any version
+//! works.
 
 mod dense_tensors;
 mod dlpack;
@@ -13,21 +13,20 @@ use pyo3::prelude::*;
 use crate::errors::raise;
 use crate::tensor::{Element, Tensor};
 
-/// What the operator needs of a library of tensors.
+/// What the operators need from a framework.
 pub trait Framework {
-    /// Whether it is one of its tensors, of whatever elements.
+    /// Whether the object is one of its tensors, of any dtype.
     fn owns(&self, object: &Bound<'_, PyAny>) -> PyResult<bool>;
 
     /// Describes one of its tensors; an exception names it by `name`.
     fn describe(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Tensor>;
 
-    /// Describes one that will be written.
+    /// Describes a tensor that will be written.
     fn describe_writable(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         self.describe(name, object)
     }
 
-    /// A new row-major tensor in the place of another, of its type, f32 or f64; its elements are whatever the memory
-    /// held.
+    /// A new uninitialised row-major tensor on the device of another, of its dtype, f32 or f64.
     fn empty<'py>(
         &self,
         like: &Bound<'py, PyAny>,
@@ -36,30 +35,30 @@ pub trait Framework {
         sizes: &[usize],
     ) -> PyResult<Bound<'py, PyAny>>;
 
-    /// The same elements in row-major order without gaps.
+    /// The tensor, contiguous.
     fn dense<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
 
-    /// The same whole numbers as int64 in row-major order without gaps.
+    /// The integers as contiguous int64.
     fn dense_int64<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
 
-    /// Heights and widths from the host, beside a tensor on a device.
+    /// Copies heights and widths to the device of a tensor.
     fn beside<'py>(
         &self,
         numbers: &[i64],
         tensor: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>>;
 
-    /// So many bytes of scratch memory beside a tensor.
+    /// Scratch memory on the device of a tensor.
     fn scratch<'py>(&self, beside: &Bound<'py, PyAny>, bytes: usize)
     -> PyResult<Bound<'py, PyAny>>;
 
     /// Threads to use on the CPU.
     fn threads(&self, py: Python<'_>) -> PyResult<usize>;
 
-    /// The handle of the stream that is current on a CUDA device.
+    /// The handle of the current stream of a CUDA device.
     fn stream(&self, py: Python<'_>, ordinal: usize) -> PyResult<usize>;
 
-    /// Whether the user wants the same bits every time, whatever a tuning table says.
+    /// Whether the user asks for bitwise reproducible results with any tuning table.
     fn is_deterministic(&self, py: Python<'_>) -> PyResult<bool>;
 
     /// A CUDA device, on its current stream.

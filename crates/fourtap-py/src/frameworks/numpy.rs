@@ -1,4 +1,4 @@
-//! NumPy's arrays, through the description of itself that every array gives.
+//! NumPy arrays, by the array interface.
 
 use fourtap::{DType, Place};
 use pyo3::intern;
@@ -24,12 +24,12 @@ fn array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     TYPE.import(py, "numpy", "ndarray")
 }
 
-/// What NumPy says of an array.
+/// The array interface of an array.
 struct Interface {
     address: usize,
     read_only: bool,
     sizes: Vec<usize>,
-    /// In bytes; none if there are no gaps.
+    /// In bytes; `None` if the array is contiguous.
     strides: Option<Vec<isize>>,
 }
 
@@ -67,7 +67,7 @@ impl NumPy {
             ('f', 8) => Element::Real(DType::F64),
             ('i', 4) => Element::Int32,
             ('i', 8) => Element::Int64,
-            // Not NumPy's own, but of the package ml_dtypes that JAX and others use with it.
+            // Not a NumPy dtype, but from the package ml_dtypes that JAX and others use.
             ('V', 2) if dtype.getattr("name")?.eq("bfloat16")? => Element::Real(DType::BF16),
             _ => Element::Other,
         };
@@ -85,8 +85,9 @@ impl NumPy {
         let strides = match found.strides {
             Some(strides) => {
                 if let Some(stride) = strides.iter().find(|&stride| stride % bytes != 0) {
-                    let expected = format!("steps of whole elements of {bytes} bytes");
-                    let found = format!("a step of {stride} bytes");
+                    let expected =
+                        format!("strides that are multiples of {bytes} bytes, the element size");
+                    let found = format!("a stride of {stride} bytes");
                     return Err(unexpected(object.py(), Kind::Input, name, &expected, found));
                 }
                 strides.iter().map(|stride| stride / bytes).collect()

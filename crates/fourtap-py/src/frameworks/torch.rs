@@ -1,4 +1,4 @@
-//! PyTorch's tensors, by the attributes every version has: nothing of PyTorch is linked.
+//! PyTorch tensors, by attributes that every version has: PyTorch is not linked.
 
 use fourtap::cuda::Cuda;
 use fourtap::{DType, MAX_RANK, Place};
@@ -13,40 +13,40 @@ use super::dlpack::Exchange;
 use crate::errors::{Kind, unexpected};
 use crate::tensor::{Element, Tensor};
 
-/// What is asked of PyTorch again and again, looked up once.
+/// Functions and attributes of PyTorch, looked up once.
 pub struct Torch {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
-    /// Types are single objects, so they are told apart by identity.
+    /// Dtypes are singletons, so they are compared by identity.
     elements: Vec<(Py<PyAny>, Element)>,
     strided: Py<PyAny>,
     int64: Py<PyAny>,
     uint8: Py<PyAny>,
     threads: Py<PyAny>,
-    /// None in a PyTorch built without CUDA.
+    /// `None` in a PyTorch built without CUDA.
     raw_stream: Option<Py<PyAny>>,
-    /// What compiled code allocates with, quicker than `new_empty`: in host memory, and on the CUDA device that is
-    /// current. None in other versions, or without CUDA.
+    /// The allocation functions of compiled code, faster than `new_empty`: in host memory, and on the current CUDA device.
+    /// `None` in other versions, or without CUDA.
     empty_on_host: Option<Py<PyAny>>,
     empty_on_current_device: Option<Py<PyAny>>,
     dense_tensors: DenseTensors,
-    /// None before PyTorch 2.10.
+    /// `None` before PyTorch 2.10.
     exchange: Option<Exchange>,
-    /// Each tells of something that wants to see operators being called, not results, unless it answers 0 or false.
+    /// Each returns 0 or false unless something intercepts operator calls: a mode, a tracer, a transform.
     watchers: [Py<PyAny>; 3],
     grad_enabled: Py<PyAny>,
     deterministic: Py<PyAny>,
-    /// None in versions that must be asked for each kind of device.
+    /// `None` in versions that have one such function per device type.
     autocast_enabled: Option<Py<PyAny>>,
     forward_ad: Py<PyAny>,
 }
 
-/// What a tensor was found to be.
-enum Look {
-    /// Memory, described if that was quick.
-    Memory(Option<Tensor>),
-    /// Something that only PyTorch can make memory of.
-    SomethingElse,
+/// Whether a tensor's memory can be read directly.
+enum TensorAccess {
+    /// It can; described if that was cheap.
+    Direct(Option<Tensor>),
+    /// Only PyTorch can materialise it.
+    Opaque,
 }
 
 impl Torch {
@@ -113,8 +113,8 @@ impl Torch {
         })
     }
 
-    /// What is known of the tensors named then, if the memory of all can be read as it lies and nobody wants to see an
-    /// operator called instead: a mode, a tracer, a transform of functorch, forward-mode differentiation.
+    /// Descriptions of the named tensors, if the memory of all can be read directly and nothing intercepts operator calls: a
+    /// mode, a tracer, a functorch transform, forward-mode differentiation.
     pub fn reads_directly<const N: usize>(
         &self,
         py: Python<'_>,
@@ -141,9 +141,9 @@ impl Torch {
         let mut known = [const { None }; N];
         for (known, (name, tensor)) in known.iter_mut().zip(named) {
             if self.is_plain(tensor) {
-                *known = match self.look_at(name, tensor)? {
-                    Look::Memory(described) => described,
-                    Look::SomethingElse => return Ok(None),
+                *known = match self.inspect(name, tensor)? {
+                    TensorAccess::Direct(described) => described,
+                    TensorAccess::Opaque => return Ok(None),
                 };
             } else if self.owns(tensor)? {
                 return Ok(None);
@@ -152,37 +152,37 @@ impl Torch {
         Ok(Some(known))
     }
 
-    /// Whether a plain tensor's memory is there to be read and holds what it stands for, not the negative of it.
-    fn look_at(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Look> {
+    /// Whether a plain tensor's memory can be read directly and holds its values, not their negatives (`is_neg`).
+    fn inspect(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<TensorAccess> {
         let py = tensor.py();
         let described = match &self.exchange {
             Some(exchange) => exchange.describe(name, tensor),
             None => None,
         };
         if let Some(tensor) = &described {
-            // Views that negate are of imaginary parts: every second number of a complex tensor.
+            // Negative views are of imaginary parts: every second number of a complex tensor.
             let mut axes = tensor.sizes.iter().zip(tensor.strides.iter());
             if axes.any(|(&size, stride)| size > 1 && stride % 2 != 0) {
-                return Ok(Look::Memory(described));
+                return Ok(TensorAccess::Direct(described));
             }
         } else if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
             && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
         {
-            return Ok(Look::SomethingElse);
+            return Ok(TensorAccess::Opaque);
         } else if self.exchange.is_some() {
-            // A wrapper that outlived its transform, for one. Sparse and quantised tensors are refused by their names, later.
+            // For example a wrapper that outlived its transform. Sparse and quantised tensors are refused later, by name.
             let layout = tensor.getattr(intern!(py, "layout"))?;
             if layout.is(&self.strided) && self.element(tensor)? != Element::Other {
-                return Ok(Look::SomethingElse);
+                return Ok(TensorAccess::Opaque);
             }
         }
         match tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
-            true => Ok(Look::SomethingElse),
-            false => Ok(Look::Memory(described)),
+            true => Ok(TensorAccess::Opaque),
+            false => Ok(TensorAccess::Direct(described)),
         }
     }
 
-    /// Whether autocast may want other types.
+    /// Whether autocast is enabled and may change dtypes.
     pub fn casts(&self, py: Python<'_>) -> PyResult<bool> {
         match &self.autocast_enabled {
             Some(enabled) => enabled.bind(py).call0()?.is_truthy(),
@@ -190,7 +190,7 @@ impl Torch {
         }
     }
 
-    /// Whether autograd is to remember a call with these tensors.
+    /// Whether autograd records a call with these tensors.
     pub fn wants_gradient<const N: usize>(
         &self,
         py: Python<'_>,
@@ -200,7 +200,7 @@ impl Torch {
             return Ok(false);
         }
         for (_, tensor) in named {
-            // Something that is no tensor is refused later, by its name.
+            // Something that is not a tensor is refused later, by name.
             if self.is_plain(tensor) && tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
                 return Ok(true);
             }
@@ -208,7 +208,7 @@ impl Torch {
         Ok(false)
     }
 
-    /// Whether it is a tensor and no more.
+    /// Whether it is a tensor and not an instance of a subclass.
     fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = object.get_type();
         class.is(&self.tensor) || class.is(&self.parameter)
@@ -226,7 +226,7 @@ impl Framework for Torch {
         if self.is_plain(object) {
             return Ok(true);
         }
-        // Levels, most often. To ask the class of tensors takes Python longer than to read a few pairs.
+        // Usually levels. An instance check on the tensor class takes longer than reading a few pairs.
         if object.is_exact_instance_of::<PyList>() || object.is_exact_instance_of::<PyTuple>() {
             return Ok(false);
         }

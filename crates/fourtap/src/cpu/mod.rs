@@ -1,4 +1,4 @@
-//! The CPU backend: one kernel source an operation, compiled for each instruction set, on all threads of the
+//! The CPU backend: one kernel source per operation, compiled for each instruction set, on all threads of the
 //! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
 
 mod dense;
@@ -13,20 +13,20 @@ pub use tuning::{Tuning, TuningDecision};
 
 use crate::error::Result;
 
-/// The processor, which of its vector instructions to use, and how to cut the work.
+/// The processor, which of its vector instructions to use, and how to split the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
     simd: Simd,
-    /// Whether the caller named the instructions; then no table does.
+    /// Whether the caller chose the instructions; then tuning tables do not.
     simd_is_explicit: bool,
     tuning: Tuning,
-    /// Whether the caller said how to cut the work.
+    /// Whether the caller chose how to split the work.
     tuning_is_explicit: bool,
     allow_rounding_changes: bool,
 }
 
 impl Cpu {
-    /// With the best instructions there are, and the work cut as [`crate::tuning`]'s tables say, or else as usual.
+    /// With the widest instructions available, and the work split as the tables of [`crate::tuning`] say, or by default.
     pub fn new() -> Self {
         Cpu {
             simd: Simd::best(),
@@ -46,7 +46,7 @@ impl Cpu {
         })
     }
 
-    /// With the work cut so, whatever tables say.
+    /// With the work split as given, whatever the tables say.
     pub fn with_tuning(self, tuning: Tuning) -> Self {
         Cpu {
             tuning,
@@ -55,8 +55,8 @@ impl Cpu {
         }
     }
 
-    /// With tables' choices also where results may then differ, in their last bits, from those of a machine with other
-    /// tables. Without, no table changes a bit.
+    /// Whether tuning tables may choose parameters that change the rounding of results in their last bits. By default
+    /// they may not: results are bitwise equal with any table.
     pub fn allow_rounding_changes(self, allow_rounding_changes: bool) -> Self {
         Cpu {
             allow_rounding_changes,
@@ -64,7 +64,7 @@ impl Cpu {
         }
     }
 
-    /// The instructions in use.
+    /// The instruction set in use.
     pub fn simd(&self) -> Simd {
         self.simd
     }

@@ -11,7 +11,7 @@ pub(super) struct Raw<E, const RANK: usize> {
     pub strides: [isize; RANK],
 }
 
-// SAFETY: kernels only write through it to elements no other thread touches.
+// SAFETY: kernels only write through it to elements that no other thread accesses.
 unsafe impl<E: Send, const RANK: usize> Send for Raw<E, RANK> {}
 // SAFETY: as above.
 unsafe impl<E: Sync, const RANK: usize> Sync for Raw<E, RANK> {}
@@ -32,12 +32,12 @@ impl<E: Element, const RANK: usize> Raw<E, RANK> {
         Raw::new(view.as_ptr().cast_mut(), view.layout())
     }
 
-    /// Address of an element, of which the indices after the given ones are 0.
+    /// Address of the element at `index`; axes after the given ones have index 0.
     #[inline(always)]
     pub fn at<const GIVEN: usize>(&self, index: [usize; GIVEN]) -> *mut E {
         let mut offset = 0isize;
         for axis in 0..GIVEN {
-            // Wrapping, because the last row of an empty tensor is no address at all.
+            // Wrapping, because the last row of an empty tensor has no valid address.
             offset = offset.wrapping_add((index[axis] as isize).wrapping_mul(self.strides[axis]));
         }
         self.first.wrapping_offset(offset)

@@ -1,4 +1,4 @@
-//! What can be chosen about the CPU's kernels, and what is.
+//! Tuning parameters of the CPU kernels, and their choice for a call.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -11,30 +11,29 @@ use crate::tuning::spaces::cpu::{
 };
 use crate::tuning::{Choice, Class, Entry, Parameter, Space, active};
 
-/// Where work is cut. Only `near_bytes` can change a result, in its last bit: levels read in a pass of their own are
+/// How work is split. Only `near_bytes` can change the rounding of a result: levels read in a pass of their own are
 /// added first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Below this many samples times channels, or 8 times as many products of dense attention, a call stays on its
     /// thread: waking others costs more than they save.
     pub serial_work: usize,
-    /// Bytes a level of one image may have and still count on staying in the near cache. A larger one is read in a
-    /// pass of its own, so that it does not push the others out.
+    /// Largest level of one image, in bytes, that is expected to stay in the near cache. A larger one is read in a
+    /// pass of its own, so that it does not evict the others.
     pub near_bytes: usize,
-    /// Bytes of sums one task of forward leaves between two passes over its rows: few enough to stay in the near
-    /// cache, enough that a pass over them finds each coarse level there most of the time.
+    /// Bytes of sums that one forward task keeps between two passes over its rows: few enough to stay in the near
+    /// cache, enough that a pass over them mostly finds each coarse level there.
     pub task_bytes: usize,
-    /// Tasks of deformable attention a thread gets, at least.
+    /// Minimum tasks of deformable attention per thread.
     pub tasks_each: usize,
-    /// Bytes of sums one task of backward adds to, while `most_bands` allows.
+    /// Bytes of sums per backward task, while `most_bands` allows.
     pub band_bytes: usize,
-    /// How often a level is cut to keep within `band_bytes`: every band walks all queries, so cutting finer stops
-    /// paying.
+    /// Maximum bands per level: every band walks all queries, so finer bands stop paying off.
     pub most_bands: usize,
-    /// Blocks of queries of a task of dense attention, at most: each step's keys and values come from far memory once for
-    /// all of them.
+    /// Maximum query blocks per task of dense attention: they all share one load of each step's keys and values from far
+    /// memory.
     pub task_blocks: usize,
-    /// Tasks of dense attention a thread gets, at least, before they grow to more than one block.
+    /// Minimum tasks of dense attention per thread before tasks grow to more than one block.
     pub dense_tasks_each: usize,
 }
 
@@ -55,7 +54,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// As usual, but for what `choice` says.
+    /// The defaults, overridden by `choice`.
     fn of(choice: &Choice) -> Self {
         let mut tuning = Tuning::default();
         let places = [
@@ -78,7 +77,7 @@ impl Tuning {
     }
 }
 
-/// The instructions with vectors of so many bits; none for 0.
+/// The instruction set with vectors of that many bits; `None` for 0.
 fn simd_of(choice: &Choice) -> Option<Simd> {
     match choice.get(VECTOR_BITS.name) {
         512 => Some(Simd::Avx512),
@@ -88,24 +87,24 @@ fn simd_of(choice: &Choice) -> Option<Simd> {
     }
 }
 
-/// How a call is computed, and why so.
+/// Instruction set and tuning of a call, and where they come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TuningDecision {
-    /// The instructions.
+    /// The instruction set.
     pub simd: Simd,
-    /// How the work is cut.
+    /// How the work is split.
     pub tuning: Tuning,
-    /// The entry of a table that says so; none where the caller did, or no table knows such problems.
+    /// The table entry used; `None` if the caller chose, or no table has an entry for such problems.
     pub entry: Option<&'static Entry>,
 }
 
 impl Cpu {
-    /// The name of this processor, as far as the system tells it.
+    /// The name of this processor, if the system reports one.
     pub fn model() -> Option<&'static str> {
         static MODEL: OnceLock<Option<String>> = OnceLock::new();
         let read = || {
             let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-            // ARM processors have no "model name"; what stands there instead differs by system.
+            // ARM processors have no "model name"; the key used instead differs by system.
             ["model name", "Model", "Hardware"].iter().find_map(|key| {
                 let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
                 let found = pairs.find(|(name, _)| name.trim() == *key);
@@ -115,7 +114,7 @@ impl Cpu {
         MODEL.get_or_init(read).as_deref()
     }
 
-    /// What tables know this processor by: its name, and the threads in use.
+    /// The key of this processor in tuning tables: its name and the threads in use.
     pub fn tuning_device() -> String {
         let model = Cpu::model().unwrap_or("unknown processor");
         match rayon::current_num_threads() {
@@ -124,8 +123,8 @@ impl Cpu {
         }
     }
 
-    /// As a choice about one of its kernels says, whatever tables say; in words if this processor cannot do it, or if the
-    /// same is said in another way.
+    /// With a tuning choice for one of its kernels, overriding the tables; the reason as text if this processor does not
+    /// support it, or if it is just another name for the default.
     pub fn with_choice(self, choice: &Choice) -> std::result::Result<Self, String> {
         let cpu = self.with_tuning(Tuning::of(choice));
         match simd_of(choice) {
@@ -138,7 +137,7 @@ impl Cpu {
         }
     }
 
-    /// How a call of the kernel of this name would be computed.
+    /// The instruction set and tuning that a call of this kernel would use.
     pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> TuningDecision {
         let mut chosen = TuningDecision {
             simd: self.simd,
@@ -159,7 +158,7 @@ impl Cpu {
             return chosen;
         };
         let simd = simd_of(&entry.choice).unwrap_or(Simd::best());
-        // An entry was measured with its instructions; with those the caller names it may be anything.
+        // An entry was measured with its own instruction set and says nothing about the one the caller chose.
         if !simd.is_available() || (self.simd_is_explicit && simd != self.simd) {
             return chosen;
         }
@@ -169,7 +168,7 @@ impl Cpu {
         chosen
     }
 
-    /// This backend, as a call of a kernel is computed.
+    /// This backend with the tuning of one call.
     pub(super) fn tuned(&self, space: &Space, class: Class, dtype: DType) -> Self {
         let TuningDecision { simd, tuning, .. } = self.chosen(space, class, dtype);
         Cpu {

@@ -1,10 +1,10 @@
-//! Memory of the workers' own.
+//! Per-thread workspaces.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// One buffer a worker, allocated before anything is written, so that running out of memory loses nothing.
+/// One buffer per worker, allocated before anything is written: when memory runs out, no output has changed.
 pub(super) fn workspaces<R>(workers: usize, length: usize) -> Result<Vec<Vec<R>>> {
     let allocate = |_| {
         let mut buffer = Vec::new();

@@ -1,15 +1,15 @@
-//! A device as plans see it, so that they can be made for one that is not there.
+//! The properties of a device that plans depend on, so that plans can be made without the device.
 
 use super::driver::DeviceFacts;
 
-/// What the choice of kernels and the cutting of work go by, of a device.
+/// The properties of a device that decide the choice of kernels and how work is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSize {
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of second-level cache.
+    /// Bytes of L2 cache.
     pub l2_bytes: u32,
-    /// Most shared memory of a block.
+    /// Maximum shared memory per block.
     pub shared_bytes: u32,
 }
 

@@ -1,9 +1,9 @@
-//! What can go wrong between a call and a CUDA device.
+//! Errors of the CUDA backend.
 
 use super::driver::DriverError;
 use super::jit::JitError;
 
-/// Why a call could not be carried out on a CUDA device.
+/// Why a call failed on a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
@@ -13,19 +13,19 @@ pub enum CudaError {
     /// A kernel could not be compiled or found.
     #[error(transparent)]
     Jit(#[from] JitError),
-    /// The device lacks instructions the kernels are made of.
+    /// The device lacks instructions that the kernels use.
     #[error(
         "cuda:{ordinal} ({name}): expected compute capability {}.{} or later, found {}.{}",
         .needed.0, .needed.1, .found.0, .found.1
     )]
     OldDevice {
-        /// Its number.
+        /// The device's number.
         ordinal: usize,
-        /// Its name.
+        /// The device's name.
         name: String,
-        /// What it has.
+        /// Its compute capability.
         found: (u32, u32),
-        /// What is needed.
+        /// The lowest supported compute capability.
         needed: (u32, u32),
     },
 }

@@ -1,12 +1,12 @@
-//! What tensors must be like for a kernel to serve them. Refusals are in words, for whoever asks why.
+//! Layout and alignment that kernels need. A refusal is a text that plans report as the reason.
 
 use crate::layout::Layout;
 
-/// In words why not.
+/// A value, or the reason why a kernel cannot be used.
 pub(super) type Fit<T> = std::result::Result<T, String>;
 
-/// Checks that the axes `dense` are row-major without gaps, that those in `rows` step by whole multiples of `bytes`, and
-/// that the first element is aligned so. Returns the steps of `rows`, at most five, in bytes.
+/// Checks that the axes `dense` are contiguous and row-major, that the strides of `rows` are multiples of `bytes`, and
+/// that the first element is aligned to `bytes`. Returns the strides of `rows`, at most five, in bytes.
 pub(super) fn aligned(
     tensor: &str,
     first: *const u8,
@@ -29,7 +29,7 @@ pub(super) fn aligned(
     }
     let mut steps = [0; 5];
     for (found, &axis) in steps.iter_mut().zip(rows) {
-        // A step nobody takes may be anything.
+        // The stride of an axis of size 1 does not matter.
         let is_taken = shape.sizes()[axis] > 1;
         let stride = if is_taken { strides[axis] } else { expected };
         *found = stride * layout.dtype().size() as isize;
@@ -40,7 +40,7 @@ pub(super) fn aligned(
     Ok(steps)
 }
 
-/// The same of a tensor whose rows come one after another in memory, each a whole number of such pieces long.
+/// As [`aligned`], for a tensor whose strides must not be negative.
 pub(super) fn aligned_forward(
     tensor: &str,
     first: *const u8,
@@ -68,7 +68,7 @@ mod tests {
 
     const FIRST: *const u8 = std::ptr::without_provenance(0x1000);
 
-    /// Pairs of f32, on five axes of two indices each that lie so far apart, in elements.
+    /// Pairs of f32, on five axes of size 2 with these strides in elements.
     fn pairs(strides: [isize; 5]) -> Fit<[usize; 5]> {
         let [a, b, c, d, e] = strides;
         let layout = Layout::strided(DType::F32, &[2; 6], &[a, b, c, d, e, 1]);

@@ -1,4 +1,4 @@
-//! A CUDA device as calls see it.
+//! `Cuda`: device, stream and options of calls.
 
 use std::ffi::c_void;
 
@@ -15,23 +15,23 @@ const OLDEST: (u32, u32) = (8, 0);
 #[derive(Clone, Copy, Debug)]
 pub struct Cuda {
     context: &'static Context,
-    /// As a number, because a pointer would keep this from crossing threads, which streams may.
+    /// As a number, because a pointer would not be `Send`; streams may be used from any thread.
     stream: usize,
     settings: Settings,
 }
 
-/// What plans go by besides the device: calls like one before are planned alike while this is the same.
+/// What plans depend on besides the device; part of the key of the plan cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub deterministic: bool,
-    /// If not all of the device's.
+    /// If fewer than all of the device's.
     pub multiprocessors: Option<u32>,
     pub msda: msda::Options,
     pub dense: dense::Options,
 }
 
 impl Cuda {
-    /// Device number `ordinal`, if this library can use it. Nothing is made on it yet.
+    /// Device number `ordinal`, if this library supports it. Creates no context.
     pub fn find(ordinal: usize) -> Result<Device, CudaError> {
         let device = Driver::get()?.device(ordinal)?;
         let found = device.compute_capability();
@@ -67,39 +67,39 @@ impl Cuda {
         }
     }
 
-    /// The same, with calls of deformable attention computed so.
+    /// The same, with these options for deformable attention.
     pub fn with_msda(mut self, options: impl Into<msda::Options>) -> Self {
         self.settings.msda = options.into();
         self
     }
 
-    /// The same, with calls of dense attention computed so.
+    /// The same, with these options for dense attention.
     pub fn with_dense(mut self, options: dense::Options) -> Self {
         self.settings.dense = options;
         self
     }
 
-    /// The same, with results that are equal to the bit from run to run, whatever a tuning table says. Forward always is
-    /// while the tables stay; backward is in most cases anyway, but adds up small problems in f32 by atomic instructions,
-    /// which is quicker.
+    /// The same, with results that are bitwise reproducible from run to run and with any tuning table. Forward always is
+    /// while the tables stay the same. So is backward, except that small f32 problems use atomic additions by default, which
+    /// are faster.
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
     }
 
-    /// The same, with work cut as if the device had so many multiprocessors: where others use it too, or where the forms
-    /// that large and small problems take shall be tried on any.
+    /// The same, with work split as if the device had that many multiprocessors: to share a device, or to test how large
+    /// and small problems are split on any device.
     pub fn for_multiprocessors(mut self, count: u32) -> Self {
         self.settings.multiprocessors = Some(count);
         self
     }
 
-    /// What plans go by.
+    /// What plans depend on.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What plans are made for.
+    /// The device properties that plans are made for.
     pub(super) fn size(&self) -> DeviceSize {
         let whole = DeviceSize::from(self.device().facts());
         DeviceSize {
@@ -111,7 +111,7 @@ impl Cuda {
         }
     }
 
-    /// Where its tensors are.
+    /// The memory of the device.
     pub(super) fn place(&self) -> Place {
         Place::Cuda {
             ordinal: self.ordinal(),
@@ -128,7 +128,7 @@ impl Cuda {
         self.context.device()
     }
 
-    /// The context used if the calling thread has none of this device.
+    /// The context used if the calling thread has none for this device.
     pub fn context(&self) -> &'static Context {
         self.context
     }

@@ -1,4 +1,4 @@
-//! The kernels a device has loaded: each compiled, or found, once a process.
+//! The kernels loaded on each device: each is compiled, or found, once per process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock};
@@ -8,16 +8,16 @@ use super::error::CudaError;
 use super::jit;
 use super::recipe::{DynamicShared, SpecialisedKernel, options};
 
-/// What is known of a kernel: being loaded, or loaded, or why not. Threads that ask meanwhile wait for the first.
+/// A kernel being loaded, loaded, or the reason why not. Threads that ask meanwhile wait for the first.
 type Slot = Arc<OnceLock<Result<Kernel, CudaError>>>;
 
-/// A device, a function, and what it is compiled with.
+/// A device, a function, and its compiler options.
 type Key = (usize, &'static str, Vec<String>);
 
-/// Kernels are as many as kinds of problems, a few; they are kept for the process.
+/// There are a few kernels per kind of problem; they stay loaded for the life of the process.
 static SLOTS: RwLock<Option<HashMap<Key, Slot>>> = RwLock::new(None);
 
-/// The kernel on the device of `context`. Plans hold what this returns, so it need not be quick.
+/// The kernel on the device of `context`. Plans keep what this returns, so it need not be fast.
 pub(super) fn load(
     context: &'static Context,
     specialised: &dyn SpecialisedKernel,
@@ -31,7 +31,7 @@ pub(super) fn load(
     let slot = slot_of(&key);
     let loaded = slot.get_or_init(|| build(context, specialised));
     if loaded.is_err() {
-        // What failed may succeed later: a full disk, a library not yet installed.
+        // A failure may be temporary: a full disk, a library not yet installed.
         forget(&key, &slot);
     }
     loaded.clone()
@@ -72,11 +72,11 @@ fn build(
     let program = specialised.program(jit::architecture_for(major, minor)?);
     let (code, origin) = jit::machine_code(&program)?;
     let kernel = Library::load(&code)?.kernel(specialised.entry())?;
-    // Now, so that nothing is loaded behind the first launch, which may be inside a graph capture.
+    // Loaded now and not at the first launch, which may be inside a graph capture.
     kernel.prepare(context)?;
     let dynamic = specialised.recipe().dynamic_shared();
     if dynamic != DynamicShared::None {
-        // As much as there is: how much a launch takes is its own affair.
+        // The device's maximum: each launch decides how much it takes.
         let declared = kernel.facts(device)?.shared_bytes;
         let most = device.facts().shared_bytes_per_block_opt_in;
         kernel.set_max_dynamic_shared(device, most.saturating_sub(declared))?;

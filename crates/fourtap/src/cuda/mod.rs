@@ -12,7 +12,7 @@
 //! let weight = Buffer::from_slice(cuda.context(), &[1.0f32])?;
 //! let out = Buffer::alloc(cuda.context(), 4)?;
 //! let layout = |shape: &[usize]| Layout::contiguous(DType::F32, shape);
-//! // SAFETY: the buffers hold so many elements and live until the result has been copied back.
+//! // SAFETY: the buffers hold that many elements and live until the result has been copied back.
 //! unsafe {
 //!     msda::forward(
 //!         &Backend::Cuda(cuda),
@@ -50,7 +50,7 @@ pub use handle::Cuda;
 pub use recipe::{ShippedKernel, SpecialisedKernel};
 pub use step::Step;
 
-/// What each kernel takes, by architecture, as the tests hold it: what was compiled, registers, stack and shared memory.
+/// Resources of each kernel by architecture, checked by the tests: fingerprint, registers, stack and shared memory.
 pub const KERNEL_TABLE: &str = include_str!("../../kernels/table.txt");
 
 /// All kernels this library ships.

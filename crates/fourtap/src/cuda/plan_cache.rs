@@ -1,5 +1,5 @@
-//! Plans of recent calls: what was checked and planned for one call serves all that differ from it only in the memory
-//! they name. A model makes the same few calls over and over, and on small problems checking and planning anew would
+//! The plan cache: a plan that was checked and made for one call serves all calls that differ from it only in their
+//! addresses. A model makes the same few calls over and over, and on small problems checking and planning each time would
 //! cost the host a good part of what the launch does.
 
 use std::cell::RefCell;
@@ -16,10 +16,10 @@ use crate::layout::Layout;
 use crate::place::Place;
 use crate::tensor::View;
 
-/// How many calls of a pass a thread remembers: those of a model with several shapes.
+/// Plans per thread and pass: enough for a model with several shapes.
 const MOST: usize = 16;
 
-/// The plans a thread has made lately for one pass of an operator, the newest first. `Detail` is what such a call says
+/// The most recent plans of a thread for one pass of an operator, newest first. `Detail` is everything about a call
 /// besides its tensors.
 pub(super) struct PlanCache<const TENSORS: usize, Detail, Plan> {
     recent: RefCell<VecDeque<Entry<TENSORS, Detail, Plan>>>,
@@ -33,11 +33,11 @@ struct Entry<const TENSORS: usize, Detail, Plan> {
     plan: Arc<Plan>,
 }
 
-/// The tensors of a call: those it reads, then those it writes.
+/// The tensors of a call: inputs, then outputs.
 pub(super) struct Tensors<'a, const TENSORS: usize> {
-    /// None for one that the call does not have.
+    /// `None` for one that the call does not have.
     pub views: [Option<&'a View<'a>>; TENSORS],
-    /// From this one on they are written.
+    /// Index of the first output.
     pub first_written: usize,
 }
 
@@ -48,8 +48,8 @@ impl<const TENSORS: usize, Detail, Plan> PlanCache<TENSORS, Detail, Plan> {
         }
     }
 
-    /// The plan of a call like this one, or the one that `make` makes by checking the call; a call it refuses leaves
-    /// nothing behind. `is_same` says of a detail whether it is this call's.
+    /// The cached plan of a call like this one, or the one that `make` makes by checking the call; a call that it refuses
+    /// is not cached. `is_same` tells whether a detail is this call's.
     pub fn plan(
         cache: &'static LocalKey<Self>,
         cuda: &Cuda,
@@ -57,7 +57,7 @@ impl<const TENSORS: usize, Detail, Plan> PlanCache<TENSORS, Detail, Plan> {
         is_same: impl Fn(&Detail) -> bool,
         make: impl FnOnce() -> Result<(Plan, Detail)>,
     ) -> Result<Arc<Plan>> {
-        // While a thread ends its own variables may be gone already.
+        // While a thread ends, its thread-local variables may be gone already.
         let found = cache.try_with(|cache| {
             let recent = cache.recent.borrow();
             let like = recent.iter().find(|entry| {
@@ -91,21 +91,21 @@ impl<const TENSORS: usize, Detail, Plan> PlanCache<TENSORS, Detail, Plan> {
     }
 }
 
-/// All that a check or a plan looks at of a tensor, wherever it begins.
+/// Everything that checks and plans depend on of a tensor, except its address.
 struct TensorKey {
     place: Place,
     layout: Layout,
-    /// Of its address, divided by [`ALIGNMENT`]: some kernels want more alignment than the elements do.
+    /// Its address modulo [`ALIGNMENT`]: some kernels need more alignment than the elements do.
     remainder: usize,
-    /// The bytes it occupies, counted from its first element.
+    /// The bytes it occupies, relative to its first element.
     reach: Range<isize>,
 }
 
-/// More than any kernel asks for.
+/// More than any kernel needs.
 const ALIGNMENT: usize = 256;
 
 impl TensorKey {
-    /// None of a tensor without elements.
+    /// `None` for a tensor without elements.
     fn new(view: &View<'_>) -> Option<Self> {
         let (lowest, highest) = view.layout().offsets("").ok()??;
         let size = view.dtype().size() as isize;
@@ -132,7 +132,7 @@ impl TensorKey {
 }
 
 impl<const TENSORS: usize> Tensors<'_, TENSORS> {
-    /// Of tensors that were checked; none if one of them has no elements.
+    /// The keys of checked tensors; `None` if one of them has no elements.
     fn known(&self) -> Option<[Option<TensorKey>; TENSORS]> {
         let mut known = [const { None }; TENSORS];
         for (known, view) in known.iter_mut().zip(self.views) {
@@ -143,7 +143,7 @@ impl<const TENSORS: usize> Tensors<'_, TENSORS> {
         Some(known)
     }
 
-    /// Whether checks and plans would say the same of these.
+    /// Whether checks and plans would come out the same for these.
     fn are_like(&self, known: &[Option<TensorKey>; TENSORS]) -> bool {
         let mut occupied = [const { 0..0 }; TENSORS];
         for (index, pair) in known.iter().zip(self.views).enumerate() {
@@ -172,7 +172,7 @@ mod tests {
 
     const READ: usize = 2;
 
-    /// Two tensors to read and two to write, the last of which a call may do without, at these addresses.
+    /// Two inputs and two outputs, the last of them optional, at these addresses.
     fn views(at: [u64; 4]) -> [View<'static>; 4] {
         let shapes: [&[usize]; 4] = [&[6, 8], &[5, 2], &[5, 8], &[5]];
         std::array::from_fn(|index| {

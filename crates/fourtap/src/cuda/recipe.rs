@@ -1,4 +1,4 @@
-//! How kernels are put together: sources one after the other, and what they are specialised by.
+//! How kernels are assembled: concatenated sources and preprocessor symbols.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ pub(super) mod sources {
 /// Names and values of preprocessor symbols.
 pub type Defines = Vec<(&'static str, String)>;
 
-/// A source and what it is compiled for. Its `Display` is short and speaking: it names cache entries too.
+/// A source and its specialisation. Its `Display` is a short readable name, which cache entries use too.
 pub trait Recipe: fmt::Display {
     /// Its function's name.
     fn entry(&self) -> &'static str;
-    /// What its source is put together from.
+    /// The parts of its source, in order.
     fn parts(&self) -> &'static [&'static str];
-    /// What it is specialised by.
+    /// The symbols it is specialised by.
     fn defines(&self) -> Defines;
     /// How launches use shared memory beyond what the source declares.
     fn dynamic_shared(&self) -> DynamicShared {
@@ -37,17 +37,17 @@ pub trait Recipe: fmt::Display {
 pub enum DynamicShared {
     /// None.
     None,
-    /// Some; how a multiprocessor divides its fast memory is left to the driver.
+    /// Some; the driver chooses the split between shared memory and L1.
     Some,
-    /// Some, at most so many bytes of a multiprocessor: first-level cache needs the rest.
+    /// Some, at most this many bytes per multiprocessor: L1 needs the rest.
     AtMost(u32),
-    /// All there is: what passes through it is read past the cache.
+    /// All there is: the data bypasses L1.
     All,
 }
 
-/// A kernel of an operator, compiled for a kind of problem: the one way from it to its source.
+/// A kernel of an operator, specialised for a kind of problem.
 pub trait SpecialisedKernel: fmt::Display + Send + Sync {
-    /// What it is made of.
+    /// Its source and symbols.
     #[doc(hidden)]
     fn recipe(&self) -> Box<dyn Recipe + '_>;
 
@@ -56,12 +56,12 @@ pub trait SpecialisedKernel: fmt::Display + Send + Sync {
         self.recipe().entry()
     }
 
-    /// Hash of its source, as [`super::shipped`] has it.
+    /// Hash of its source, as in [`super::shipped`].
     fn source_hash(&self) -> String {
         hash(self.recipe().parts())
     }
 
-    /// To compile for `architecture`.
+    /// The program to compile for `architecture`.
     fn program(&self, architecture: Architecture) -> Program {
         let recipe = self.recipe();
         Program {
@@ -73,7 +73,7 @@ pub trait SpecialisedKernel: fmt::Display + Send + Sync {
     }
 }
 
-/// What the compiler is told.
+/// The compiler options.
 pub(super) fn options(recipe: &dyn Recipe) -> Vec<String> {
     let option = |(name, value): &(&str, String)| format!("-D{name}={value}");
     recipe.defines().iter().map(option).collect()
@@ -91,12 +91,12 @@ pub(super) fn flag(flag: bool) -> String {
     (flag as u32).to_string()
 }
 
-/// A kernel this library ships, whatever it is specialised for.
+/// A kernel that this library ships, without its specialisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShippedKernel {
     /// Its function's name.
     pub entry: &'static str,
-    /// Hash of its source, in hexadecimal digits. Evidence that it works is kept under it.
+    /// Hash of its source, in hexadecimal digits. Records of GPU test runs refer to it.
     pub source_hash: String,
 }
 

@@ -1,4 +1,4 @@
-//! Scratch memory of a call: the caller's, or the stream's.
+//! Scratch memory of a call: the caller's workspace, or allocated on the stream.
 
 use super::driver::StreamMemory;
 use super::error::CudaError;
@@ -6,24 +6,24 @@ use super::handle::Cuda;
 use crate::error::{Error, Result};
 use crate::prepared::Workspace;
 
-/// What the driver's own allocations have, and tables in scratch memory count on.
+/// The alignment of the driver's allocations, which tables in scratch memory rely on.
 const ALIGNMENT: u64 = 256;
 
-/// Scratch memory, given back to the stream once the work queued so far is done if it is the stream's.
+/// Scratch memory. If it was allocated on the stream, it is freed there in stream order.
 pub(super) struct Scratch<'a> {
     address: u64,
     _allocated: Option<StreamMemory<'a>>,
 }
 
 impl Scratch<'_> {
-    /// Where it begins, a multiple of 256; 0 if none was asked for.
+    /// Its address, a multiple of 256; 0 if its size is 0.
     pub fn address(&self) -> u64 {
         self.address
     }
 }
 
 impl Cuda {
-    /// So many bytes: of what the caller lends, or else of the stream's pool.
+    /// That many bytes: from the caller's workspace, or else from the stream's memory pool.
     pub(super) fn scratch(&self, bytes: usize, lent: Option<Workspace>) -> Result<Scratch<'_>> {
         let of = |address| Scratch {
             address,

@@ -15,14 +15,14 @@ pub struct Step<KernelVariant> {
     pub kernel: KernelVariant,
     /// Blocks to launch, in x and y.
     pub blocks: [u32; 2],
-    /// Threads of each.
+    /// Threads per block.
     pub threads: u32,
-    /// Shared memory each asks for beyond what the kernel declares.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
 impl<KernelVariant: SpecialisedKernel> Step<KernelVariant> {
-    /// With its kernel on this device: compiled now, if it never was.
+    /// Loads its kernel on this device, compiling it if necessary.
     pub(super) fn load(&self, cuda: &Cuda) -> Result<LoadedStep, CudaError> {
         Ok(LoadedStep {
             kernel: kernels::load(cuda.context(), &self.kernel)?,
@@ -42,10 +42,10 @@ pub(super) struct LoadedStep {
 }
 
 impl LoadedStep {
-    /// Queues the kernel. Nothing is allocated and nobody waits.
+    /// Queues the kernel without allocating or waiting.
     ///
     /// # Safety
-    /// The parameters are what the kernel declares, laid out as it does, and the memory they lead to is as it expects
+    /// The parameters match the kernel's declaration in type and layout, and the memory they point to is as it expects
     /// until the stream has done the work. The device is the one it was loaded for.
     pub unsafe fn launch(
         &self,
@@ -68,7 +68,7 @@ impl LoadedStep {
     }
 }
 
-/// A parameter as launches take it.
+/// A pointer to a kernel parameter.
 pub(super) fn parameter<T>(parameter: &T) -> *mut c_void {
     (&raw const *parameter).cast_mut().cast()
 }

@@ -1,4 +1,4 @@
-//! What is chosen about the CUDA kernels: by the caller, or by a table.
+//! Tuning of the CUDA kernels: by the caller or by a table.
 
 use super::handle::Cuda;
 use super::{dense, msda};
@@ -8,8 +8,8 @@ use crate::tuning::spaces::cuda::{DENSE_FORWARD, MSDA_BACKWARD, MSDA_FORWARD};
 use crate::tuning::{Choice, Class, Entry, Space, active};
 
 impl Cuda {
-    /// As a choice about one of its kernels says, whatever tables say. A call that cannot be computed so is refused; by
-    /// kernels that are asked for by name otherwise ([`Cuda::with_msda`]) it is not looked at.
+    /// With a tuning choice for one of its kernels, overriding the tables. A call that cannot be computed with it is
+    /// refused; kernels selected by name ([`Cuda::with_msda`]) ignore it.
     pub fn with_choice(self, space: &Space, choice: &Choice) -> std::result::Result<Self, String> {
         let msda = self.settings().msda;
         match space.kernel {
@@ -28,14 +28,14 @@ impl Cuda {
         }
     }
 
-    /// What tables know this device by.
+    /// The key of this device in tuning tables.
     pub fn tuning_device(&self) -> &str {
         &self.device().facts().name
     }
 
-    /// The entry of a table that a call of the kernel of this space would go by; none where the caller has chosen, a part of
-    /// the device or a kernel by its name included, or no table knows such problems. Deterministic calls go by no entry
-    /// whose results differ from the defaults' in any bit.
+    /// The table entry that a call of this kernel would use; `None` if the caller has chosen the tuning, a kernel or a part
+    /// of the device, or if no table has an entry for such problems. Deterministic calls use no entry whose results may
+    /// differ from the defaults' in any bit.
     pub fn chosen(&self, space: &Space, class: Class, dtype: DType) -> Option<&'static Entry> {
         let settings = self.settings();
         let is_chosen = settings.multiprocessors.is_some()
@@ -56,7 +56,7 @@ impl Cuda {
         )
     }
 
-    /// A plan: as the caller chose, as a table says if that serves the call, or as usual.
+    /// A plan: as the caller chose, else by a table entry that can serve the call, else by default.
     pub(super) fn planned<Tuning: Default, Plan>(
         &self,
         asked: Option<Tuning>,
@@ -66,7 +66,7 @@ impl Cuda {
         if let Some(tuning) = asked {
             return plan(&tuning);
         }
-        // What was measured on row-major tensors need not serve others; any other error the usual way would meet as well.
+        // An entry measured on row-major tensors may not work for others; any other error would also occur by default.
         if let Some(tuning) = by_table()
             && let Ok(plan) = plan(&tuning)
         {
@@ -76,7 +76,7 @@ impl Cuda {
     }
 }
 
-/// That a call cannot be computed as chosen.
+/// The error for a call that cannot be computed with the chosen parameters.
 pub(super) fn refused(why: String) -> Error {
     Error::Unsupported {
         backend: "cuda",

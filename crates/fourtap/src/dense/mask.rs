@@ -7,7 +7,7 @@ use std::ops::Range;
 pub enum Alignment {
     /// Query 0 is at key 0: `is_causal` of PyTorch's `scaled_dot_product_attention`.
     TopLeft,
-    /// The last query is at the last key, as where queries continue a text whose keys are kept: FlashAttention.
+    /// The last query is at the last key, as in decoding with a KV cache: FlashAttention.
     #[default]
     BottomRight,
 }
@@ -54,7 +54,7 @@ impl Mask {
         }
     }
 
-    /// The keys that both this mask and a window around the same diagonal show.
+    /// The intersection of this mask and a window around the same diagonal.
     pub fn with_window(self, left: Option<usize>, right: Option<usize>) -> Self {
         let nearer = |a: Option<usize>, b: Option<usize>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -67,9 +67,9 @@ impl Mask {
         }
     }
 
-    /// The keys that query `query` of `queries` sees of `keys`. Start and end never fall from one query to the next.
+    /// The keys, of `keys`, that query `query` of `queries` sees. Start and end never decrease from one query to the next.
     pub fn visible(&self, query: usize, queries: usize, keys: usize) -> Range<usize> {
-        // Sums of three sizes of memory, or bounds as far away as they get, fit an i128.
+        // Sums of three sizes, or of bounds of any size, fit an i128.
         let diagonal = match self.alignment {
             Alignment::TopLeft => query as i128,
             Alignment::BottomRight => query as i128 + keys as i128 - queries as i128,

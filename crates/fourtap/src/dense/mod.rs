@@ -2,25 +2,25 @@
 //!
 //! | tensor | shape | meaning |
 //! |---|---|---|
-//! | `query` | `[B, Hq, Sq, D]` | B sequences, Hq heads, Sq queries, D channels a head |
-//! | `key` | `[B, Hk, Sk, D]` | Hk divides Hq: each head of keys and values serves `Hq / Hk` heads of queries that follow each other |
+//! | `query` | `[B, Hq, Sq, D]` | B sequences, Hq heads, Sq queries, D channels per head |
+//! | `key` | `[B, Hk, Sk, D]` | Hk divides Hq: each key and value head serves `Hq / Hk` consecutive query heads (GQA) |
 //! | `value` | `[B, Hk, Sk, Dv]` | |
 //! | `out` | `[B, Hq, Sq, Dv]` | |
-//! | `lse` | `[B, Hq, Sq]` | on request: the natural logarithm of the sum of exponentials |
+//! | `lse` | `[B, Hq, Sq]` | on request: the log-sum-exp (LSE) of the logits, natural logarithm |
 //!
-//! These are logical shapes; strides may be any. A tensor that lies as `[B, S, H, D]` is one with two axes
-//! exchanged: [`View::transposed`].
+//! These are logical shapes; strides may be any. For a tensor stored as `[B, S, H, D]`, exchange two axes with
+//! [`View::transposed`].
 //!
-//! All tensors are of one type, f16, bf16, f32 or f64; `lse` is f32, or f64 where the others are. Sums are kept in
+//! All tensors have one dtype, f16, bf16, f32 or f64; `lse` is f32, or f64 where the others are. Sums are accumulated in
 //! f32 (f64 for f64).
 //!
-//! **Masks** are bands around a diagonal, causal ones included, whose place is always said: [`Mask`]. A query that
-//! sees no key, be it that there are none, gets an output of 0 and an `lse` of minus infinity.
+//! **Masks** are bands around a diagonal, causal ones included; the alignment of the diagonal is explicit: [`Mask`]. A
+//! query that sees no key gets an output of 0 and an `lse` of minus infinity.
 //!
 //! **Infinity and NaN** act by the rules of arithmetic, with two exceptions. A key that a query does not see never
-//! touches its row, whatever the key and its value hold. A logit of minus infinity is a weight of 0, and a query that
-//! sees nothing else is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
-//! NaN, and a value that is infinite or NaN shows in its channel of every query that sees it.
+//! affects its row, whatever the key and its value hold. A logit of minus infinity is a weight of 0, and a query that
+//! sees only such logits is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
+//! NaN, and an infinite or NaN value propagates to its channel for every query that sees it.
 
 mod mask;
 mod model;
@@ -35,7 +35,7 @@ use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
-/// What the operator reads.
+/// The inputs of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// `[B, Hq, Sq, D]`.
@@ -46,21 +46,21 @@ pub struct Inputs<'a> {
     pub value: View<'a>,
 }
 
-/// What is computed of them.
+/// Scale and mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// The factor of `Q K^T`, any finite number; `1 / sqrt(D)` if there is none.
+    /// The scale of `Q K^T`, any finite number; `1 / sqrt(D)` if `None`.
     pub scale: Option<f64>,
-    /// Which keys a query sees; all, unless said otherwise.
+    /// Which keys a query sees; all by default.
     pub mask: Mask,
 }
 
-/// Where the operator writes.
+/// The outputs of the operator.
 #[derive(Debug)]
 pub struct Outputs<'a> {
     /// `[B, Hq, Sq, Dv]`.
     pub out: ViewMut<'a>,
-    /// `[B, Hq, Sq]`; not computed if there is none.
+    /// `[B, Hq, Sq]`; not computed if `None`.
     pub lse: Option<ViewMut<'a>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> From<ViewMut<'a>> for Outputs<'a> {
 
 #[cfg(feature = "cuda")]
 impl Outputs<'_> {
-    /// The same views once more, for a call that is only planned: nothing may be written through them.
+    /// Second views of the same memory, for planning a call: nothing may be written through them.
     pub(crate) fn alias(&self) -> Outputs<'_> {
         Outputs {
             out: self.out.alias(),
@@ -82,7 +82,7 @@ impl Outputs<'_> {
     }
 }
 
-/// What can compute this operator: each backend, and [`crate::Backend`], which chooses one of them.
+/// An implementation of this operator: each backend, and [`crate::Backend`], which chooses one of them.
 pub trait Implementation {
     /// As [`prepare_forward`].
     fn prepare_forward<'a>(
@@ -103,15 +103,15 @@ pub fn prepare_forward<'a>(
     backend.prepare_forward(inputs, options, outputs.into())
 }
 
-/// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone will do where no `lse` is wanted.
+/// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone is enough where `lse` is not needed.
 ///
-/// The result is the same to the bit for any number of threads.
+/// The result is bitwise equal for any number of threads.
 ///
 /// ```
 /// use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs};
 /// use fourtap::{Backend, View, ViewMut};
 ///
-/// // One sequence of two tokens, one head of one channel; queries of 0 weigh all keys they see alike.
+/// // One sequence of two tokens, one head of one channel; queries of 0 give equal weight to all keys they see.
 /// let (query, key, value) = ([0.0f32, 0.0], [1.0f32, 2.0], [10.0f32, 20.0]);
 /// let inputs = Inputs {
 ///     query: View::new(&query, &[1, 1, 2, 1]),
@@ -135,7 +135,7 @@ pub fn prepare_forward<'a>(
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 ///
-/// Tensors that lie as `[B, S, H, D]`:
+/// Tensors stored as `[B, S, H, D]`:
 ///
 /// ```
 /// # use fourtap::dense::{self, Inputs, Options};

@@ -1,23 +1,23 @@
-//! How many bytes and operations a problem costs, whatever computes it.
+//! The cost model: bytes and FLOP of a problem, independent of the implementation.
 
 use crate::dense::Problem;
 use crate::dtype::DType;
 
-/// Bytes and operations of a problem: the terms every report uses. Work that the mask makes needless is not counted.
+/// Bytes and FLOP of a problem, as all reports count them. Masked-out work is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Pairs of a query and a key it sees, over all sequences and query heads.
     pub pairs: u64,
-    /// Bytes that must move at least once: queries, outputs, and the keys and values that some query sees. `lse` is
-    /// not among them.
+    /// Bytes that must move at least once: queries, outputs, and the keys and values that some query sees, without
+    /// `lse`.
     pub compulsory_bytes: u64,
-    /// Operations, counted as 2 a pair and channel for `Q K^T` and 2 for the sum of values; the softmax, which grows
-    /// without D, is left out, as everybody does.
+    /// Floating-point operations: 2 per pair and channel for `Q K^T`, and 2 for the sum of values. The softmax, whose cost
+    /// does not grow with D, is left out, as is usual.
     pub flop: u64,
 }
 
 impl Traffic {
-    /// Of the forward pass.
+    /// Traffic of the forward pass.
     ///
     /// ```
     /// use fourtap::View;
@@ -45,7 +45,7 @@ impl Traffic {
         for query in 0..sizes.queries {
             let visible = problem.visible(query);
             pairs = pairs.saturating_add(visible.len() as u64);
-            // Ranges move one way, so what lies past the end so far is new.
+            // Ranges only move forward, so keys past the end so far are new.
             seen += visible.end.saturating_sub(visible.start.max(end)) as u64;
             end = end.max(visible.end);
         }

@@ -1,7 +1,7 @@
-//! The operator, as plainly as it can be written: what every backend is held to.
+//! The reference implementation of the operator, which every backend is checked against.
 //!
-//! With `R = f64` this is the reference. With `R = f32` the same lines are the naive implementation whose error
-//! sets the scale for everybody else's.
+//! With `R = f64` this is the reference. With `R = f32` the same code is the naive implementation whose error
+//! sets the error tolerance.
 
 use crate::dense::{Inputs, Options, Problem, Sizes};
 use crate::dtype::Real;
@@ -10,8 +10,8 @@ use crate::oracle::{Sum, read};
 use crate::place::Place;
 use crate::tensor::View;
 
-/// Both outputs, each in its own row-major order. The magnitude beside a number says how much it moves, at most, when
-/// every product and sum that leads to it is off by one part in itself.
+/// Both outputs, each in its own row-major order. The mass of a sum bounds how much it changes, relative to the rounding
+/// unit, when every product and sum that leads to it is rounded.
 #[derive(Clone, Debug)]
 pub struct Attention<R> {
     /// `[B, Hq, Sq, Dv]`.
@@ -88,7 +88,7 @@ fn row<R: Real>(
             out.add(*weight / sum * value);
         }
     }
-    // A logit that is off by a part of its own magnitude moves every output by its share of the difference.
+    // A relative error of a logit moves every output by the weight of its key times the difference of value and output.
     let mut lse = Sum {
         total: highest + sum.ln(),
         mass: R::ZERO,

@@ -1,4 +1,4 @@
-//! A call that has been proven consistent, so that a backend need not look again.
+//! A validated call, so that a backend need not check again.
 
 use std::ops::Range;
 
@@ -21,9 +21,9 @@ pub struct Sizes {
     pub query_heads: usize,
     /// Heads of keys and values (Hk).
     pub key_heads: usize,
-    /// Queries a sequence (Sq).
+    /// Queries per sequence (Sq).
     pub queries: usize,
-    /// Keys a sequence (Sk).
+    /// Keys per sequence (Sk).
     pub keys: usize,
     /// Channels of a query and a key (D).
     pub channels: usize,
@@ -32,7 +32,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Query heads that share a head of keys and values.
+    /// Query heads per key and value head (GQA).
     pub fn group(&self) -> usize {
         self.query_heads.checked_div(self.key_heads).unwrap_or(0)
     }
@@ -68,8 +68,7 @@ impl Sizes {
     }
 }
 
-/// What a problem is apart from the numbers in it: sizes, mask, scale, element type and strides, checked against each
-/// other.
+/// Everything about a problem but its data: sizes, mask, scale, element type and strides, checked against each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     sizes: Sizes,
@@ -81,12 +80,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Checks `inputs` and `options` on their own.
+    /// Checks `inputs` and `options` without any outputs.
     pub fn new(inputs: &Inputs<'_>, options: Options) -> Result<Self> {
         Problem::checked(inputs, options).map(|(problem, _)| problem)
     }
 
-    /// The same, and the addresses the inputs occupy.
+    /// As `new`; also returns the address ranges of the inputs.
     fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, AddressRanges<3>)> {
         let Inputs { query, key, value } = *inputs;
         expect_rank("query", query.shape(), 4, "[B, Hq, Sq, D]")?;
@@ -161,7 +160,7 @@ impl Problem {
         &self.sizes
     }
 
-    /// Where its tensors are.
+    /// The memory its tensors are in.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -171,18 +170,18 @@ impl Problem {
         self.query.dtype()
     }
 
-    /// The element type of `lse`: f32, or f64 where everything is.
+    /// The element type of `lse`: f64 where all tensors are, otherwise f32.
     pub fn lse_dtype(&self) -> DType {
         lse_dtype(self.dtype())
     }
 
-    /// The factor of `Q K^T`.
+    /// The scale of `Q K^T`.
     pub fn scale(&self) -> f64 {
         let default = || 1.0 / (self.sizes.channels as f64).sqrt();
         self.options.scale.unwrap_or_else(default)
     }
 
-    /// What was asked for.
+    /// Scale and mask, as given.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -208,7 +207,7 @@ impl Problem {
         &self.value
     }
 
-    /// Refuses tensors that a backend which works in `expected` cannot use.
+    /// Refuses tensors that are not in `expected`, the memory that a backend works in.
     pub(crate) fn expect_in(&self, expected: Place) -> Result<()> {
         if self.place == expected {
             return Ok(());
@@ -221,7 +220,7 @@ impl Problem {
     }
 }
 
-/// The element type of `lse` for queries of this one: f32, or f64 where everything is.
+/// The element type of `lse` for queries of this type: f64 for f64, otherwise f32.
 pub fn lse_dtype(query: DType) -> DType {
     match query {
         DType::F64 => DType::F64,
@@ -229,7 +228,7 @@ pub fn lse_dtype(query: DType) -> DType {
     }
 }
 
-/// A forward call a backend can trust.
+/// A validated forward call.
 #[derive(Debug)]
 pub struct Forward<'a> {
     pub(crate) problem: Problem,
@@ -269,7 +268,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// A factor that is no number would make one of every row, however good the inputs.
+/// A scale that is NaN or infinite would spoil every row, whatever the inputs.
 fn expect_scale(scale: f64, dtype: DType) -> Result<()> {
     let (finite, arithmetic) = match dtype {
         DType::F64 => (scale.is_finite(), DType::F64),

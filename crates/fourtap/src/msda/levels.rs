@@ -1,4 +1,4 @@
-//! The pyramid of feature maps that `value` holds one after another.
+//! The pyramid of feature maps that `value` concatenates on axis S.
 
 use crate::error::{Error, Result};
 
@@ -20,7 +20,7 @@ impl Level {
     }
 }
 
-/// `spatial_shapes` and `level_start_index`, proven to tile axis S: every pixel belongs to exactly one level.
+/// `spatial_shapes` and `level_start_index`, checked to tile axis S: every pixel belongs to exactly one level.
 ///
 /// ```
 /// use fourtap::msda::Levels;
@@ -35,12 +35,12 @@ pub struct Levels {
     pixels: usize,
 }
 
-/// Where a call finds its levels.
+/// The levels of a call, in host or device memory.
 #[derive(Clone, Copy, Debug)]
 pub enum LevelTable<'a> {
     /// In host memory, checked.
     Host(&'a Levels),
-    /// In device memory, where nobody looks before the kernel does.
+    /// In device memory, where only the kernel reads them.
     Cuda(CudaLevels),
 }
 
@@ -73,8 +73,8 @@ impl LevelTable<'_> {
 
 /// `spatial_shapes` and `level_start_index` in the memory of a CUDA device, int64 as frameworks hold them.
 ///
-/// They are read by the kernel alone, never copied back, so that a call neither waits for the device nor breaks the
-/// capture of a graph. Nobody can refuse wrong ones; a level that does not lie inside S is treated as empty.
+/// Only the kernel reads them. They are never copied back, so a call neither waits for the device nor breaks graph
+/// capture. They cannot be checked before the launch; a level that does not lie inside S is treated as empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaLevels {
     pub(crate) ordinal: usize,
@@ -85,11 +85,11 @@ pub struct CudaLevels {
 
 impl CudaLevels {
     /// `count` levels on device `ordinal`: `[count, 2]` (height, width) at `shapes`, and `[count]` first pixels at
-    /// `starts`, without which each level begins where the one before it ends.
+    /// `starts`; without `starts`, each level begins where the one before it ends.
     ///
     /// # Safety
-    /// Both addresses are those of so many aligned int64 that device can read, not freed or written until the work of
-    /// the call that gets them is done.
+    /// Both addresses point to that many aligned int64 that the device can read, and that are not freed or written until
+    /// the work of the call that gets them is done.
     pub unsafe fn new(ordinal: usize, count: usize, shapes: u64, starts: Option<u64>) -> Self {
         CudaLevels {
             ordinal,
@@ -101,7 +101,7 @@ impl CudaLevels {
 }
 
 impl Levels {
-    /// Levels of these (height, width), one right after another.
+    /// Levels of these (height, width), concatenated without gaps.
     pub fn packed(shapes: &[(usize, usize)]) -> Result<Self> {
         Levels::build(shapes.iter().map(saturated), None)
     }
@@ -136,7 +136,7 @@ impl Levels {
         let mut levels = Vec::with_capacity(shapes.len());
         let mut pixels = 0usize;
         for (level, (height, width)) in shapes.enumerate() {
-            // An axis fits an i32 so that a pixel's coordinates do: beyond, f32 coordinates miss pixels anyway.
+            // An axis fits an i32 so that pixel coordinates do: beyond that, f32 coordinates miss pixels anyway.
             let (Ok(h), Ok(w)) = (i32::try_from(height), i32::try_from(width)) else {
                 return Err(Error::LevelSize {
                     level,

@@ -5,7 +5,7 @@
 //!
 //! | tensor | shape | meaning |
 //! |---|---|---|
-//! | `value` | `[N, S, M, D]` | N images, S pixels of all levels, M heads, D channels a head |
+//! | `value` | `[N, S, M, D]` | N images, S pixels of all levels, M heads, D channels per head |
 //! | `sampling_locations` | `[N, Q, M, L, P, 2]` | (x, y): 0 is the left/top edge of the level, 1 the right/bottom |
 //! | `attention_weights` | `[N, Q, M, L, P]` | already soft-maxed; any real number is legal |
 //! | `out` | `[N, Q, M*D]` | |
@@ -14,8 +14,8 @@
 //! `value` is f64. It takes part only if `-1 < px < W` and `-1 < py < H`, so NaN and infinite coordinates add
 //! nothing and get zero gradient; neighbours outside the level count as zero.
 //!
-//! Locations and weights are f32 or of the type of `value`. Keep them f32: bf16 locations are wrong by up to a
-//! quarter of a pixel on a level 134 pixels wide.
+//! Locations and weights are f32, or have the dtype of `value`. Keep them f32: bf16 locations are off by up to a quarter
+//! of a pixel on a level 134 pixels wide.
 
 mod levels;
 mod model;
@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
-/// What the operator reads.
+/// The inputs of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// `[N, S, M, D]`.
@@ -43,7 +43,7 @@ pub struct Inputs<'a> {
     pub attention_weights: View<'a>,
 }
 
-/// Where backward writes. A gradient left out is not computed.
+/// The outputs of backward. A gradient that is `None` is not computed.
 #[derive(Debug, Default)]
 pub struct Gradients<'a> {
     /// `grad_value`, of the shape and type of `value`.
@@ -56,7 +56,7 @@ pub struct Gradients<'a> {
 
 #[cfg(feature = "cuda")]
 impl Gradients<'_> {
-    /// The same views once more, for a call that is only planned: nothing may be written through them.
+    /// Second views of the same memory, for planning a call: nothing may be written through them.
     pub(crate) fn alias(&self) -> Gradients<'_> {
         Gradients {
             value: self.value.as_ref().map(ViewMut::alias),
@@ -66,7 +66,7 @@ impl Gradients<'_> {
     }
 }
 
-/// What can compute this operator: each backend, and [`crate::Backend`], which chooses one of them.
+/// An implementation of this operator: each backend, and [`crate::Backend`], which chooses one of them.
 pub trait Implementation {
     /// As [`prepare_forward`].
     fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>>;
@@ -101,7 +101,7 @@ pub fn prepare_backward<'a>(
 
 /// Writes the attention of `inputs` to `out`, `[N, Q, M*D]` in the type of `value`.
 ///
-/// The result is the same to the bit for any number of threads.
+/// The result is bitwise equal for any number of threads.
 ///
 /// ```
 /// use fourtap::msda::{self, Inputs, Levels};
@@ -129,9 +129,9 @@ pub fn forward(backend: &impl Implementation, inputs: Inputs<'_>, out: ViewMut<'
     prepare_forward(backend, inputs, out)?.launch()
 }
 
-/// Writes the gradients asked for, given `grad_out`, `[N, Q, M*D]` in the type of `value`.
+/// Writes the requested gradients, given `grad_out`, `[N, Q, M*D]` in the type of `value`.
 ///
-/// The result is the same to the bit for any number of threads.
+/// The result is bitwise equal for any number of threads.
 ///
 /// ```
 /// use fourtap::msda::{self, Gradients, Inputs, Levels};
@@ -156,7 +156,7 @@ pub fn forward(backend: &impl Implementation, inputs: Inputs<'_>, out: ViewMut<'
 ///     },
 /// )?;
 /// assert_eq!(value, [0.5, 0.5]);
-/// // By x: 10 a pixel, 2 pixels wide. By y: below the only row lies nothing.
+/// // By x: 10 per pixel, 2 pixels wide. By y: pixels below the only row count as zero.
 /// assert_eq!(locations, [20.0, -15.0]);
 /// # Ok::<(), fourtap::Error>(())
 /// ```

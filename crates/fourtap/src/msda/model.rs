@@ -1,25 +1,25 @@
-//! How many bytes and operations a problem costs, whatever computes it.
+//! The cost model: bytes and FLOP of a problem, independent of the implementation.
 
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::msda::oracle::{Reader, Sample};
 use crate::msda::{Inputs, Problem};
 
-/// Bytes and operations of a problem: the terms every report uses.
+/// Bytes and FLOP of a problem, as all reports count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes that must move at least once: every input read once, every output written once.
     pub compulsory_bytes: u64,
-    /// Bytes of `value` the samples ask for: four corners a sample, whether inside the level or not.
+    /// Bytes of `value` that the samples gather: four corners per sample, whether inside the level or not.
     pub gathered_bytes: u64,
-    /// Operations, counted as 10 a channel and sample.
+    /// Floating-point operations, counted as 10 per channel and sample.
     pub flop: u64,
 }
 
 impl Traffic {
     const FLOP_PER_CHANNEL_AND_SAMPLE: u64 = 10;
 
-    /// Of the forward pass.
+    /// Traffic of the forward pass.
     ///
     /// ```
     /// # use fourtap::{View, msda::{Inputs, Levels, Problem, Traffic}};
@@ -51,8 +51,8 @@ impl Traffic {
         }
     }
 
-    /// Of the backward pass with all three gradients: forward's inputs and `grad_out` are read, three gradients
-    /// written; each corner is read once and added to once.
+    /// Traffic of the backward pass with all three gradients: the inputs of forward and `grad_out` are read, three
+    /// gradients written; each corner is read once and added to once.
     pub fn of_backward(problem: &Problem) -> Self {
         let forward = Self::of_forward(problem);
         let value = bytes(&problem.sizes().value(), problem.value().dtype());
@@ -76,7 +76,7 @@ impl Traffic {
     }
 }
 
-/// Share of the four corners of all samples that lie inside their level; 1 if there are no samples.
+/// Fraction of the four corners of all samples that lie inside their level; 1 if there are no samples.
 pub fn in_bounds_fraction(inputs: &Inputs<'_>) -> Result<f64> {
     let reader = Reader::new(inputs)?;
     let sizes = *reader.problem().sizes();

@@ -1,8 +1,8 @@
-//! The operator, as plainly as it can be written: what every backend is held to.
+//! The reference implementation of the operator, which every backend is checked against.
 //!
-//! With `R = f64` this is the reference. With `R = f32` the same lines are the naive implementation whose error
-//! sets the scale for everybody else's. Which cell a point falls in, and whether it takes part, is decided by
-//! coordinates rounded as [the operator](crate::msda) says, for both; everything continuous is computed in `R`.
+//! With `R = f64` this is the reference. With `R = f32` the same code is the naive implementation whose error
+//! sets the error tolerance. For both, coordinates rounded as [the operator](crate::msda) says decide which cell a point
+//! falls in and whether it takes part; everything continuous is computed in `R`.
 
 use crate::dtype::{DType, Real};
 use crate::error::Result;
@@ -17,9 +17,9 @@ use crate::tensor::View;
 pub struct Corner<R> {
     /// Index on axis S.
     pub pixel: usize,
-    /// Share of the sample that this neighbour gives.
+    /// Bilinear weight of this neighbour.
     pub share: R,
-    /// Derivative of that share by the sampling location (x, y).
+    /// Derivative of that weight by the sampling location (x, y).
     pub slope: [R; 2],
 }
 
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What was checked.
+    /// The checked problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }

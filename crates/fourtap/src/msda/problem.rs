@@ -1,4 +1,4 @@
-//! A call that has been proven consistent, so that a backend need not look again.
+//! A validated call, so that a backend need not check again.
 
 use crate::checks::{
     AddressRanges, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
@@ -20,13 +20,13 @@ pub struct Sizes {
     pub pixels: usize,
     /// Heads (M).
     pub heads: usize,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: usize,
-    /// Queries an image (Q).
+    /// Queries per image (Q).
     pub queries: usize,
     /// Levels (L).
     pub levels: usize,
-    /// Points a level (P).
+    /// Points per level (P).
     pub points: usize,
 }
 
@@ -70,8 +70,7 @@ impl Sizes {
     }
 }
 
-/// What a problem is apart from the numbers in it: sizes, levels, element types and strides, checked against each
-/// other.
+/// Everything about a problem but its data: sizes, levels, element types and strides, checked against each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     sizes: Sizes,
@@ -84,12 +83,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Checks `inputs` on their own.
+    /// Checks `inputs` without any outputs.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
         Problem::checked(inputs).map(|(problem, _)| problem)
     }
 
-    /// The same, and the addresses the inputs occupy.
+    /// As `new`; also returns the address ranges of the inputs.
     fn checked(inputs: &Inputs<'_>) -> Result<(Self, AddressRanges<3>)> {
         let Inputs {
             value,
@@ -223,12 +222,12 @@ impl Problem {
         &self.sizes
     }
 
-    /// Where its tensors are.
+    /// The memory its tensors are in.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// Refuses tensors that a backend which works in `expected` cannot use.
+    /// Refuses tensors that are not in `expected`, the memory that a backend works in.
     pub(crate) fn expect_in(&self, expected: Place) -> Result<()> {
         if self.place == expected {
             return Ok(());
@@ -266,7 +265,7 @@ impl Problem {
     }
 }
 
-/// A forward call a backend can trust.
+/// A validated forward call.
 #[derive(Debug)]
 pub struct Forward<'a> {
     pub(crate) problem: Problem,
@@ -291,7 +290,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// A backward call a backend can trust.
+/// A validated backward call.
 #[derive(Debug)]
 pub struct Backward<'a> {
     pub(crate) problem: Problem,
@@ -301,7 +300,7 @@ pub struct Backward<'a> {
 }
 
 impl<'a> Backward<'a> {
-    /// Checks `inputs`, `grad_out` and the gradients asked for against each other.
+    /// Checks `inputs`, `grad_out` and the requested gradients against each other.
     pub fn new(inputs: Inputs<'a>, grad_out: View<'a>, gradients: Gradients<'a>) -> Result<Self> {
         let (problem, occupied) = Problem::checked(&inputs)?;
         expect_rank("grad_out", grad_out.shape(), 3, "[N, Q, M*D]")?;

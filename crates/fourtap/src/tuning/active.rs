@@ -1,4 +1,4 @@
-//! Which tables calls go by.
+//! The tuning tables in use.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::warning::print_warning;
 
-/// The environment variable that names the user's own table; "off" leaves both tables out.
+/// The environment variable that names the user's own table; "off" disables both tables.
 pub const FILE_VARIABLE: &str = "FOURTAP_TUNE";
 
-/// What this library comes with, found by runs that are kept beside it.
+/// The built-in table, measured by committed runs.
 const BUILT_IN: &str = include_str!("../../tuning.tsv");
 
-/// The tables calls go by, the first that knows the problem.
+/// The tuning tables in use; the first with a matching entry decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveTables {
     tables: Vec<(Option<PathBuf>, Table)>,
@@ -25,7 +25,7 @@ pub struct ActiveTables {
 }
 
 impl ActiveTables {
-    /// By the environment.
+    /// According to the environment.
     fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let mut active = ActiveTables::default();
         if is_off(&variable) {
@@ -45,19 +45,19 @@ impl ActiveTables {
         active
     }
 
-    /// What is wrong with the user's own table, if there is one and it cannot be read: calls then go by the others.
+    /// Why the user's own table cannot be read, if it cannot: it is then left out.
     pub fn unreadable(&self) -> Option<&Error> {
         self.unreadable.as_ref()
     }
 
-    /// The tables, with the file each is from; none for what the library comes with.
+    /// The tables, each with its file; `None` for the built-in one.
     pub fn tables(&self) -> impl Iterator<Item = (Option<&Path>, &Table)> {
         self.tables
             .iter()
             .map(|(file, table)| (file.as_deref(), table))
     }
 
-    /// The entry a call goes by; see [`Table::find`].
+    /// The entry for a call; see [`Table::find`].
     pub fn find(
         &self,
         kernel: &str,
@@ -71,9 +71,9 @@ impl ActiveTables {
     }
 }
 
-/// The tables calls of this process go by: the user's own, `FOURTAP_TUNE` or where [`user_file`] says, before the one this
-/// library comes with; none with `FOURTAP_TUNE=off`. They are read once. An own table that cannot be read is
-/// left out with a warning: results are the same without, only slower perhaps.
+/// The tuning tables of this process: the user's own, `FOURTAP_TUNE` or where [`user_file`] says, before the built-in
+/// one; none with `FOURTAP_TUNE=off`. They are read once. A user table that cannot be read is left out with a
+/// warning: results are correct without it, perhaps slower.
 pub fn active() -> &'static ActiveTables {
     static ACTIVE: OnceLock<ActiveTables> = OnceLock::new();
     ACTIVE.get_or_init(|| {
@@ -85,7 +85,7 @@ pub fn active() -> &'static ActiveTables {
     })
 }
 
-/// Where the user's own table is, or would be; none where there is to be none, or nowhere to put it.
+/// The path of the user's own table, whether it exists or not; `None` if tables are disabled or there is no home.
 pub fn user_file() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     if is_off(&variable) {
@@ -102,7 +102,7 @@ fn file_by(variable: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(chosen) = variable(FILE_VARIABLE) {
         return Some(chosen.into());
     }
-    // A relative path is to be ignored, says the XDG specification: it would mean another place in each directory.
+    // The XDG specification says to ignore relative paths: they would depend on the current directory.
     let absolute = |name| {
         let path = variable(name).map(PathBuf::from);
         path.filter(|path| path.is_absolute())
@@ -115,12 +115,12 @@ fn file_by(variable: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(settings?.join("fourtap").join("tuning.tsv"))
 }
 
-/// The user's table; none if there is no such file. One that was named may not be there yet either: tuning makes it.
+/// The user's table; `None` if there is no such file. Even an explicitly named one may not exist yet: tuning makes it.
 fn own_table(file: &Path, named: bool) -> Result<Option<Table>> {
     match fs::read_to_string(file) {
         Ok(text) => Table::parse(file, &text).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // Somebody else's home, in a container say: nobody asked for it.
+        // For example another user's home in a container: this file was not asked for.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !named => Ok(None),
         Err(error) => Err(Error::Tuning {
             file: file.to_path_buf(),

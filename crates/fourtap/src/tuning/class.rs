@@ -1,26 +1,26 @@
-//! Which problems are alike.
+//! Classes of similar problems.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{dense, msda};
 
-/// Problems so alike that what is best for one is good for the others: the same shape of a row, and within a factor of
-/// two as many of them.
+/// Problems so similar that the best choice for one is good for the others: the same row shape, and a number of rows
+/// within a factor of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Of deformable attention.
+    /// A class of deformable attention.
     Msda {
-        /// Channels a head (D).
+        /// Channels per head (D).
         channels: u32,
         /// Levels (L).
         levels: u32,
-        /// Points a level (P).
+        /// Points per level (P).
         points: u32,
         /// The binary logarithm of the (image, query, head) rows, rounded down.
         rows: u32,
     },
-    /// Of dense attention.
+    /// A class of dense attention.
     Dense {
         /// Channels of a query (D).
         channels: u32,
@@ -28,7 +28,7 @@ pub enum Class {
         value_channels: u32,
         /// The binary logarithm of the (sequence, head, query) rows, rounded down.
         rows: u32,
-        /// That of the keys (Sk).
+        /// The binary logarithm of the keys (Sk), rounded down.
         keys: u32,
         /// Whether some queries do not see all keys.
         masked: bool,
@@ -36,7 +36,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Of a problem of deformable attention.
+    /// The class of a problem of deformable attention.
     pub fn of_msda(sizes: &msda::Sizes) -> Self {
         Class::Msda {
             channels: counted(sizes.channels),
@@ -46,7 +46,7 @@ impl Class {
         }
     }
 
-    /// Of a problem of dense attention.
+    /// The class of a problem of dense attention.
     pub fn of_dense(sizes: &dense::Sizes, mask: &dense::Mask) -> Self {
         Class::Dense {
             channels: counted(sizes.channels),
@@ -58,12 +58,12 @@ impl Class {
     }
 }
 
-/// No problem that fits memory has more than 32 bits count.
+/// No problem that fits in memory has sizes of more than 32 bits.
 fn counted(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// The binary logarithm of a product, rounded down; 0 also for nothing.
+/// The binary logarithm of a product, rounded down; 0 for a product of 0.
 fn magnitude(sizes: &[usize]) -> u32 {
     let product = sizes.iter().copied().fold(1, usize::saturating_mul);
     product.checked_ilog2().unwrap_or(0)

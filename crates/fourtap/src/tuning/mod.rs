@@ -1,9 +1,9 @@
-//! What can be chosen about a kernel without changing what it computes, and what measuring has chosen.
+//! Tuning: parameters of kernels that change their speed but not what they compute, and measured choices of them.
 //!
-//! A kernel declares its [`Space`] beside its launcher: parameters, and the values worth trying. `fourtap tune` searches
-//! it. What won is an [`Entry`] of a [`Table`], for one device, kernel, [`Class`] of problems and element type. Calls look
-//! in the user's own table first, then in the one this library comes with, and go by the kernel's defaults where neither
-//! knows better: [`active()`] says which tables there are.
+//! Each kernel has a [`Space`]: its parameters, and the values worth trying. `fourtap tune` searches it. The best choice
+//! becomes an [`Entry`] of a [`Table`], for one device, kernel, [`Class`] of problems and element type. Calls look in the
+//! user's own table first, then in the built-in one, and use the kernel's defaults where neither has an entry:
+//! [`active()`] gives the tables in use.
 //!
 //! ```
 //! use fourtap::tuning::Space;

@@ -1,31 +1,31 @@
-//! What can be chosen.
+//! Search spaces: the tuning parameters of a kernel.
 
 use std::fmt;
 
-/// A number that can be chosen about a kernel.
+/// A tuning parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// As typed.
+    /// Its name on the command line and in tables.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub what: &'static str,
-    /// Worth trying, in rising order.
+    /// The values worth trying, in ascending order.
     pub values: &'static [u32],
-    /// The one used unless told otherwise; one of `values`.
+    /// The default; one of `values`.
     pub default: u32,
-    /// Whether results may differ in their last bits between its values.
+    /// Whether its values may change the rounding of results in their last bits.
     pub changes_bits: bool,
 }
 
-/// Everything that can be chosen about a kernel. Values that do not go together, or that a device does not have room for,
-/// are refused by whoever launches it.
+/// All tuning parameters of a kernel. Values that do not go together, or exceed the resources of a device, are refused
+/// at launch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The kernel, as typed.
+    /// The kernel's name on the command line and in tables.
     pub kernel: &'static str,
-    /// What it computes, in a few words.
+    /// A short description.
     pub what: &'static str,
-    /// What can be chosen.
+    /// The parameters.
     pub parameters: &'static [Parameter],
 }
 
@@ -34,7 +34,7 @@ pub struct Space {
 pub struct Choice(Vec<(&'static str, u32)>);
 
 impl Parameter {
-    /// One whose values all give the same bits.
+    /// A parameter whose values all give bitwise equal results.
     pub const fn new(
         name: &'static str,
         what: &'static str,
@@ -50,7 +50,7 @@ impl Parameter {
         }
     }
 
-    /// The same, whose values may give results that differ in their last bits.
+    /// The same, but its values may change the rounding of results.
     pub const fn changing_bits(self) -> Self {
         Parameter {
             changes_bits: true,
@@ -60,12 +60,12 @@ impl Parameter {
 }
 
 impl Space {
-    /// What is used unless told otherwise.
+    /// The defaults.
     pub fn defaults(&self) -> Choice {
         Choice::new(self.parameters, &[])
     }
 
-    /// The defaults, but for what `chosen` says; in words if that names no parameter, or no value of one.
+    /// The defaults, overridden by `chosen`; the error says which parameter or value does not exist.
     pub fn choice(&self, chosen: &[(impl AsRef<str>, u32)]) -> Result<Choice, String> {
         let mut choice = self.defaults();
         for (name, value) in chosen {
@@ -89,7 +89,7 @@ impl Space {
         Ok(choice)
     }
 
-    /// Whether results are the same to the bit as with the defaults.
+    /// Whether results are bitwise equal to those with the defaults.
     pub fn keeps_bits(&self, choice: &Choice) -> bool {
         let keeps = |one: &Parameter| !one.changes_bits || choice.get(one.name) == one.default;
         self.parameters.iter().all(keeps)
@@ -97,7 +97,7 @@ impl Space {
 }
 
 impl Choice {
-    /// The defaults, but for what `chosen` says; what it says of others is not looked at.
+    /// The defaults, overridden by `chosen`; unknown parameters are ignored.
     pub fn new(parameters: &[Parameter], chosen: &[(String, u32)]) -> Self {
         let value = |parameter: &Parameter| {
             let named = chosen.iter().find(|(name, _)| name == parameter.name);
@@ -116,7 +116,7 @@ impl Choice {
         found.expect("asked only for what the space declares").1
     }
 
-    /// The same with another value of a parameter; one that the space does not have changes nothing.
+    /// The same with another value of a parameter; unknown parameters are ignored.
     #[must_use]
     pub fn with(mut self, name: &str, value: u32) -> Self {
         for (known, chosen) in &mut self.0 {
@@ -127,7 +127,7 @@ impl Choice {
         self
     }
 
-    /// All of them.
+    /// All parameters and values.
     pub fn values(&self) -> &[(&'static str, u32)] {
         &self.0
     }

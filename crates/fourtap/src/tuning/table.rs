@@ -1,4 +1,4 @@
-//! What measuring has chosen.
+//! Tables of measured tuning choices.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,47 +7,47 @@ use super::{Choice, Class, Space};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// What is best for a class of problems, on one device.
+/// The best choice for a class of problems on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it was measured, as in "NVIDIA H200"; for a processor with the number of threads.
+    /// The device it was measured on, as in "NVIDIA H200"; for a processor with the number of threads.
     pub device: String,
-    /// Which kernel, and what can be chosen about it.
+    /// The kernel and its parameters.
     pub space: &'static Space,
-    /// For which problems.
+    /// The class of problems.
     pub class: Class,
-    /// Of which element type.
+    /// The element type.
     pub dtype: DType,
-    /// What to choose.
+    /// The chosen values.
     pub choice: Choice,
-    /// Who found it, when, and what it gained, in words.
+    /// How, when and by what command it was measured, and its speedup, as text.
     pub provenance: String,
 }
 
-/// A line that says nothing to this version of the library, and why.
+/// A line that this version of the library does not know, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedLine {
-    /// Its number in the file.
+    /// Its line number.
     pub line: usize,
-    /// In words.
+    /// The reason.
     pub why: String,
     text: String,
 }
 
-/// Entries, each of another kernel, class, type or device. As a text, a line each, with tabs between its fields; lines
-/// that begin with `#` are comments.
+/// Entries, at most one per kernel, class, type and device. As text, one per line, with tabs between fields; lines that
+/// begin with `#` are comments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     entries: Vec<Entry>,
     skipped_lines: Vec<SkippedLine>,
 }
 
-/// What a table begins with.
+/// The first line of a table.
 const FORM: &str = "# fourtap tuning, form 1";
 const FIELDS: &str = "# device\tkernel\tclass\ttype\tchoice\tprovenance";
 
 impl Entry {
-    /// Whether results are the same to the bit as with the kernel's defaults.
+    /// Whether results are bitwise equal to those with the kernel's defaults.
     pub fn keeps_bits(&self) -> bool {
         self.space.keeps_bits(&self.choice)
     }
@@ -62,8 +62,8 @@ impl Entry {
 }
 
 impl Table {
-    /// Of a text, which `origin` names. A line that is no entry is an error; one that is, but of a kernel, a parameter or a
-    /// value that this version does not have, is set aside.
+    /// Parses a text; `origin` names it in errors. A malformed line is an error; an entry for a kernel, parameter or value
+    /// that this version does not have is skipped.
     pub fn parse(origin: &Path, text: &str) -> Result<Self> {
         let refused = |line: usize, expected: &str, found: &str| Error::Tuning {
             file: origin.to_path_buf(),
@@ -119,7 +119,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The text of it. What was set aside stays in it: another version may know it.
+    /// The table as text. Skipped lines are kept: another version may know them.
     pub fn to_text(&self) -> String {
         let mut text = format!("{FORM}\n{FIELDS}\n");
         for entry in &self.entries {
@@ -146,7 +146,7 @@ impl Table {
         text
     }
 
-    /// Adds an entry, in the place of one for the same.
+    /// Adds an entry, replacing one for the same kernel, class, type and device.
     pub fn put(&mut self, entry: Entry) {
         match self.entries.iter_mut().find(|it| it.answers_like(&entry)) {
             Some(old) => *old = entry,
@@ -154,7 +154,7 @@ impl Table {
         }
     }
 
-    /// Removes what there is for the same as `entry`. Whether there was anything.
+    /// Removes the entry for the same kernel, class, type and device. Returns whether there was one.
     pub fn remove(&mut self, entry: &Entry) -> bool {
         let count = self.entries.len();
         self.entries.retain(|it| !it.answers_like(entry));
@@ -166,13 +166,13 @@ impl Table {
         &self.entries
     }
 
-    /// Lines that say nothing to this version.
+    /// Lines that this version does not know.
     pub fn skipped_lines(&self) -> &[SkippedLine] {
         &self.skipped_lines
     }
 
-    /// The entry for such problems on the device that `is_here` knows. With `allow_rounding_changes` also one whose results may differ
-    /// in their last bits from those of the defaults, and rather that.
+    /// The entry for such problems on the device that `is_here` accepts. With `allow_rounding_changes` also one whose
+    /// results may differ from the defaults' in their last bits, which is then preferred.
     pub fn find(
         &self,
         kernel: &str,
@@ -218,7 +218,7 @@ fn settings(text: &str) -> std::result::Result<Vec<(&str, u32)>, String> {
         .collect()
 }
 
-/// What would end a field, or the line, becomes a blank.
+/// Replaces tabs and line breaks by blanks.
 fn one_field(text: &str) -> String {
     text.replace(|letter: char| letter.is_control(), " ")
 }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_is_set_aside_and_kept() {
+    fn lines_of_another_version_are_skipped_and_kept() {
         let line = |kernel: &str, choice: &str| {
             format!("somewhere\t{kernel}\td32-l4-p4-rows17\tf32\t{choice}\tfound\n")
         };

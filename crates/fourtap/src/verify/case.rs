@@ -1,5 +1,5 @@
 //! Random problems from a seed: primes, ones, zeros and tails; every element type and layout; points outside the
-//! image, on pixel centres, on borders, and at no number at all.
+//! image, on pixel centres, on borders, and at NaN.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -10,10 +10,10 @@ use crate::dtype::DType;
 use crate::msda::{Inputs, Levels, Sizes};
 use crate::tensor::View;
 
-/// A problem with its numbers.
+/// A problem with its data.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it was made from.
+    /// The seed it was made from.
     pub seed: u64,
     /// The levels.
     pub levels: Levels,
@@ -25,14 +25,14 @@ pub struct Case {
     pub attention_weights: Tensor,
     /// `[N, Q, M*D]`.
     pub grad_out: Tensor,
-    /// How the outputs are to be laid out: `out`, then the gradients of value, locations and weights.
+    /// Layout of the outputs: `out`, then the gradients of value, locations and weights.
     pub outputs: [Storage; 4],
 }
 
-/// Samples times channels of one case, about: small enough that the oracle takes milliseconds.
+/// Approximate samples times channels of one case: small enough that the oracle takes milliseconds.
 const WORK: usize = 60_000;
 
-/// Numbers that ruin a computation which is not careful, in locations, weights or values.
+/// Numbers that break careless code when they occur in locations, weights or values.
 pub const HOSTILE: [f64; 9] = [
     f64::NAN,
     f64::INFINITY,
@@ -45,14 +45,14 @@ pub const HOSTILE: [f64; 9] = [
     -0.0,
 ];
 
-/// Which problems a seed may stand for.
+/// Which kind of problem is drawn from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaseKind {
     /// Any.
     Any,
-    /// Those whose channels and rows fill 16 bytes, as kernels of wide loads need.
+    /// Channels and rows fill multiples of 16 bytes, as kernels with wide loads need.
     Aligned,
-    /// Of those the ones whose small levels kernels may keep in shared memory: odd heads, points by fours.
+    /// As `Aligned`, with small levels that kernels may keep in shared memory: an odd number of heads, points in fours.
     Keepable,
 }
 
@@ -62,19 +62,19 @@ impl Case {
         Case::new(seed, CaseKind::Any)
     }
 
-    /// The problem of this seed among those whose channels and rows fill 16 bytes.
+    /// The problem of this seed among those whose channels and rows fill multiples of 16 bytes.
     pub fn aligned(seed: u64) -> Self {
         Case::new(seed, CaseKind::Aligned)
     }
 
-    /// The problem of this seed among those whose small levels kernels may keep in fast memory.
+    /// The problem of this seed among those whose small levels kernels may keep in shared memory.
     pub fn keepable(seed: u64) -> Self {
         Case::new(seed, CaseKind::Keepable)
     }
 
-    fn new(seed: u64, taste: CaseKind) -> Self {
+    fn new(seed: u64, kind: CaseKind) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
-        let (sizes, levels) = random_sizes(rng, taste);
+        let (sizes, levels) = random_sizes(rng, kind);
         let dtype = pick(rng, &DType::ALL);
         let coordinates = [0, 1].map(|_| {
             if rng.random_bool(0.5) {
@@ -88,11 +88,11 @@ impl Case {
         let mut numbers = seeds.map(Xoshiro256PlusPlus::seed_from_u64);
         let [of_value, of_locations, of_weights, of_grad] = &mut numbers;
 
-        let storage = random_storage(rng, 4, true, taste);
+        let storage = random_storage(rng, 4, true, kind);
         let value = Tensor::from_fn(dtype, &sizes.value(), &storage, || {
             of_value.random_range(-1.0..1.0)
         });
-        let storage = random_storage(rng, 6, true, taste);
+        let storage = random_storage(rng, 6, true, kind);
         let mut index = 0;
         let sampling_locations = Tensor::from_fn(
             coordinates[0],
@@ -109,7 +109,7 @@ impl Case {
                 random_location(of_locations, size, hostile)
             },
         );
-        let storage = random_storage(rng, 5, true, taste);
+        let storage = random_storage(rng, 5, true, kind);
         let scale = 1.0 / (sizes.levels * sizes.points).max(1) as f64;
         let attention_weights =
             Tensor::from_fn(coordinates[1], &sizes.attention_weights(), &storage, || {
@@ -119,11 +119,11 @@ impl Case {
                     of_weights.random_range(-1.0..3.0) * scale
                 }
             });
-        let storage = random_storage(rng, 3, true, taste);
+        let storage = random_storage(rng, 3, true, kind);
         let grad_out = Tensor::from_fn(dtype, &sizes.out(), &storage, || {
             of_grad.random_range(-1.0..1.0)
         });
-        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false, taste));
+        let outputs = [3, 4, 6, 5].map(|rank| random_storage(rng, rank, false, kind));
         Case {
             seed,
             levels,
@@ -135,7 +135,7 @@ impl Case {
         }
     }
 
-    /// What the operator reads.
+    /// The inputs of the operator.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             value: self.value.view(),
@@ -145,7 +145,7 @@ impl Case {
         }
     }
 
-    /// The gradient backward starts from.
+    /// The gradient of the output.
     pub fn grad_out(&self) -> View<'_> {
         self.grad_out.view()
     }
@@ -155,11 +155,11 @@ pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
-fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels) {
+fn random_sizes(rng: &mut Xoshiro256PlusPlus, kind: CaseKind) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
-            _ if taste == CaseKind::Keepable => 32,
-            _ if taste == CaseKind::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
+            _ if kind == CaseKind::Keepable => 32,
+            _ if kind == CaseKind::Aligned => pick(rng, &[8, 16, 24, 32, 32, 48, 64, 96, 128]),
             0 => pick(rng, &[257, 511, 1025]),
             1..8 => pick(rng, &[8, 16, 32, 64, 128]),
             _ => pick(
@@ -185,19 +185,19 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus, taste: CaseKind) -> (Sizes, Levels
         let sizes = Sizes {
             images: pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 5]),
             pixels: levels.pixels(),
-            heads: match taste {
+            heads: match kind {
                 CaseKind::Keepable => pick(rng, &[1, 1, 3]),
                 _ => pick(rng, &[1, 1, 1, 2, 2, 3, 4, 8]),
             },
             channels,
             queries: pick(rng, &[0, 1, 1, 2, 3, 5, 7, 13, 17, 32, 64, 101, 300]),
             levels: levels.len(),
-            points: match taste {
+            points: match kind {
                 CaseKind::Keepable => pick(rng, &[4, 8, 8, 16]),
                 _ => pick(rng, &[0, 1, 1, 2, 3, 4, 4, 4, 5, 8, 8, 9, 16, 17, 21]),
             },
         };
-        // An empty problem is worth trying now and then, not every time a size may be 0.
+        // An empty problem is worth a test now and then, not every time a size may be 0.
         let empty = sizes.samples() == 0;
         let work = (sizes.samples() + sizes.images * sizes.pixels * sizes.heads) * sizes.channels;
         if work <= WORK && (!empty || rng.random_bool(0.2)) {
@@ -223,7 +223,7 @@ fn random_levels(rng: &mut Xoshiro256PlusPlus, shapes: &[(usize, usize)]) -> Lev
 fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> f64 {
     let size = size.max(1) as f64;
     match rng.random_range(0..20) {
-        // On a pixel's centre, on the border between two, and at the last places that still take part.
+        // On a pixel centre, on the border between two pixels, and at the last positions that still take part.
         0 | 1 => (rng.random_range(0.0..size).floor() + 0.5) / size,
         2 => rng.random_range(0.0..size).floor() / size,
         3 => pick(rng, &[-0.5, 0.0, size, size + 0.5]) / size,
@@ -236,13 +236,13 @@ pub(super) fn random_storage(
     rng: &mut Xoshiro256PlusPlus,
     rank: usize,
     input: bool,
-    taste: CaseKind,
+    kind: CaseKind,
 ) -> Storage {
     let mut storage = Storage::dense(rank);
     if rng.random_bool(0.6) {
         return storage;
     }
-    if taste != CaseKind::Any {
+    if kind != CaseKind::Any {
         // Gaps between rows only: after the channels of value and out, and after the samples of a row.
         storage.guard = 16;
         let inner = if rank < 5 { 1 } else { rank - 3 };

@@ -10,8 +10,8 @@ use crate::cpu::{Cpu, Simd, Tuning};
 use crate::error::Error;
 use crate::msda::{self, oracle};
 
-/// What a path is checked as: as it comes, and with work cut so small that problems of a few samples are split over
-/// threads, read in several passes and added up in several bands, as only large ones are otherwise.
+/// The backends that check one instruction set: with default tuning, and with work split so finely that problems of a
+/// few samples run on several threads, in several passes and several bands, as otherwise only large ones do.
 pub fn backends(simd: Simd) -> Vec<Backend> {
     let small = Tuning {
         serial_work: 0,
@@ -29,7 +29,8 @@ pub fn backends(simd: Simd) -> Vec<Backend> {
     vec![Backend::Cpu(cpu), Backend::Cpu(cpu.with_tuning(small))]
 }
 
-/// What forward and backward of a case should give, and how far off they may be: computed once, to check many backends.
+/// The expected results of forward and backward of a case, and their error tolerance: computed once, to check many
+/// backends.
 #[derive(Clone, Debug)]
 pub struct ExpectedResults {
     exact: Vec<oracle::Sum<f64>>,
@@ -38,7 +39,7 @@ pub struct ExpectedResults {
 }
 
 impl ExpectedResults {
-    /// By the oracle, and by the naive implementation, whose error sets the scale.
+    /// Computed by the oracle, and by the naive implementation, whose error sets the error tolerance.
     pub fn new(case: &Case) -> Result<Self, Error> {
         let inputs = case.inputs();
         Ok(ExpectedResults {

@@ -1,17 +1,17 @@
-//! A result against the oracle's, and what can be wrong with it.
+//! Comparison of a result with the oracle.
 
 use super::rule::{Judgement, Pass, judge};
 use super::tensor::Tensor;
 use crate::error::Error;
 use crate::oracle;
 
-/// What a backend got wrong.
+/// How a backend failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
     /// A legal call was refused.
     #[error("a legal call was refused: {0}")]
     Refused(#[from] Error),
-    /// An element is too far from the oracle.
+    /// An element exceeds the error tolerance.
     #[error(
         "{tensor}: element {} is {:e} where the oracle says {:e}; off by {:e}, allowed {:e}; in the 2-norm {:e}, \
          allowed {:e}",
@@ -21,10 +21,10 @@ pub enum Failure {
     Inaccurate {
         /// Name of the tensor.
         tensor: &'static str,
-        /// How far off.
+        /// The error and the tolerance.
         judgement: Judgement,
     },
-    /// Memory around an output was written.
+    /// Memory around an output was overwritten.
     #[error("{tensor}: {elements} elements around it were overwritten")]
     WroteOutside {
         /// Name of the tensor.
@@ -34,7 +34,7 @@ pub enum Failure {
     },
 }
 
-/// Every element of a result, and the memory around it.
+/// Compares every element of a result, and the memory around it.
 pub(super) fn compare(
     tensor: &'static str,
     pass: Pass,

@@ -1,4 +1,4 @@
-//! A case on a CUDA device: copied there, memory around the tensors included, computed and copied back.
+//! A case on a CUDA device: copied there with guard memory around the tensors, computed and copied back.
 
 use super::case::Case;
 use super::compare::compare;
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::msda::{self, CudaLevels, Gradients, Inputs, LevelTable, oracle};
 use crate::tensor::View;
 
-/// Where a case's levels are when it is computed on a device.
+/// The memory that holds a case's levels when it is computed on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelsIn {
     /// Host memory.
@@ -55,13 +55,13 @@ impl<'a> CudaCase<'a> {
         })
     }
 
-    /// The same with another table of levels in device memory, which need not make sense: `[L, 2]` shapes and, if
-    /// given, `[L]` starts.
+    /// The same with another level table in device memory, which need not be valid: `[L, 2]` shapes and, if given, `[L]`
+    /// starts.
     ///
     /// # Panics
     /// If they are not for as many levels as the case's tensors.
     pub fn with_level_table(self, shapes: &[i64], starts: Option<&[i64]>) -> Result<Self> {
-        assert_eq!(shapes.len(), 2 * self.levels(), "a pair a level");
+        assert_eq!(shapes.len(), 2 * self.levels(), "one pair per level");
         assert!(starts.is_none_or(|starts| starts.len() == self.levels()));
         Ok(CudaCase {
             shapes: table(&self.cuda, shapes)?,
@@ -70,7 +70,7 @@ impl<'a> CudaCase<'a> {
         })
     }
 
-    /// What was copied.
+    /// The case on the host.
     pub fn case(&self) -> &'a Case {
         self.case
     }
@@ -79,13 +79,13 @@ impl<'a> CudaCase<'a> {
         self.case.attention_weights.shape().sizes()[3]
     }
 
-    /// What the operator reads.
+    /// The inputs of the operator.
     pub fn inputs(&self, levels: LevelsIn) -> Inputs<'_> {
         Inputs {
             value: self.value.view(),
             levels: match levels {
                 LevelsIn::Host => LevelTable::Host(&self.case.levels),
-                // SAFETY: the buffers hold so many numbers and outlive the view.
+                // SAFETY: the buffers hold that many numbers and outlive the view.
                 LevelsIn::Device => LevelTable::Cuda(unsafe {
                     CudaLevels::new(
                         self.cuda.ordinal(),
@@ -100,12 +100,12 @@ impl<'a> CudaCase<'a> {
         }
     }
 
-    /// The gradient backward starts from.
+    /// The gradient of the output.
     pub fn grad_out(&self) -> View<'_> {
         self.grad_out.view()
     }
 
-    /// Computes forward and brings the result back, with the memory around it.
+    /// Computes forward and copies the result back, with the memory around it.
     pub fn forward(&self, levels: LevelsIn) -> CheckResult<Tensor> {
         let inputs = self.inputs(levels);
         let sizes = *msda::Problem::new(&inputs)?.sizes();
@@ -117,7 +117,7 @@ impl<'a> CudaCase<'a> {
         Ok(out)
     }
 
-    /// Memory on the device for the gradients asked for.
+    /// Memory on the device for the selected gradients.
     pub fn gradients(&self, asked: GradientSelection) -> Result<CudaGradients> {
         let tensors = GradientTensors::poisoned(self.case, asked);
         let mut copies = [None, None, None];
@@ -129,7 +129,7 @@ impl<'a> CudaCase<'a> {
         Ok(CudaGradients { tensors, copies })
     }
 
-    /// Computes the gradients asked for and brings them back, with the memory around them.
+    /// Computes the selected gradients and copies them back, with the memory around them.
     pub fn backward(
         &self,
         levels: LevelsIn,
@@ -147,7 +147,7 @@ impl<'a> CudaCase<'a> {
     }
 }
 
-/// Room for an address even without levels.
+/// Never empty, so that there is an address even without levels.
 fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
     match numbers {
         [] => Buffer::zeroed(cuda.context(), 16),
@@ -155,14 +155,14 @@ fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
     }
 }
 
-/// The gradients of a case in the memory of a device: NaN, until a call writes them.
+/// The gradients of a case in device memory: NaN until a call writes them.
 pub struct CudaGradients {
     tensors: GradientTensors,
     copies: [Option<DeviceTensor>; 3],
 }
 
 impl CudaGradients {
-    /// Where backward writes.
+    /// The outputs of backward.
     pub fn views(&mut self) -> Gradients<'_> {
         let [value, sampling_locations, attention_weights] = self
             .copies
@@ -175,7 +175,7 @@ impl CudaGradients {
         }
     }
 
-    /// Brings them back once the work of this stream is done, with the memory around them.
+    /// Copies them back once the work of this stream is done, with the memory around them.
     pub fn read(mut self, cuda: &Cuda) -> CheckResult<GradientTensors> {
         for (copy, (name, tensor)) in self.copies.iter().zip(self.tensors.named_mut()) {
             if let (Some(copy), Some(tensor)) = (copy, tensor) {

@@ -1,4 +1,4 @@
-//! Random problems of dense attention from a seed, and what the oracle says of them.
+//! Random problems of dense attention from a seed, and their expected results.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -14,10 +14,10 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::oracle::Sum;
 
-/// A problem with its numbers.
+/// A problem with its data.
 #[derive(Clone, Debug)]
 pub struct DenseCase {
-    /// What it was made from.
+    /// The seed it was made from.
     pub seed: u64,
     /// `[B, Hq, Sq, D]`.
     pub query: Tensor,
@@ -27,11 +27,11 @@ pub struct DenseCase {
     pub value: Tensor,
     /// Scale and mask.
     pub options: Options,
-    /// How the outputs are to be laid out: `out`, then `lse`.
+    /// Layout of the outputs: `out`, then `lse`.
     pub outputs: [Storage; 2],
 }
 
-/// Products of one random case, about: small enough that the oracle takes milliseconds.
+/// Approximate multiply-adds of one random case: small enough that the oracle takes milliseconds.
 const WORK: usize = 400_000;
 
 impl DenseCase {
@@ -40,7 +40,7 @@ impl DenseCase {
         DenseCase::random_of(seed, &DType::ALL)
     }
 
-    /// The same, of one of these types.
+    /// The same, with one of these element types.
     pub fn random_of(seed: u64, dtypes: &[DType]) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let sizes = random_sizes(rng);
@@ -48,7 +48,7 @@ impl DenseCase {
         DenseCase::with_sizes(seed, dtype, &sizes)
     }
 
-    /// The same as it mostly is: channels that fill vectors, tensors without gaps, heads inside or outside.
+    /// A typical problem: channels that fill vectors, tensors without gaps, heads inside or outside the sequence.
     pub fn aligned(seed: u64, dtypes: &[DType]) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_add(2 << 32));
         let mut sizes = random_sizes(rng);
@@ -101,7 +101,7 @@ impl DenseCase {
         }
     }
 
-    /// What the operator reads.
+    /// The inputs of the operator.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             query: self.query.view(),
@@ -111,7 +111,7 @@ impl DenseCase {
     }
 }
 
-/// What the oracle and the naive implementation make of a case.
+/// The results of the oracle and of the naive implementation for a case.
 pub struct ExpectedDenseResults {
     problem: Problem,
     oracle: Attention<f64>,
@@ -119,7 +119,7 @@ pub struct ExpectedDenseResults {
 }
 
 impl ExpectedDenseResults {
-    /// Of this case.
+    /// Computes both for a case.
     pub fn new(case: &DenseCase) -> Result<Self> {
         let (inputs, options) = (case.inputs(), case.options);
         Ok(ExpectedDenseResults {
@@ -129,7 +129,7 @@ impl ExpectedDenseResults {
         })
     }
 
-    /// Runs the case it was made of on `backend` and compares every element; without `lse` where none is wanted.
+    /// Runs the case on `backend` and compares every element; `lse` only if requested.
     pub fn check(
         &self,
         case: &DenseCase,
@@ -148,14 +148,14 @@ impl ExpectedDenseResults {
         self.compare(&out, with_lse.then_some(&lse))
     }
 
-    /// Compares every element of what a backend made of the case.
+    /// Compares every element of a backend's results.
     pub fn compare(&self, out: &Tensor, lse: Option<&Tensor>) -> std::result::Result<(), Failure> {
         let (oracle, naive) = (&self.oracle.out, &self.naive.out);
         compare("out", Pass::Forward, out, oracle, naive)?;
         lse.map_or(Ok(()), |lse| self.compare_lse(lse))
     }
 
-    /// A query that sees nothing has a logarithm of minus infinity, from which there is no distance.
+    /// A query that sees no key has an LSE of minus infinity, for which no error can be computed.
     fn compare_lse(&self, lse: &Tensor) -> std::result::Result<(), Failure> {
         let tensor = "lse";
         let elements = lse.damaged_guards();
@@ -201,7 +201,7 @@ fn random_sizes(rng: &mut Xoshiro256PlusPlus) -> Sizes {
         };
         let rows: usize = sizes.lse().iter().product();
         let work = rows * (sizes.keys + 1) * (sizes.channels + sizes.value_channels);
-        // An empty problem is worth trying now and then, not every time a size may be 0.
+        // An empty problem is worth a test now and then, not every time a size may be 0.
         let empty = rows == 0 || sizes.keys == 0;
         if work <= WORK && (!empty || rng.random_bool(0.1)) {
             return sizes;
@@ -233,7 +233,7 @@ fn random_options(rng: &mut Xoshiro256PlusPlus, sizes: &Sizes) -> Options {
     Options { scale, mask }
 }
 
-/// As it comes, or with the heads inside.
+/// Any layout, or with the heads inside the sequence.
 fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
     if rng.random_bool(0.7) {
         return random_storage(rng, 4, input, CaseKind::Any);
@@ -245,7 +245,7 @@ fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
     }
 }
 
-/// Without gaps, heads inside or outside.
+/// Without gaps, heads inside or outside the sequence.
 fn whole_storage(rng: &mut Xoshiro256PlusPlus) -> Storage {
     Storage {
         order: pick(rng, &[[0, 1, 2, 3], [0, 2, 1, 3]]).to_vec(),

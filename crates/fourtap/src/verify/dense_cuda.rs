@@ -1,4 +1,4 @@
-//! A case of dense attention on a CUDA device: copied there, memory around the tensors included, computed and copied back.
+//! A case of dense attention on a CUDA device: copied there with guard memory around the tensors, computed and copied back.
 
 use super::dense::{DenseCase, ExpectedDenseResults};
 use super::device_tensor::{CheckResult, DeviceTensor};
@@ -40,7 +40,7 @@ impl<'a> DenseOnCuda<'a> {
         })
     }
 
-    /// What a call would do.
+    /// The plan of a call.
     pub fn plan(&mut self) -> Result<Plan> {
         let inputs = Inputs {
             query: self.query.view(),
@@ -51,7 +51,7 @@ impl<'a> DenseOnCuda<'a> {
         cuda.explain_dense(inputs, options, &self.out.view_mut().into())
     }
 
-    /// Computes `out` and, where it is wanted, `lse`, and brings them back with the memory around them.
+    /// Computes `out` and, if requested, `lse`, and copies them back with the memory around them.
     pub fn forward(mut self, with_lse: bool) -> CheckResult<[Tensor; 2]> {
         let inputs = Inputs {
             query: self.query.view(),
@@ -71,7 +71,7 @@ impl<'a> DenseOnCuda<'a> {
     }
 }
 
-/// Forward of `case` on a device, against what the oracle made of it: every element, and the memory around them.
+/// Checks forward of `case` on a device against the oracle: every element, and the memory around them.
 pub fn check_dense_on_cuda(
     case: &DenseCase,
     expected: &ExpectedDenseResults,

@@ -10,11 +10,11 @@ use crate::tensor::{View, ViewMut};
 pub(super) type DriverResult<T> = std::result::Result<T, DriverError>;
 pub(super) type CheckResult<T> = std::result::Result<T, Failure>;
 
-/// Bytes before and after each tensor on the device that no call may write, even where the tensor's own memory has no
-/// room to spare. A multiple of the alignment of allocations.
+/// Bytes of guard memory before and after each tensor on the device, which no call may write. A multiple of the
+/// alignment of allocations.
 const MARGIN: usize = 256;
 
-/// What they hold.
+/// The contents of the guard memory.
 const UNTOUCHED: u8 = 0xa5;
 
 /// A tensor's memory on a device, the address of its first element aligned as it is on the host.

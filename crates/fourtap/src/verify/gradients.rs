@@ -1,4 +1,4 @@
-//! The gradients of a case in memory of their own, and what the oracle says of them.
+//! The gradients of a case, and their expected values.
 
 use super::case::Case;
 use super::compare::{Failure, compare};
@@ -7,14 +7,14 @@ use super::tensor::Tensor;
 use crate::error::Result;
 use crate::msda::{Gradients, oracle};
 
-/// Which gradients a call is asked for.
+/// Which gradients a call computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GradientSelection {
-    /// That of `value`.
+    /// The gradient of `value`.
     pub value: bool,
-    /// That of `sampling_locations`.
+    /// The gradient of `sampling_locations`.
     pub sampling_locations: bool,
-    /// That of `attention_weights`.
+    /// The gradient of `attention_weights`.
     pub attention_weights: bool,
 }
 
@@ -26,7 +26,7 @@ impl GradientSelection {
         attention_weights: true,
     };
 
-    /// Every choice of gradients, from none to all.
+    /// Every selection of gradients, from none to all.
     pub fn choices() -> impl Iterator<Item = GradientSelection> {
         (0..8).map(|bits| GradientSelection {
             value: bits & 1 != 0,
@@ -41,7 +41,7 @@ impl GradientSelection {
     }
 }
 
-/// The gradients of a case; none where nobody asked.
+/// The gradients of a case; `None` for those not selected.
 #[derive(Clone, Debug)]
 pub struct GradientTensors {
     /// Like `value`.
@@ -70,7 +70,7 @@ impl GradientTensors {
         }
     }
 
-    /// Where backward writes.
+    /// The outputs of backward.
     pub fn views(&mut self) -> Gradients<'_> {
         Gradients {
             value: self.value.as_mut().map(Tensor::view_mut),
@@ -99,12 +99,12 @@ impl GradientTensors {
     }
 }
 
-/// What the gradients of a case should be, and how far off they may be.
+/// The expected gradients of a case, and their error tolerance.
 #[derive(Clone, Debug)]
 pub struct ExpectedGradients {
     /// The oracle's.
     pub exact: oracle::Gradients<f64>,
-    /// The naive implementation's, whose error sets the scale.
+    /// The naive implementation's, whose error sets the error tolerance.
     pub naive: oracle::Gradients<f32>,
 }
 
@@ -128,7 +128,7 @@ impl ExpectedGradients {
         ]
     }
 
-    /// Holds every element of the gradients there are to the rule, and the memory around them to what it was.
+    /// Checks every element of the computed gradients against the error tolerance, and that the memory around them is unchanged.
     pub fn compare(&self, found: &GradientTensors) -> std::result::Result<(), Failure> {
         let naive = &self.naive;
         let naive = [

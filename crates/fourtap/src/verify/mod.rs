@@ -1,5 +1,5 @@
-//! What backends are held to: random problems from a seed, and the rule that says how near the f64 oracle a result
-//! must be. The tests and `fourtap check` use the same code.
+//! Verification of backends: random problems from a seed, checked against the f64 oracle within the error tolerance.
+//! The tests and `fourtap check` use the same code.
 
 mod case;
 mod check;

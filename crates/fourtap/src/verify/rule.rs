@@ -1,9 +1,9 @@
-//! How near is near enough.
+//! The error tolerance.
 //!
-//! Fixed tolerances hide errors. A result may be off by twice (backward: three times) what the naive f32
-//! implementation is off by, plus one unit in the last place of the output type at the largest output. Where terms
+//! Fixed tolerances hide errors. The error of a result may be twice (backward: three times) that of the naive f32
+//! implementation, plus one unit in the last place of the output type at the largest output. Where terms
 //! cancel, the naive error can be small by luck, so one unit of the accumulator's type at the largest sum of
-//! magnitudes is allowed on top.
+//! magnitudes is allowed in addition.
 
 use crate::dtype::{DType, bf16, f16};
 use crate::oracle::Sum;
@@ -17,27 +17,27 @@ pub enum Pass {
     Backward,
 }
 
-/// How far a result is from the oracle, and how far it may be.
+/// The error of a result relative to the oracle, and the tolerance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
-    /// Index, in row-major order, of the element that is farthest off.
+    /// Index, in row-major order, of the element with the largest error.
     pub worst: usize,
-    /// What was found there.
+    /// Its value.
     pub found: f64,
-    /// What the oracle says.
+    /// The oracle's value.
     pub expected: f64,
-    /// The largest distance.
+    /// The largest error.
     pub max_error: f64,
-    /// The largest distance allowed.
+    /// The largest error allowed.
     pub max_allowed: f64,
-    /// Distance over length of the reference, both in the 2-norm.
+    /// Relative error in the 2-norm.
     pub relative_error: f64,
-    /// The largest such ratio allowed.
+    /// The largest relative error allowed.
     pub relative_allowed: f64,
 }
 
 impl Judgement {
-    /// Whether the result is near enough. NaN never is.
+    /// Whether the result is within the tolerance. NaN never is.
     pub fn passed(&self) -> bool {
         self.max_error <= self.max_allowed && self.relative_error <= self.relative_allowed
     }
@@ -59,7 +59,7 @@ pub fn judge(
         (oracle.len(), oracle.len()),
         "results of one problem"
     );
-    // The oracle of f64 is f64 itself, off by as much as anybody: there the sums of magnitudes set the scale alone.
+    // For f64 the oracle itself is f64 and has the same rounding error: only the sums of magnitudes set the tolerance.
     let cancellation = if dtype == DType::F64 {
         16.0 * DType::F64.epsilon()
     } else {
@@ -83,7 +83,7 @@ pub fn judge(
         } else {
             (round(dtype, naive.total) - oracle.total).abs()
         };
-        // The first NaN wins and stays.
+        // The first NaN is kept.
         if (error > judgement.max_error || error.is_nan()) && !judgement.max_error.is_nan() {
             judgement = Judgement {
                 worst: index,
@@ -113,7 +113,7 @@ pub fn judge(
             DType::F32 => 1e-5,
             DType::F64 => 1e-13,
         };
-        // Where cancellation keeps even the naive result from the limit, nobody is held to it.
+        // Where cancellation makes even the naive result exceed the limit, the limit is raised.
         let excused = factor * square_naive.sqrt() + floor * (found.len() as f64).sqrt();
         judgement.relative_error = (square_error / square).sqrt();
         judgement.relative_allowed = limit.max(excused / square.sqrt());

@@ -1,20 +1,20 @@
-//! Tensors that own their memory, in any layout, with guard zones around it.
+//! Tensors that own their memory, in any layout, with guard memory around it.
 
 use crate::dtype::{DType, Element, bf16, f16};
 use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::tensor::{View, ViewMut};
 
-/// How a tensor's elements are laid out in memory of its own.
+/// How a tensor's elements are laid out in its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
     /// Axes from the slowest to the fastest.
     pub order: Vec<usize>,
     /// Unused elements after each index of an axis, by axis.
     pub gaps: Vec<usize>,
-    /// Axes walked backwards.
+    /// Axes with a negative stride.
     pub reversed: Vec<bool>,
-    /// Axes of which every index is the same element.
+    /// Axes with a stride of 0.
     pub broadcast: Vec<bool>,
     /// Unused elements before the first and after the last.
     pub guard: usize,
@@ -175,7 +175,7 @@ impl Tensor {
         })
     }
 
-    /// The memory as it lies, guards included.
+    /// The memory as bytes, guards included.
     #[cfg(feature = "cuda")]
     pub(super) fn memory(&self) -> &[u8] {
         // SAFETY: numbers without padding or invalid bits, looked at as bytes.

@@ -21,11 +21,11 @@ pub fn sanitizer() -> String {
     std::env::var("FOURTAP_SANITIZER").expect("FOURTAP_SANITIZER names the tool, or is \"none\"")
 }
 
-/// A device, and memory of it that calls work in.
+/// A device, and a workspace for calls on it.
 #[derive(Clone, Copy)]
 pub struct DeviceWithWorkspace {
     pub cuda: Cuda,
-    /// Address and size; without, calls work in the stream's.
+    /// Address and size; `None` allocates on the stream.
     memory: Option<(u64, usize)>,
 }
 
@@ -65,7 +65,7 @@ pub fn wait(cuda: &Cuda) {
     cuda.stream().synchronize().unwrap();
 }
 
-/// Says in the file FOURTAP_EVIDENCE names, if any, that `kernels` passed `check`: one JSON record a kernel, with the
+/// Records in the file that FOURTAP_EVIDENCE names, if any, that `kernels` passed `check`: one JSON record per kernel, with the
 /// hash of the source that was compiled.
 pub fn evidence(cuda: &Cuda, check: &str, kernels: &[&str], details: &str) {
     let Some(path) = std::env::var_os("FOURTAP_EVIDENCE").filter(|path| !path.is_empty()) else {
@@ -101,7 +101,7 @@ pub fn kernels(prefix: &str) -> Vec<&'static str> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// How often each kernel gave what it should.
+/// How many results of each kernel were right.
 #[derive(Debug, Default)]
 pub struct Tally(Mutex<BTreeMap<&'static str, u64>>);
 
@@ -119,7 +119,7 @@ impl Tally {
         self.0.lock().unwrap().get(kernel).copied().unwrap_or(0)
     }
 
-    /// Says that `kernels` passed `check`. One that nobody chose has not been tested: that is a failure.
+    /// Records that `kernels` passed `check`. A kernel that no problem used has not been tested: that is a failure.
     pub fn evidence(&self, cuda: &Cuda, check: &str, kernels: &[&str], details: &str) {
         for kernel in kernels {
             let count = self.count(kernel);

@@ -1,4 +1,4 @@
-//! Problems too large for the oracle, every element against the kernel of one thread a channel, which the oracle has
+//! Problems too large for the oracle, every element against the kernel of one thread per channel, which the oracle has
 //! checked: rows in several turns, in strips, side by side.
 
 use fourtap::cuda::Cuda;
@@ -33,7 +33,7 @@ fn distance<T: Element + Plain>(cuda: &Cuda, levels: &Levels, sizes: Sizes) -> f
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn large_problems_agree_with_the_plain_kernel_in_every_element() {
+fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
     let cuda = gpu::device();
     let pyramid = Levels::packed(&[(50, 83), (25, 42), (13, 21), (7, 1)]).unwrap();
     let pixels = pyramid.pixels();

@@ -1,5 +1,5 @@
-//! A thread remembers the calls it has made. Whatever it remembers, a call gives what it gives on a thread that remembers
-//! nothing, a refusal included.
+//! The plan cache of a thread never changes the result of a call: it gives what it gives on a thread with an empty cache,
+//! refusals included.
 
 use std::thread;
 
@@ -123,7 +123,7 @@ impl Call {
         match pass {
             Pass::Forward => msda::forward(&cuda, inputs, written.next().unwrap())?,
             Pass::Backward => {
-                // The bits of atomic additions are those of chance.
+                // Atomic additions are not reproducible.
                 let cuda = cuda.deterministic(true);
                 let grad_out = view(Some(self.grad_out_at), dense(&sizes.out()));
                 let gradients = Gradients {
@@ -144,17 +144,17 @@ impl Call {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn recent_plans_change_no_forward_call() {
-    recent_plans_change_no_call(Pass::Forward);
+fn cached_plans_change_no_forward_call() {
+    cached_plans_change_no_call(Pass::Forward);
 }
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn recent_plans_change_no_backward_call() {
-    recent_plans_change_no_call(Pass::Backward);
+fn cached_plans_change_no_backward_call() {
+    cached_plans_change_no_call(Pass::Backward);
 }
 
-fn recent_plans_change_no_call(pass: Pass) {
+fn cached_plans_change_no_call(pass: Pass) {
     let cuda = gpu::device();
     let count = 1 << 16;
     let random: Vec<f32> = numbers(count, 9).map(|x| (1.2 * x - 0.1) as f32).collect();

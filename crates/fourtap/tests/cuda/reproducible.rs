@@ -1,4 +1,4 @@
-//! The same bits from run to run, and integers on pixel centres the same as on the CPU.
+//! Results are bitwise reproducible from run to run, and equal to the CPU's for integers on pixel centres.
 
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, Levels, Sizes};
@@ -9,7 +9,7 @@ use crate::tensors::{OnDevice, Problem};
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn two_hundred_and_fifty_runs_give_the_same_bits() {
+fn two_hundred_and_fifty_runs_are_bitwise_equal() {
     let cuda = gpu::device();
     let levels = Levels::packed(&[(40, 50), (20, 25), (1, 1)]).unwrap();
     let sizes = Sizes {

@@ -5,7 +5,7 @@ use fourtap::verify::Case;
 use crate::gpu::{self, Tally};
 use crate::oracle::check;
 
-/// Cases of each taste. Each is computed by up to three kernels, with levels in host and in device memory.
+/// Cases of each kind. Each is computed by up to three kernels, with levels in host and in device memory.
 pub const CASES: u64 = 40;
 
 /// From a seed the oracle test does not reach.

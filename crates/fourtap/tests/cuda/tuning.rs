@@ -1,4 +1,4 @@
-//! Choices about a kernel change how long it takes, never what it computes; and bits only where that is declared.
+//! Tuning parameters change the speed of a kernel, never its result; and its rounding only where that is declared.
 
 use fourtap::cuda::Cuda;
 use fourtap::dense::{Options, Sizes as DenseSizes};
@@ -48,8 +48,8 @@ fn single_changes(space: &Space) -> impl Iterator<Item = Choice> {
     space.parameters.iter().flat_map(changed)
 }
 
-/// Random problems of each kind, each with several random choices; of those that can be computed so, all must be right.
-/// Returns how many were.
+/// Checks random problems of each kind, each with several random choices; all that can be computed must be right.
+/// Returns how many could.
 fn check_random(kernel: &str, check: impl Fn(u64, &Choice) -> Result<(), Failure> + Sync) -> usize {
     let space = space(kernel);
     let right = (0..cases(40)).into_par_iter().map(|seed| {

@@ -1,8 +1,8 @@
-//! Every shipped kernel compiles for every architecture, and takes what it took before: registers, stack (what is
-//! spilled goes there) and shared memory, held to a committed table.
+//! Every shipped kernel compiles for every architecture and uses the resources it used before: registers, stack (with
+//! spills) and shared memory, compared with a committed table.
 //!
-//! A line of the table also says what was compiled. The same compiler makes the same of it again, so a kernel that is still
-//! that one need not be compiled; one that differs in anything is, for all architectures. The long test compiles all.
+//! A line of the table also has the fingerprint of what was compiled. The same compiler gives the same result, so an
+//! unchanged kernel need not be compiled again; a changed one is, for all architectures. The long test compiles all.
 //!
 //! Needs NVRTC 13.0, which `cargo xtask test` installs. `FOURTAP_WRITE_TABLE=1 cargo xtask test` compiles everything and
 //! writes the table anew.
@@ -355,8 +355,8 @@ fn lines_of(table: &str) -> HashMap<&str, &str> {
     by_start.collect()
 }
 
-/// Holds every kernel to the table. One that is what the table says was compiled is compiled again only for the
-/// architectures, by number, that `again` wants of the kernel, by number.
+/// Checks every kernel against the table. An unchanged one is compiled again only for the architectures, by index, that
+/// `again` selects for the kernel, by index.
 fn check_against_table(again: impl Fn(usize, usize) -> bool) {
     let nvrtc = match Nvrtc::get() {
         Ok(nvrtc) => nvrtc,

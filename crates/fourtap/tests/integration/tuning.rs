@@ -1,4 +1,4 @@
-//! Choices about a kernel change how long it takes, never what it computes; and bits only where that is declared.
+//! Tuning parameters change the speed of a kernel, never its result; and its rounding only where that is declared.
 
 use fourtap::cpu::Cpu;
 use fourtap::tuning::{Choice, Space};

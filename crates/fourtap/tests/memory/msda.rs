@@ -37,7 +37,7 @@ fn workspaces_stay_within_their_bounds() {
     let peak = peak_of(forward);
     assert!(peak < 64 << 10, "forward allocated {peak} bytes");
 
-    // Levels in passes of their own: f32 sums wait in `out`, those of 16-bit types in a bounded place a thread.
+    // Levels in passes of their own: f32 sums wait in `out`, those of 16-bit types in a bounded buffer per thread.
     let tuning = Tuning {
         near_bytes: 1 << 10,
         ..Tuning::default()

@@ -1,4 +1,4 @@
-"""Replacements for what other projects call, with their names, arguments and results.
+"""Drop-in replacements for the operators of other projects, with their names, arguments and results.
 
 - :mod:`fourtap.compat.deformable_detr`: Deformable DETR, DINO, Mask2Former's and OneFormer's own repositories and all
   others that build the extension ``MultiScaleDeformableAttention``: ``install()``.
@@ -6,7 +6,7 @@
 - :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping for their ``kernels``.
 - :mod:`fourtap.compat.dcnv4`: DCNv4's ``FlashDeformAttnFunction``.
 
-An ``im2col_step`` is taken wherever the original has one, and means nothing here: any batch size will do.
+An ``im2col_step`` is accepted wherever the original has one, and ignored: any batch size works.
 """
 
 from __future__ import annotations

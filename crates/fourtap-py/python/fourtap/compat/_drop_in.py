@@ -1,4 +1,4 @@
-"""What all replacements share: the call in the older argument order, and attributes of others set and put back."""
+"""What all replacements share: the call in the originals' argument order, and patching and restoring attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = object()
 
 
 def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
-    """The tensor in a type that the operator takes beside ``value``: callers of the originals mix them freely."""
+    """The tensor in a dtype that the operator accepts with ``value``: callers of the originals mix dtypes freely."""
     if tensor.dtype in (value.dtype, torch.float32):
         return tensor
     return tensor.to(arithmetic_type(value.dtype))
@@ -40,14 +40,14 @@ def attend(
 
 
 class Replacements:
-    """What was set in modules and classes of others, so that it can be put back."""
+    """Patched attributes of other packages' modules and classes, so that they can be restored."""
 
     def __init__(self) -> None:
         self._undo: dict[str, Callable[[], None]] = {}
 
     @property
     def names(self) -> list[str]:
-        """What is replaced now."""
+        """The names of what is replaced now."""
         return sorted(self._undo)
 
     def set_attribute(self, name: str, owner: Any, attribute: str, replacement: object) -> None:
@@ -58,7 +58,7 @@ class Replacements:
         setattr(owner, attribute, replacement)
 
         def put_back() -> None:
-            # Whoever replaced ours since then would not thank us for undoing that.
+            # If it was replaced again since then, leave it alone.
             if vars(owner).get(attribute) is not replacement:
                 return
             if former is _MISSING:
@@ -69,7 +69,7 @@ class Replacements:
         self._undo[name] = put_back
 
     def set_code(self, name: str, function: FunctionType, replacement: CodeType) -> None:
-        """The same for the body of a function, which then changes for everybody who holds the function."""
+        """The same for the body of a function, which then changes for all holders of the function."""
         if name in self._undo:
             return
         former = function.__code__
@@ -99,7 +99,7 @@ class Replacements:
         self._undo[name] = put_back
 
     def undo(self) -> None:
-        """Puts everything back."""
+        """Restores everything."""
         while self._undo:
             _, put_back = self._undo.popitem()
             put_back()

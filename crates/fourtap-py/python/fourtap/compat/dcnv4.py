@@ -31,12 +31,12 @@ class FlashDeformAttnFunction:
             value_spatial_shapes: ``[L, 2]``, height and width of each level.
             value_level_start_index: ``[L]``, the first pixel of each level.
             sampling_loc_attn: ``[N, Q, M, L * K * 3]``: first all locations (x, y), then all weights before the
-                softmax. In float32 it gives better locations, also beside a 16-bit ``value``.
-            im2col_step: Means nothing here.
-            K: Points a level.
+                softmax. Use float32 for accurate locations, also with a 16-bit ``value``.
+            im2col_step: Ignored.
+            K: Points per level.
 
         Returns:
-            ``[N, Q, M * D]``, differentiable by ``value`` and ``sampling_loc_attn``.
+            ``[N, Q, M * D]``, differentiable with respect to ``value`` and ``sampling_loc_attn``.
 
         """
         if value.dim() != 4:

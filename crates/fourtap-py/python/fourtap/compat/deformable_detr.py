@@ -55,7 +55,7 @@ def ms_deform_attn_backward(
     grad_output: Tensor,
     im2col_step: int = 64,
 ) -> list[Tensor]:
-    """The gradients by value, locations and weights."""
+    """The gradients of value, locations and weights."""
     gradients = attention.ms_deform_attn_backward(
         grad_output,
         value,
@@ -79,7 +79,7 @@ class MSDeformAttnFunction:
         attention_weights: Tensor,
         im2col_step: int = 64,
     ) -> Tensor:
-        """``[N, Q, M * D]``, differentiable by value, locations and weights."""
+        """``[N, Q, M * D]``, differentiable with respect to value, locations and weights."""
         return attend(value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights)
 
 
@@ -94,11 +94,11 @@ def ms_deform_attn_core_pytorch(
 
 
 def install(*, force: bool = False) -> None:
-    """Makes ``import MultiScaleDeformableAttention`` give this, so that repositories that need it run unchanged.
+    """Makes ``import MultiScaleDeformableAttention`` load fourtap, so that repositories that need it run unchanged.
 
     Args:
-        force: Where the real extension is imported already, replace its two functions, for everybody who holds it.
-            Without this it is an error, since whoever imported the extension meant to use it.
+        force: If the real extension is imported already, replace its two functions in place.
+            Without this it is an error, since code that imported the extension meant to use it.
 
     Example:
         >>> from fourtap.compat import deformable_detr
@@ -116,7 +116,7 @@ def install(*, force: bool = False) -> None:
     extension = sys.modules.get(_EXTENSION)
     if extension is None:
         extension = ModuleType(_EXTENSION, f"fourtap in place of the extension {_EXTENSION}.")
-        # importlib.util.find_spec, by which some ask whether the extension is there, fails on modules without it.
+        # importlib.util.find_spec, which some use to test for the extension, fails on modules without a spec.
         extension.__spec__ = importlib.machinery.ModuleSpec(_EXTENSION, loader=None, origin=__name__)
         vars(extension).update(functions)
         _replaced.set_item(_EXTENSION, sys.modules, _EXTENSION, extension)
@@ -134,5 +134,5 @@ def install(*, force: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Takes back what :func:`install` did."""
+    """Undoes :func:`install`."""
     _replaced.undo()

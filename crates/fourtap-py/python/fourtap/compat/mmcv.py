@@ -44,11 +44,11 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         num_heads: Heads.
         num_levels: Feature levels.
         num_points: Places a query looks at on each level, in each head.
-        im2col_step: Means nothing here.
+        im2col_step: Ignored.
         dropout: Share of the result that is dropped in training, before ``identity`` is added.
         batch_first: Whether queries and values are ``[N, Q, C]``; otherwise ``[Q, N, C]``.
         norm_cfg: Kept, not used, as in mmcv.
-        init_cfg: Kept, not used: without mmengine nobody reads it.
+        init_cfg: Kept, not used: only mmengine reads it.
         value_proj_ratio: Channels of the projected values, as a multiple of ``embed_dims``.
 
     Example:
@@ -75,7 +75,7 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         init_cfg: Any = None,
         value_proj_ratio: float = 1.0,
     ) -> None:
-        """For the arguments see the class."""
+        """See the class for the arguments."""
         if num_heads < 1 or embed_dims % num_heads != 0:
             raise InputError(f"embed_dims: expected a multiple of num_heads = {num_heads}, found {embed_dims}")
         value_channels = int(embed_dims * value_proj_ratio)
@@ -96,7 +96,7 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         self.num_points = num_points
 
     def init_weights(self) -> None:
-        """Sets all parameters to what they are at the beginning."""
+        """Initialises all parameters."""
         self._reset_parameters()
 
     def forward(
@@ -112,7 +112,7 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         level_start_index: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Look at the values with every query, and add that to ``identity``.
+        """Attend to the values with every query, and add the result to ``identity``.
 
         Args:
             query: ``[Q, N, C]``, or ``[N, Q, C]`` with ``batch_first``; like ``value``, ``identity``, ``query_pos`` and
@@ -182,7 +182,7 @@ def patch() -> list[str]:
 
 
 def unpatch() -> None:
-    """Takes back what :func:`patch` did."""
+    """Undoes :func:`patch`."""
     _replaced.undo()
 
 
@@ -191,6 +191,6 @@ def _replace_everywhere(home: ModuleType, attribute: str, replacement: object) -
     if original is None or original is replacement:
         return
     for name, module in list(sys.modules.items()):
-        # Not getattr, which makes lazy packages import everything they have.
+        # Not getattr, which would make lazy packages import all their modules.
         if getattr(module, "__dict__", {}).get(attribute) is original:
             _replaced.set_attribute(f"{name}.{attribute}", module, attribute, replacement)

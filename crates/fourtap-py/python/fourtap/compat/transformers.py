@@ -39,7 +39,7 @@ __all__ = [
     "unpatch",
 ]
 
-#: The families of models that :func:`patch` looks for, as far as the installed transformers has them.
+#: The model families that :func:`patch` replaces, if the installed transformers has them.
 FAMILIES = (
     "d_fine",
     "deformable_detr",
@@ -66,9 +66,9 @@ _replaced = Replacements()
 
 
 class MultiScaleDeformableAttention(nn.Module):
-    """The stateless layer of Deformable DETR, Grounding DINO, RT-DETR and their kin."""
+    """The stateless layer of Deformable DETR, Grounding DINO, RT-DETR and related models."""
 
-    # What `kernels` asks before it puts this into a model that is compiled or trained.
+    # What `kernels` checks before it uses this in a model that is compiled or trained.
     can_torch_compile = True
     has_backward = True
 
@@ -209,7 +209,7 @@ def patch() -> list[str]:
 
 
 def unpatch() -> None:
-    """Takes back what :func:`patch` did."""
+    """Undoes :func:`patch`."""
     _replaced.undo()
 
 
@@ -221,7 +221,7 @@ def _patch_layer(module: ModuleType) -> None:
     layer = vars(module).get(_LAYER)
     ours = MultiScaleDeformableAttention.forward
     if isinstance(layer, type) and _takes_the_same(getattr(layer, "forward", None), ours):
-        # The class stays and gets another method, which layers that exist already have then too.
+        # The class stays and gets another method, so that existing layers use it too.
         _replaced.set_attribute(f"{layer.__module__}.{_LAYER}", layer, "forward", ours)
 
 

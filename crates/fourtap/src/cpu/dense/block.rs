@@ -1,4 +1,4 @@
-//! A block of rows, one a lane, through all steps.
+//! A block of rows, one per lane, through all steps.
 
 use std::f64::consts::LN_2;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use super::task::Task;
 use crate::cpu::simd::{VectorReal, Vectorized};
 use crate::dtype::Element;
 
-/// A block of rows, and what is known of them so far.
+/// A block of rows and their softmax state so far.
 pub(super) struct Block<'a, R> {
     rows: Range<usize>,
     /// The keys that some row sees.
     pub seen: Range<usize>,
     /// The keys that every row sees.
     seen_by_all: Range<usize>,
-    /// A channel each.
+    /// One per channel.
     queries: &'a mut [Lane<R>],
-    /// A channel each.
+    /// One per channel.
     sums: &'a mut [Lane<R>],
     softmax: Softmax<R>,
 }
@@ -54,7 +54,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
         }
     }
 
-    /// Takes those of the step's keys into account that it sees.
+    /// Adds the visible keys of one step.
     ///
     /// # Safety
     /// The keys' rows and their values' are readable.
@@ -110,8 +110,8 @@ impl<'a, R: VectorReal> Block<'a, R> {
         });
     }
 
-    /// Makes the logits of keys that a row does not see minus infinity. Ranges of keys move one way from row to row, so a
-    /// key is hidden from the first rows, past whose range it lies, and from the last.
+    /// Sets the logits of masked-out keys to minus infinity. Visible ranges only move forward from row to row, so a
+    /// key is hidden from the first rows, whose range ends before it, and from the last.
     fn hide<E: Element>(&self, plan: &Plan<'_, E>, keys: &Range<usize>, logits: &mut [Lane<R>]) {
         let row = |lane: usize| plan.visible(self.rows.start + lane);
         let count = self.rows.len();
@@ -128,7 +128,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
         }
     }
 
-    /// Adds values row by row, only those the row sees: a weight of 0 does not hide an infinite value or NaN.
+    /// Adds only the values that each row sees: a weight of 0 does not hide an infinite value or NaN.
     ///
     /// # Safety
     /// The values of these keys are readable.
@@ -160,7 +160,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
     /// Writes the outputs.
     ///
     /// # Safety
-    /// The rows lie in the problem, and nobody else writes them.
+    /// The rows lie in the problem, and nothing else writes them.
     pub unsafe fn store<E: Vectorized<Accumulator = R>>(self, task: &Task<'_, E>) {
         let plan = task.plan;
         task.cpu.run(Collect {

@@ -1,9 +1,9 @@
 //! Dense attention on the CPU: how the work is split over threads.
 //!
-//! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors,
-//! so keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
-//! across lanes. Keys come in steps of [`lanes::KEYS`] between multiples of that number; a query's result depends on the
-//! keys it sees alone, never on its neighbours in the block or the number of threads.
+//! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries are in the lanes of vectors,
+//! so keys and values are used as they are in memory, one number at a time for all queries, and the softmax needs no sum
+//! across lanes. Keys are processed in steps of [`lanes::KEYS`], aligned to multiples of it, so a query's result depends only on
+//! the keys it sees, never on its neighbours in the block or the number of threads.
 
 mod block;
 mod lanes;
@@ -32,8 +32,8 @@ use crate::prepared::Prepared;
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::DENSE_FORWARD;
 
-/// How many products of channels take as long as the work on one sample's channel of deformable attention.
-const PRODUCTS_A_SAMPLE: usize = 8;
+/// Multiply-adds that take as long as one channel of one sample of deformable attention.
+const PRODUCTS_PER_SAMPLE: usize = 8;
 
 impl Implementation for Cpu {
     fn prepare_forward<'a>(
@@ -50,7 +50,7 @@ impl Implementation for Cpu {
 }
 
 impl Cpu {
-    // Planned where it is launched, since plans go by the number of threads there.
+    // Planned at launch, because the plan depends on the number of threads there.
     fn dense_forward(&self, call: &Forward<'_>) -> Result<()> {
         let problem = &call.problem;
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
@@ -82,7 +82,7 @@ impl Cpu {
         let plan = Plan::<E>::new(call, blocks);
         let spare = Mutex::new(workspaces(threads.min(tasks.len()), plan.workspace())?);
         let attend = |task: usize| {
-            let mut workspace = lock(&spare).pop().expect("one a worker");
+            let mut workspace = lock(&spare).pop().expect("one per worker");
             let (sequence_head, part) = (task / tasks_a_head, task % tasks_a_head);
             let task = Task {
                 cpu: *self,
@@ -108,6 +108,6 @@ impl Cpu {
         let products = [h, s, sizes.keys, sizes.channels + sizes.value_channels]
             .into_iter()
             .fold(b, usize::saturating_mul);
-        products / PRODUCTS_A_SAMPLE < self.tuning.serial_work
+        products / PRODUCTS_PER_SAMPLE < self.tuning.serial_work
     }
 }

@@ -16,9 +16,9 @@ pub(super) struct Plan<'a, E: Element> {
     pub value: Raw<E, 4>,
     pub out: Raw<E, 4>,
     pub lse: Option<Raw<E::Accumulator, 3>>,
-    /// The factor that makes of a product of query and key the power of two its weight is.
+    /// The scale times log2(e): turns the product of query and key into the exponent of 2 of its weight.
     pub factor: E::Accumulator,
-    /// Blocks of a task, at most.
+    /// Maximum blocks per task.
     pub blocks: usize,
     problem: &'a Problem,
 }
@@ -42,8 +42,8 @@ impl<'a, E: Element> Plan<'a, E> {
         }
     }
 
-    /// Index on the axes Hq and Sq of a row of a head of keys. The heads of a group follow each other, so that those of
-    /// one query, which see the same keys, are neighbours.
+    /// Index on the axes Hq and Sq of a row of a key head. The heads of a group are consecutive, so that those of one query,
+    /// which see the same keys, are neighbours.
     #[inline(always)]
     pub fn place(&self, head: usize, row: usize) -> [usize; 2] {
         let group = self.sizes.group();
@@ -55,8 +55,8 @@ impl<'a, E: Element> Plan<'a, E> {
         self.problem.visible(row / self.sizes.group())
     }
 
-    /// How long a worker's workspace is: queries and sums of each block, the weights of a step, and its keys and values
-    /// where they cannot be used as they lie. For 64 channels of f32 and four blocks that is 176 KiB.
+    /// Size of a worker's workspace: queries and sums of each block, the weights of a step, and its keys and values
+    /// where they need packing. For 64 channels of f32 and four blocks that is 176 KiB.
     pub fn workspace(&self) -> usize {
         let channels = self.sizes.channels + self.sizes.value_channels;
         let packed = packed(self.sizes.channels) + packed(self.sizes.value_channels);
@@ -64,20 +64,20 @@ impl<'a, E: Element> Plan<'a, E> {
     }
 }
 
-/// What `KEYS` rows of `channels` take, counted in [`Lane`]s.
+/// Size of `KEYS` rows of `channels`, in [`Lane`]s.
 const fn packed(channels: usize) -> usize {
     (KEYS * channels).div_ceil(QUERIES)
 }
 
-/// A worker's workspace, dealt out.
+/// A worker's workspace, split into its parts.
 pub(super) struct Workspace<'a, R> {
-    /// The weights of a key each.
+    /// Weights, one per key.
     pub weights: &'a mut [Lane<R>],
     /// Room for the keys of a step, row by row.
     pub keys: &'a mut [Lane<R>],
     /// Room for its values.
     pub values: &'a mut [Lane<R>],
-    /// Room for queries and sums of all blocks, a channel each.
+    /// Room for queries and sums of all blocks, one per channel.
     pub blocks: &'a mut [Lane<R>],
 }
 

@@ -1,9 +1,9 @@
-//! Matrix products with queries in the lanes: both `K Q^T`, whose rows are keys, and `V^T P^T`, whose rows are channels.
+//! Matrix products with queries in the lanes: `K Q^T`, whose rows are keys, and `V^T P^T`, whose rows are channels.
 
 use super::lanes::Lane;
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal};
 
-/// What becomes of a product.
+/// What is done with a product: store it scaled, or add it.
 pub(super) const SCALED: bool = false;
 pub(super) const ADDED: bool = true;
 
@@ -11,15 +11,15 @@ pub(super) const ADDED: bool = true;
 pub(super) struct Product<'a, R, const THEN: bool> {
     /// All rows and steps are readable here.
     pub left: *const R,
-    /// From a row of `left` to the next.
+    /// Stride from one row of `left` to the next.
     pub row: isize,
-    /// From a step of `left` to the next.
+    /// Stride from one step of `left` to the next.
     pub step: isize,
-    /// A step each.
+    /// One per step.
     pub right: &'a [Lane<R>],
-    /// A row each.
+    /// One per row.
     pub out: &'a mut [Lane<R>],
-    /// One a lane: the product times these is stored (`SCALED`), or what was in `out` times these is added (`ADDED`).
+    /// One per lane: the product times these is stored (`SCALED`), or `out` times these is added to it (`ADDED`).
     pub factors: &'a Lane<R>,
     /// How many lanes are in use.
     pub lanes: usize,
@@ -32,7 +32,7 @@ impl<R: VectorReal, const THEN: bool> Kernel for Product<'_, R, THEN> {
         let mut vector = 0;
         while vector < vectors {
             let left = vectors - vector;
-            // Six rows of four vectors fill 32 registers, six of two fill 16: the fewest loads a multiplication.
+            // Six rows of four vectors fill 32 registers, six of two fill 16: the fewest loads per multiplication.
             // SAFETY: the vectors lie in the lanes.
             vector += unsafe {
                 if left >= 4 && I::REGISTERS >= 32 {
@@ -57,7 +57,7 @@ impl<R: VectorReal, const THEN: bool> Product<'_, R, THEN> {
         let mut row = 0;
         while row < self.out.len() {
             let left = self.out.len() - row;
-            // Of a single vector six sums would wait for each other.
+            // With a single vector, six sums would wait for each other.
             // SAFETY: the rows lie in `left` and `out`.
             row += unsafe {
                 if left >= 12 && VECTORS == 1 {

@@ -1,4 +1,4 @@
-//! Rows of tensors, of any strides and type, to and from what the kernels compute with.
+//! Packing and unpacking of tensor rows of any strides and type.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use crate::cpu::simd::{
 };
 use crate::dtype::{Element, Real};
 
-/// Rows of numbers that follow each other.
+/// Rows of contiguous numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<R> {
     pub first: *const R,
-    /// From a row to the next.
+    /// Stride from one row to the next.
     pub stride: isize,
 }
 
 impl<R: Real> Rows<R> {
-    /// Those after the first `count`.
+    /// The rows after the first `count`.
     pub fn after(self, count: usize) -> Self {
         Rows {
             first: self.first.wrapping_offset(count as isize * self.stride),
@@ -51,7 +51,7 @@ impl<R: Real> Rows<R> {
 pub(super) struct Pack<E: Element> {
     /// The rows are readable here.
     pub from: *const E,
-    /// From a row to the next, and from a channel.
+    /// Strides from one row and from one channel to the next.
     pub strides: [isize; 2],
     pub count: usize,
     pub channels: usize,
@@ -78,14 +78,14 @@ impl<E: Vectorized> Kernel for Pack<E> {
     }
 }
 
-/// Spreads queries over lanes, a row each.
+/// Transposes queries into lanes, one row per lane.
 pub(super) struct Spread<'a, E: Element> {
     pub plan: &'a Plan<'a, E>,
     pub sequence: usize,
     pub head: usize,
     /// They lie in the problem.
     pub rows: Range<usize>,
-    /// A channel each.
+    /// One per channel.
     pub to: &'a mut [Lane<E::Accumulator>],
 }
 
@@ -113,16 +113,16 @@ impl<E: Vectorized> Kernel for Spread<'_, E> {
     }
 }
 
-/// Rounds sums, spread over lanes, to rows of `out`.
+/// Divides sums, rounds them and transposes them from lanes to rows of `out`.
 pub(super) struct Collect<'a, E: Element> {
     pub plan: &'a Plan<'a, E>,
     pub sequence: usize,
     pub head: usize,
-    /// They lie in the problem and belong to whoever runs it.
+    /// They lie in the problem, and nothing else writes them.
     pub rows: Range<usize>,
-    /// A channel each.
+    /// One per channel.
     pub from: &'a [Lane<E::Accumulator>],
-    /// What each row is divided by; one divided by 0 is 0.
+    /// The divisor of each row; a row divided by 0 is 0.
     pub divisors: &'a Lane<E::Accumulator>,
 }
 

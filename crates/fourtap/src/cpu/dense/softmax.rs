@@ -1,15 +1,15 @@
-//! The softmax of logits that come a step at a time.
+//! Online softmax: logits come one step at a time.
 
 use super::lanes::{Lane, QUERIES};
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal};
 
-/// What is known of each row after some steps.
+/// Running maximum and sum of each row.
 pub(super) struct Softmax<R> {
-    /// The highest logit so far, as a power of two.
+    /// The highest logit so far, as an exponent of 2.
     pub highest: Lane<R>,
-    /// The sum of weights, relative to that of the highest.
+    /// The sum of weights, relative to the weight of the highest logit.
     pub total: Lane<R>,
-    /// What sums of the steps before the last must be multiplied by to be relative to it.
+    /// The factor that rescales the sums of earlier steps to the new maximum.
     pub decay: Lane<R>,
 }
 
@@ -26,7 +26,7 @@ impl<R: VectorReal> Softmax<R> {
 /// Turns the logits of a step into weights.
 pub(super) struct Step<'a, R> {
     pub softmax: &'a mut Softmax<R>,
-    /// A key each.
+    /// One per key.
     pub logits: &'a mut [Lane<R>],
     /// How many lanes are in use.
     pub lanes: usize,
@@ -54,7 +54,7 @@ impl<R: VectorReal> Kernel for Step<'_, R> {
                 }
                 let [a, b, c, d] = highest;
                 let highest = a.max(b).max(c.max(d));
-                // Where no key was seen yet, any finite number makes weights of 0, and infinity would make NaN.
+                // Where no key was seen yet, any finite base gives weights of 0; minus infinity would give NaN.
                 let base = highest.max(R::Vector::<I>::splat(R::LOWEST));
                 let decay = before.sub(base).exp2();
                 let mut total = R::Vector::<I>::splat(R::ZERO);

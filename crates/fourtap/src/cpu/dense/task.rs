@@ -1,4 +1,4 @@
-//! One task: some rows of one head of keys, and where their keys and values are.
+//! One task: some rows of one key head, and their keys and values.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use crate::cpu::raw::Raw;
 use crate::cpu::simd::Vectorized;
 use crate::dtype::Element;
 
-/// Some rows of one head of keys. The kernels it runs are many and short, so that each is compiled once for the type it
-/// computes in, not for every type of element.
+/// Some rows of one key head. It runs many short kernels, each compiled once per accumulator type and not for every
+/// element type.
 pub(super) struct Task<'a, E: Vectorized> {
     pub cpu: Cpu,
     pub plan: &'a Plan<'a, E>,
@@ -23,7 +23,7 @@ pub(super) struct Task<'a, E: Vectorized> {
 }
 
 impl<E: Vectorized> Task<'_, E> {
-    /// Rows of keys or values as they lie, or copied to `room` if they cannot be used so.
+    /// Rows of keys or values in place, or packed into `room` if they have gaps or need widening.
     pub fn rows_of(
         &self,
         tensor: &Raw<E, 4>,
@@ -33,7 +33,7 @@ impl<E: Vectorized> Task<'_, E> {
     ) -> Rows<E::Accumulator> {
         let [.., row, channel] = tensor.strides;
         let from = tensor.at([self.sequence, self.head, keys.start]);
-        // Rows that lie apart are copied: seen to cost less than reading them where they lie, again for each block.
+        // Rows with gaps are packed: measured to cost less than reading them in place again for each block.
         let dense = channel == 1 && row == channels as isize;
         if E::DTYPE == E::Accumulator::DTYPE && dense {
             return Rows {

@@ -1,4 +1,4 @@
-//! The steps of a task: its blocks use each step's keys and values one after another while they are near.
+//! The steps of a task: all its blocks use the keys and values of a step while these are in cache.
 
 use super::block::Block;
 use super::lanes::{KEYS, Lane, QUERIES};
@@ -11,10 +11,10 @@ impl<E: Vectorized> Task<'_, E> {
     /// Computes the rows.
     ///
     /// # Safety
-    /// They lie in the problem, and nobody else writes them.
+    /// They lie in the problem, and nothing else writes them.
     pub unsafe fn run(&self, memory: &mut Vec<Lane<E::Accumulator>>) {
         let (plan, sizes) = (self.plan, self.plan.sizes);
-        // Does nothing from a worker's second task on. What a task leaves behind, the next one overwrites.
+        // Does nothing from a worker's second task on. A task overwrites what the one before it left.
         memory.resize(plan.workspace(), Lane([E::Accumulator::ZERO; QUERIES]));
         let Workspace {
             weights,

@@ -1,4 +1,4 @@
-//! Locations and weights as kernels see them: of either element type, read a block of samples at a time.
+//! Locations and weights in either element type, read one block of samples at a time.
 
 use std::marker::PhantomData;
 
@@ -8,7 +8,7 @@ use crate::cpu::simd::prefetch;
 use crate::dtype::{DType, Element, Real};
 use crate::layout::Layout;
 
-/// Locations or weights: f32, or `E`, which is what `value` holds.
+/// Locations or weights: f32, or `E`, the element type of `value`.
 #[derive(Clone, Copy)]
 pub(super) struct Coordinates<E, const RANK: usize> {
     is_f32: bool,
@@ -37,7 +37,7 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
         self.raw.strides
     }
 
-    /// Whether to read f32. Known when compiled where `E` is f32, so that no code is made for it twice.
+    /// Whether to read f32. A compile-time constant where `E` is f32, so that its code is not generated twice.
     #[inline(always)]
     fn is_f32(&self) -> bool {
         matches!(E::DTYPE, DType::F32) || self.is_f32
@@ -48,7 +48,7 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
     pub fn row(&self, row: [usize; 3]) -> isize {
         let mut offset = 0isize;
         for axis in 0..3 {
-            // Wrapping, because a row may be asked for that lies outside.
+            // Wrapping, because the row may lie outside the tensor.
             offset = offset.wrapping_add((row[axis] as isize).wrapping_mul(self.raw.strides[axis]));
         }
         offset
@@ -67,8 +67,8 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
         prefetch(self.raw.first.wrapping_offset(offset), count * bytes);
     }
 
-    /// The `WIDTH` numbers of each of `count` samples, one block a number. They lie in runs of `run` samples, each
-    /// without gaps from the place of its first on.
+    /// The `WIDTH` numbers of each of `count` samples, one block per number. Samples come in runs of `run`, each
+    /// contiguous from the place of its first.
     ///
     /// # Safety
     /// The samples lie in the tensor; `run` is 2, 4 or 8 and divides `count`, or is at least `count`.
@@ -119,7 +119,7 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
     /// Writes the first `count` of `numbers` to `row + places`, rounded to the tensor's type.
     ///
     /// # Safety
-    /// The places lie in the tensor and nobody else uses them.
+    /// The places lie in the tensor and nothing else uses them.
     #[inline(always)]
     pub unsafe fn write<R: Real>(
         &self,

@@ -18,7 +18,7 @@ pub(super) struct Rows<'a, E: Element> {
     pub rows: Range<usize>,
 }
 
-/// What a block of samples reads and how much of it.
+/// The neighbours that a block of samples reads, and their weights.
 #[derive(Clone)]
 struct Taps<E: Element> {
     shares: [Block<E::Accumulator>; 4],
@@ -39,7 +39,7 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
         let row_length = sizes.heads * sizes.channels;
-        // Sums wait for the next pass in `out` itself where it holds them as they are, else here.
+        // Between passes, sums are kept in `out` itself if it holds the accumulator type, otherwise here.
         let in_out = E::DTYPE == E::Accumulator::DTYPE && self.out.strides[2] == 1;
         let waiting = if in_out || self.passes.len() < 2 {
             0
@@ -81,15 +81,15 @@ impl<E: Vectorized> Kernel for Rows<'_, E> {
 struct OutputRow<A> {
     n: usize,
     q: usize,
-    /// Where its sums wait between passes.
+    /// Where its sums are kept between passes.
     sums: *mut A,
-    /// Whether it has none yet.
+    /// Whether this is the first pass.
     first: bool,
-    /// Whether they are complete after this pass.
+    /// Whether this is the last pass.
     last: bool,
 }
 
-/// How channels are read: vectors two by two, one vector, or some lanes of one, which may lie a stride apart.
+/// How channels are read: pairs of vectors, one vector, or some lanes of one, possibly strided.
 const PAIRS: u8 = 0;
 const WHOLE: u8 = 1;
 const SOME: u8 = 2;
@@ -110,7 +110,7 @@ impl<E: Vectorized> Rows<'_, E> {
         }
     }
 
-    /// All channels of a head, as many at a time as fit the registers.
+    /// All channels of a head, as many at a time as fit in registers.
     ///
     /// # Safety
     /// The row lies in the problem, and `taps` are its.
@@ -164,7 +164,7 @@ impl<E: Vectorized> Rows<'_, E> {
         let stride = self.plan.value.strides[3];
         let channel = m * self.plan.sizes.channels + first;
         let waiting = place.sums.wrapping_add(channel);
-        // Two sets, so that additions to one need not wait for those to the other.
+        // Two sets of sums, to shorten the chain of dependent additions.
         let mut sums = [[E::Lanes::<I>::splat(E::Accumulator::ZERO); VECTORS]; 2];
         if !place.first {
             for vector in 0..VECTORS {
@@ -186,7 +186,7 @@ impl<E: Vectorized> Rows<'_, E> {
                     let share = E::Lanes::<I>::splat(taps.shares[corner][i]);
                     let from = taps.neighbours[corner][i];
                     let sums = &mut sums[corner % 2];
-                    // SAFETY: a neighbour is a pixel of the level, or one of zeros.
+                    // SAFETY: a neighbour is a pixel of the level, or the pixel of zeros.
                     unsafe {
                         let channels: [E::Lanes<I>; VECTORS] = match READ {
                             PAIRS | WHOLE => load_dealt::<E, I, VECTORS>(from.add(first)),

@@ -5,17 +5,17 @@ use crate::dtype::Real;
 /// Samples computed together.
 pub(super) const BLOCK: usize = 16;
 
-/// One number a sample.
+/// One number per sample.
 pub(super) type Block<T> = [T; BLOCK];
 
-/// What a block of samples needs to know of its levels.
+/// Sizes and starts of the levels of a block of samples.
 #[derive(Clone)]
 pub(super) struct Grid<R> {
     pub width: Block<i32>,
     pub height: Block<i32>,
     /// First pixel of the level.
     pub start: Block<i64>,
-    /// Width and height once more, as numbers to multiply by.
+    /// Width and height as floating-point factors.
     pub scale: [Block<R>; 2],
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Cells<R> {
 
 /// Finds the cells of samples at `x`, `y`.
 ///
-/// The loop holds no 64-bit number: with one, compilers make vectors of half the width.
+/// The loop uses no 64-bit number: with one, compilers make vectors of half the width.
 #[inline(always)]
 pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cells<R> {
     let mut cells = Cells {
@@ -105,7 +105,7 @@ impl<R: Real> Cells<R> {
         pixels
     }
 
-    /// Each neighbour's share times the attention weight; 0 for a neighbour outside the level, whatever the weight.
+    /// Each neighbour's bilinear weight times the attention weight; 0 for a neighbour outside the level.
     #[inline(always)]
     pub fn shares(&self, weight: &Block<R>) -> [Block<R>; 4] {
         let mut shares = [[R::ZERO; BLOCK]; 4];

@@ -53,7 +53,7 @@ impl Implementation for Cpu {
 }
 
 impl Cpu {
-    // Planned where it is launched, since plans go by the number of threads there.
+    // Planned at launch, because the plan depends on the number of threads there.
     fn msda_forward(&self, call: &Forward<'_>) {
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
@@ -156,7 +156,7 @@ impl Cpu {
         };
         let spare = Mutex::new(workspaces::<E::Accumulator>(workers, longest)?);
         let scatter = |task: usize| {
-            let mut sums = lock(&spare).pop().expect("one a worker");
+            let mut sums = lock(&spare).pop().expect("one per worker");
             let (image_head, (level, band)) = (task / bands.len(), &bands[task % bands.len()]);
             sums.clear();
             sums.resize(band.len() * sizes.channels, E::Accumulator::ZERO);
@@ -180,7 +180,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Cuts the levels into bands of pixels: to keep the sums in cache, and to give every thread some.
+    /// Splits the levels into bands of pixels: to keep the sums in cache, and to give work to every thread.
     fn bands<R: Real>(
         &self,
         plan: &Plan<impl Vectorized>,
@@ -212,7 +212,7 @@ impl Cpu {
         bands
     }
 
-    /// At least so many, so that no thread waits long for the last.
+    /// The minimum number of tasks: enough that no thread waits long for the last.
     fn tasks(&self, threads: usize) -> usize {
         self.tuning.tasks_each.max(1).saturating_mul(threads)
     }
@@ -221,7 +221,7 @@ impl Cpu {
         samples.saturating_mul(channels) < self.tuning.serial_work
     }
 
-    /// Calls `work` with ranges that cover all (image, query) rows, on all threads where that pays.
+    /// Calls `work` with ranges that cover all (image, query) rows, on all threads if that is worth it.
     fn each_range(&self, sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) {
         let rows = sizes.images * sizes.queries;
         if self.is_small(sizes.samples(), sizes.channels) {

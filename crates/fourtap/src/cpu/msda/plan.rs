@@ -1,4 +1,4 @@
-//! A checked call laid out for the kernels: pointers, strides and tables made once a call.
+//! A checked call laid out for the kernels: pointers, strides and tables made once per call.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::dtype::{Element, Real};
 use crate::msda::{Inputs, Problem, Sizes};
 use crate::tensor::View;
 
-/// Up to [`BLOCK`] samples of one image, of queries and heads that follow each other.
+/// Up to [`BLOCK`] samples of one image, of consecutive queries and heads.
 #[derive(Clone)]
 pub(super) struct Slots<R> {
     /// How many.
@@ -23,8 +23,7 @@ pub(super) struct Slots<R> {
     locations: Block<isize>,
     /// Where the weight of each sample lies, likewise.
     weights: Block<isize>,
-    /// How many samples at a time have locations and weights that follow each other without gaps; 0 if not even x
-    /// and y do.
+    /// Length of the runs of samples whose locations and weights are contiguous; 0 if not even x and y are.
     run: usize,
     /// (query and head past the first, level, point) of each sample.
     pub samples: Block<[usize; 4]>,
@@ -47,7 +46,7 @@ impl<R: Real> Slots<R> {
 pub(super) struct Pass<R> {
     /// The samples, by head, level and point.
     pub slots: Vec<Slots<R>>,
-    /// How many of them a head has.
+    /// Samples per head.
     pub per_head: usize,
 }
 
@@ -112,8 +111,8 @@ impl<E: Element> Plan<E> {
         &self.problem
     }
 
-    /// The samples of one query, in passes that are best made one after another: a level too large for the near
-    /// cache has its own, so that it does not push out the others, which then stay.
+    /// The samples of one query, split into passes: a level too large for the near cache has its own, so that it does not
+    /// evict the others.
     pub fn passes(&self, near_bytes: usize) -> Vec<Pass<E::Accumulator>> {
         let Sizes {
             heads,
@@ -127,7 +126,7 @@ impl<E: Element> Plan<E> {
         let (far, near): (Vec<_>, Vec<_>) =
             (0..levels).partition(|&level| bytes(level) > near_bytes);
         let mut passes: Vec<_> = far.into_iter().map(|level| self.pass(&[level])).collect();
-        // Without any level there is still a pass, to write zeros.
+        // Without levels there is still one pass, to write zeros.
         if !near.is_empty() || passes.is_empty() {
             passes.push(self.pass(&near));
         }
@@ -198,7 +197,7 @@ impl<E: Element> Plan<E> {
                 runs.flat_map(|run| run.windows(2))
                     .all(|pair| pair[1] == pair[0] + width)
             };
-            // Whatever part of a block is read, it is whole queries: a run that divides the points is not cut.
+            // Only whole queries of a block are read, so a run that divides the points is never split.
             let longest = [block.count, 8, 4, 2].into_iter().find(|&run| {
                 (run == block.count || self.sizes.points.is_multiple_of(run))
                     && follow(run, &block.locations, 2)
@@ -240,7 +239,7 @@ impl<E: Element> Plan<E> {
                 lower.wrapping_add(pixel_bytes),
             ];
             for corner in 0..4 {
-                // Wrapping, because one outside the level may be no address at all.
+                // Wrapping, because one outside the level may have no valid address.
                 let address = value.wrapping_offset(all[corner] as isize).cast();
                 let inside = cells.inside[i] >> corner & 1 != 0;
                 neighbours[corner][i] = if inside { address } else { self.zeros() };
@@ -249,13 +248,13 @@ impl<E: Element> Plan<E> {
         neighbours
     }
 
-    /// A pixel of zeros. Its channels follow each other whatever the strides of `value`.
+    /// A pixel of zeros. Its channels are contiguous whatever the strides of `value`.
     #[inline(always)]
     pub fn zeros(&self) -> *const E {
         self.zeros.as_ptr()
     }
 
-    /// Asks for `samples` locations and weights of a row, which may lie outside the problem.
+    /// Prefetches `samples` locations and weights of a row, which may lie outside the problem.
     #[inline(always)]
     pub fn prefetch(&self, row: [usize; 3], slots: &Slots<E::Accumulator>, samples: usize) {
         self.locations
@@ -279,7 +278,7 @@ impl<E: Element> Plan<E> {
             return unsafe { self.read_scattered(row, slots, count) };
         }
         let (locations, weights) = (self.locations.row(row), self.weights.row(row));
-        // Part of a block that is one run is one run; any other is cut between runs.
+        // Part of a single run is one run; anything else is split between runs.
         // SAFETY: as the caller promises.
         unsafe {
             let [x, y] = self

@@ -78,7 +78,7 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
             for row in self.rows.clone() {
                 let row = [row / sizes.queries, row % sizes.queries];
                 for block in 0..pass.slots.len() {
-                    // SAFETY: the row lies in the problem, and its channels fill so many vectors.
+                    // SAFETY: the row lies in the problem, and its channels fill that many vectors.
                     unsafe { self.block::<I>(row, [number, block], vectors) }
                 }
             }
@@ -96,8 +96,8 @@ impl<E: Vectorized> SampleGradients<'_, E> {
         let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
         let cells = locate(&slots.grid, &x, &y);
         let neighbours = self.plan.neighbours(n, slots, &cells);
-        // Nothing but these loops is compiled for each number of vectors: there are many of them.
-        // SAFETY: a neighbour is a pixel of the level, or one of zeros; the row has as many vectors.
+        // Only these loops are specialised for the number of vectors, of which there are many.
+        // SAFETY: a neighbour is a pixel of the level, or the pixel of zeros; the row has as many vectors.
         let dots = unsafe {
             match vectors {
                 1 => self.dots::<I, 1>([n, q], slots, &neighbours),
@@ -202,7 +202,7 @@ unsafe fn products<E: Vectorized, I: Isa, const VECTORS: usize>(
     let mut sums = [E::Lanes::<I>::splat(E::Accumulator::ZERO); 4];
     // SAFETY: as the caller promises.
     unsafe {
-        // Products are summed over all channels, so it does not matter which lane a channel is dealt to.
+        // Products are summed over all channels, so the lane of a channel does not matter.
         let grad = load_dealt::<E, I, VECTORS>(grad_out);
         for corner in 0..4 {
             let channels = load_dealt::<E, I, VECTORS>(corners[corner]);
@@ -214,7 +214,7 @@ unsafe fn products<E: Vectorized, I: Isa, const VECTORS: usize>(
     Lanes::sums(sums)
 }
 
-/// In place of a number of vectors: as many as there are, and channels need not follow each other.
+/// In place of a number of vectors: any number, and channels need not be contiguous.
 const ANY: usize = 0;
 
 /// From the dot products to the gradients by x, y and weight; exactly 0 where a sample takes no part.

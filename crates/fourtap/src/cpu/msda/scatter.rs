@@ -1,5 +1,5 @@
 //! Backward, gradient of value: each task owns a band of one level of one (image, head) and walks all queries in
-//! order, adding what falls in its band to sums of its own. No two tasks touch the same element and each element's
+//! order, adding what falls in its band to sums of its own. No two tasks write the same element and each element's
 //! terms come in one order, so the result does not depend on how the work was split.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::cpu::simd::{
 };
 use crate::dtype::{Element, Real};
 
-/// How many queries ahead of their use data is asked for.
+/// Prefetch distance in queries.
 const PREFETCH_QUERIES: usize = 16;
 
 /// One level, laid out for walking its samples.
@@ -32,7 +32,7 @@ pub(super) struct Scatter<'a, E: Element> {
     pub head: usize,
     /// Pixels on axis S.
     pub band: Range<usize>,
-    /// One sum a pixel and channel of the band, all 0.
+    /// One sum per pixel and channel of the band, all 0.
     pub sums: &'a mut [E::Accumulator],
 }
 
@@ -46,7 +46,7 @@ impl<E: Vectorized> Kernel for Scatter<'_, E> {
         } else {
             ANY
         };
-        // SAFETY: the band lies in the problem, and its channels fill so many vectors.
+        // SAFETY: the band lies in the problem, and its channels fill that many vectors.
         unsafe {
             self.add_all::<I>(vectors);
             self.write_back::<I>();
@@ -54,10 +54,10 @@ impl<E: Vectorized> Kernel for Scatter<'_, E> {
     }
 }
 
-/// In place of a number of vectors: as many as there are, and channels need not follow each other.
+/// In place of a number of vectors: any number, and channels need not be contiguous.
 const ANY: usize = 0;
 
-/// A block of samples, found.
+/// A block of samples and the pixels they fall on.
 struct Samples<R> {
     /// The first of their queries.
     query: usize,
@@ -96,7 +96,7 @@ impl<E: Vectorized> Scatter<'_, E> {
                     upper_left: cells.pixels(&slots.grid),
                     inside: cells.inside,
                 };
-                // Nothing but these loops is compiled for each number of vectors: there are many of them.
+                // Only these loops are specialised for the number of vectors, of which there are many.
                 // SAFETY: the queries lie in the problem, and have as many vectors.
                 unsafe {
                     match vectors {
@@ -110,7 +110,7 @@ impl<E: Vectorized> Scatter<'_, E> {
         }
     }
 
-    /// Adds what falls in the band of a block of samples.
+    /// Adds the samples of a block that fall in the band.
     ///
     /// # Safety
     /// Their queries lie in the problem, and have as many vectors.
@@ -150,8 +150,8 @@ impl<E: Vectorized> Scatter<'_, E> {
         }
     }
 
-    /// Asks for what the pass from `query` on will read. The entries of one head and level lie so far apart that
-    /// the processor does not see the pattern, and waiting for them took half the time.
+    /// Prefetches what the pass from `query` on will read. The entries of one head and level lie so far apart that
+    /// the hardware prefetcher does not see the pattern, and waiting for them took half the time.
     #[inline(always)]
     fn prefetch(&self, query: usize) {
         for query in query..query + self.walk.queries {

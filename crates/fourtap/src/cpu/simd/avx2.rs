@@ -74,7 +74,7 @@ impl Lanes<f32> for F32x8 {
             polynomial = _mm256_fmadd_ps(polynomial, rest, _mm256_set1_ps(1.0));
             let biased = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
             let power = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased));
-            // Where the power is no normal number the product is rubbish, and dropped.
+            // Where the power is not a normal number the product is garbage, and masked out.
             F32x8(_mm256_and_ps(_mm256_mul_ps(polynomial, power), normal))
         }
     }
@@ -106,7 +106,7 @@ impl F32x8 {
         unsafe { std::mem::transmute(self.0) }
     }
 
-    /// The lanes below `count`, as `maskload` wants them.
+    /// A mask of the lanes below `count`, as `maskload` takes it.
     #[inline(always)]
     fn first(count: usize) -> __m256i {
         #[allow(clippy::undocumented_unsafe_blocks)]

@@ -174,7 +174,7 @@ impl Access<f16> for F32x16 {
 }
 
 impl F32x16 {
-    /// Each lane rounded to the nearest bf16, ties to even, in its upper half; the lower half is rubbish. A NaN stays
+    /// Each lane rounded to the nearest bf16, ties to even, in its upper half; the lower half is garbage. A NaN stays
     /// one by keeping its quiet bit, as `half` does.
     #[inline(always)]
     fn rounded_to_bf16(self) -> __m512i {

@@ -1,11 +1,11 @@
-//! 2 to a power, as a polynomial: the library's is a call a number.
+//! 2 to a power, as a polynomial: the standard library would make one call per number.
 //!
-//! A power is split into the nearest integer, which becomes an exponent, and a rest of at most 1/2, for which the
-//! polynomial is as near as one of its degree can be. Constant term 1, so that 2 to the 0 is 1 exactly.
+//! A power is split into the nearest integer, which becomes an exponent, and a remainder of at most 1/2, for which the
+//! polynomial is the best approximation of its degree. The constant term is 1, so that 2 to the 0 is 1 exactly.
 
 use crate::dtype::Real;
 
-/// Of the powers from 1 on. Relative error 3e-8, half of what rounding the result to f32 costs.
+/// Coefficients of the powers from 1 on. Relative error 3e-8, half of what rounding the result to f32 costs.
 pub(super) const F32_COEFFICIENTS: [f32; 6] = [
     std::f32::consts::LN_2,
     0.240_226_53,
@@ -30,7 +30,7 @@ const F64_COEFFICIENTS: [f64; 11] = [
     4.078_071_786_092_87e-10,
 ];
 
-/// The least power whose result is a normal number.
+/// The lowest power whose result is a normal number.
 pub(super) const F32_LEAST: f32 = -126.0;
 
 /// A real whose exponent can be made from an integer, in a form compilers vectorise.

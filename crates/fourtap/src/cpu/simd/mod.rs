@@ -23,7 +23,7 @@ pub enum Simd {
     Avx512,
     /// AVX2, FMA and F16C: 8 channels at a time.
     Avx2,
-    /// Whatever the compiler makes of plain Rust; every processor has it.
+    /// Plain Rust, vectorised by the compiler; available on every processor.
     Portable,
 }
 
@@ -76,7 +76,7 @@ impl Simd {
         }
     }
 
-    /// Itself, or an error that lists what there is.
+    /// Itself, or an error that lists the available paths.
     pub(crate) fn require(self) -> Result<Simd> {
         if self.is_available() {
             return Ok(self);
@@ -114,7 +114,7 @@ impl fmt::Display for Simd {
 
 /// A piece of work that can be compiled for any instruction set.
 pub(crate) trait Kernel {
-    /// Does it. Implementations are `#[inline(always)]`.
+    /// Runs it. Implementations are `#[inline(always)]`.
     ///
     /// # Safety
     /// The processor must have the instructions `I` stands for.
@@ -129,7 +129,7 @@ pub(crate) trait Isa {
     const REGISTERS: usize;
 }
 
-/// A real with its vectors.
+/// A real type and its vectors.
 pub(crate) trait VectorReal: Real {
     type Vector<I: Isa>: Lanes<Self> + Access<Self>;
 }
@@ -141,7 +141,7 @@ impl VectorReal for f64 {
     type Vector<I: Isa> = I::F64;
 }
 
-/// An element type with the vectors its sums are kept in.
+/// An element type and the vectors of its accumulator.
 pub(crate) trait Vectorized: Element<Accumulator: VectorReal> {
     type Lanes<I: Isa>: Lanes<Self::Accumulator> + Access<Self> + Access<Self::Accumulator>;
 }
@@ -168,7 +168,7 @@ pub(crate) trait Lanes<R: Real>: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// The greater; `other` where they do not compare.
+    /// The maximum; `other` where either is NaN.
     fn max(self, other: Self) -> Self;
     /// 2 to these powers, which are 0 or less, within two units in the last place; 0 where that would not be a normal
     /// number. NaN stays NaN.
@@ -179,7 +179,7 @@ pub(crate) trait Lanes<R: Real>: Copy {
     fn sums(vectors: [Self; 4]) -> [R; 4];
 }
 
-/// Memory of `E` to and from a vector.
+/// Loads and stores of `E`, converted to and from the vector's type.
 pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
     /// # Safety
     /// `COUNT` elements are readable at `from`.
@@ -195,8 +195,8 @@ pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
     /// `count <= COUNT` elements are writable at `to`.
     unsafe fn store_first(self, to: *mut E, count: usize);
 
-    /// Two vectors' worth of elements, dealt to the lanes in whatever order is quickest. [`Access::store_pair`]
-    /// undoes it.
+    /// Two vectors' worth of elements, in whatever lane order is fastest. [`Access::store_pair`]
+    /// restores the order.
     ///
     /// # Safety
     /// `2 * COUNT` elements are readable at `from`.
@@ -206,7 +206,7 @@ pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
         unsafe { [Self::load(from), Self::load(from.add(Self::COUNT))] }
     }
 
-    /// Stores what began as [`Access::load_pair`] in the order it had in memory.
+    /// Stores a pair in the lane order of [`Access::load_pair`] back in memory order.
     ///
     /// # Safety
     /// `2 * COUNT` elements are writable at `to`.
@@ -220,7 +220,7 @@ pub(crate) trait Access<E: Element>: Lanes<E::Accumulator> {
     }
 }
 
-/// `VECTORS` vectors' worth of elements, dealt as [`Access::load_pair`] does.
+/// `VECTORS` vectors' worth of elements, in the lane order of [`Access::load_pair`].
 ///
 /// # Safety
 /// They are readable at `from`.
@@ -308,7 +308,7 @@ pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(
     }
 }
 
-/// Asks for the cache lines of `bytes` bytes at `address`, which need not be readable. Nothing where there is no such
+/// Prefetches `bytes` bytes at `address`, which need not be readable. Does nothing where there is no such
 /// instruction.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T, bytes: usize) {

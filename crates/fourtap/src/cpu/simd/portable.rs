@@ -1,13 +1,13 @@
-//! Vectors as arrays: what a compiler turns into whatever instructions it may use.
+//! Vectors as arrays, which the compiler turns into whatever instructions it may use.
 
 use super::exp2::Exp2;
 use super::{Access, Isa, Lanes};
 use crate::dtype::{Element, Real};
 
-/// The instructions the program was compiled for, no more.
+/// Only the instructions that the program was compiled for.
 pub(super) struct Portable;
 
-// Fused multiply-add is a library call on processors compiled for without it, hundreds of times slower.
+// Where the target has no fused multiply-add instruction it is a library call, hundreds of times slower.
 const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 
 impl Isa for Portable {

@@ -1,4 +1,4 @@
-//! What kernels are handed, laid out as kernels/dense/problem.cuh declares it.
+//! Kernel arguments, laid out as kernels/dense/problem.cuh declares them.
 
 use std::f64::consts::LOG2_E;
 
@@ -6,7 +6,7 @@ use super::plan::Plan;
 use crate::dense::{Forward, Inputs, Outputs};
 use crate::layout::Layout;
 
-/// What differs from one call to another like it: the first members of the kernels' `Arguments`.
+/// What differs between calls that share a plan: the first members of the kernels' `Arguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
@@ -18,7 +18,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Those of a call; 0 for what it does not have.
+    /// The addresses of a call; 0 for a tensor it does not have.
     pub fn new(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Self {
         let lse = outputs.lse.as_ref();
         Addresses {
@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Of a call whose plan was made, so that all sizes fit; without scratch memory.
+    /// The arguments of a planned call, whose sizes all fit; without scratch memory.
     pub fn new(call: &Forward<'_>, plan: &Plan) -> Self {
         let (problem, folded) = (&call.problem, &plan.folded);
         let group = problem.sizes().group() as i64;
@@ -99,14 +99,14 @@ impl Arguments {
             keys: folded.keys as i32,
             first,
             past,
-            // At least the smallest normal number, so that minus infinity stays what it is.
+            // At least the smallest normal number, so that minus infinity stays minus infinity.
             scale: ((scale.abs() * LOG2_E) as f32).clamp(f32::MIN_POSITIVE, f32::MAX),
             sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
             kept: if scale == 0.0 { 0 } else { u32::MAX },
             splits: plan.splits,
         }
     }
-    /// The same for another call like the one they were made for, whose parts of `plan` lie at `scratch`.
+    /// The same for another call that shares the plan, with partial results at `scratch`.
     pub fn at(&self, addresses: Addresses, plan: &Plan, scratch: u64) -> Self {
         let from_first_key = |address: u64, strides: &[i64; 4]| {
             let bytes = strides[2] * plan.dtype.size() as i64;

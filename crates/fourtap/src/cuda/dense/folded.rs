@@ -1,7 +1,7 @@
 //! A problem as the kernels see it.
 //!
-//! A single query a head needs no mask: it sees some keys, and those are the keys there are. And the heads that share keys
-//! can then be the rows of one tile, so that the keys are read once, not once for each.
+//! With a single query per head no mask is needed: the visible keys are a range, and only those are passed on. The heads
+//! that share keys (GQA) can then be the rows of one tile, so that the keys are read once and not once per head.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ pub(super) struct FoldedProblem {
     pub batch: usize,
     /// Heads of the queries.
     pub heads: usize,
-    /// Of these, so many share a head of keys.
+    /// Query heads per key head.
     pub group: usize,
     /// Whether rows are heads rather than queries.
     pub rows_are_heads: bool,
-    /// Rows of a head.
+    /// Rows per head.
     pub rows: usize,
-    /// The first key that is looked at.
+    /// The first key read.
     pub first_key: usize,
-    /// Keys that are.
+    /// Keys read.
     pub keys: usize,
-    /// Row `i` sees the keys `j` with `i + first <= j < i + past`, counted from the first; none: all.
+    /// Row `i` sees the keys `j` with `i + first <= j < i + past`, counted from `first_key`; all keys if `None`.
     pub bounds: Option<(i32, i32)>,
 }
 
@@ -32,10 +32,10 @@ pub(super) struct FoldedProblem {
 const FAR: i128 = 1 << 30;
 
 impl FoldedProblem {
-    /// Bounds that no key lies outside of.
+    /// Bounds that include every key.
     pub const ALL: (i32, i32) = (-FAR as i32, FAR as i32);
 
-    /// Of sizes whose queries and keys are fewer than 2^30.
+    /// For sizes with fewer than 2^30 queries and keys.
     pub fn new(sizes: &Sizes, mask: &Mask) -> Self {
         let &Sizes {
             batch,
@@ -59,7 +59,7 @@ impl FoldedProblem {
                 bounds: None,
             };
         }
-        // Neither end of what a query sees ever moves back.
+        // Neither end of the visible range ever moves back.
         let all = queries == 0 || seen(0).end == keys && seen(queries - 1).start == 0;
         let shift = match mask.alignment {
             Alignment::TopLeft => 0,
@@ -80,7 +80,7 @@ impl FoldedProblem {
         }
     }
 
-    /// Heads of all sequences.
+    /// Number of heads over all sequences.
     pub fn planes(&self) -> usize {
         self.batch * self.heads
     }

@@ -1,4 +1,4 @@
-//! Which kernels serve a call, and how its work is cut.
+//! Which kernels serve a call, and how its work is split.
 
 use std::fmt;
 
@@ -17,14 +17,15 @@ use crate::error::{Error, Result};
 use crate::tuning::Class;
 use crate::tuning::spaces::cuda::DENSE_FORWARD;
 
-/// Queries and keys of a head must be fewer: kernels count them, and what lies between them, in 32 bits.
+/// Queries and keys of a head must be fewer: kernels count them, and their distances, in 32 bits.
 const TOO_MANY: usize = 1 << 30;
 
-/// Threads of a block that puts parts together, and channels of each thread.
+/// Threads per block of the combine kernel, and channels per thread.
 const COMBINE_THREADS: u32 = 256;
 const COMBINE_CHANNELS: usize = 4;
 
-/// A call by what the choice of kernels goes by: says what [`crate::dense::forward`] would do, without a driver.
+/// A call described by what the choice of kernels depends on. Its plan is the one that [`crate::dense::forward`] would
+/// follow; no driver is needed.
 ///
 /// ```
 /// use fourtap::DType;
@@ -58,19 +59,19 @@ pub struct ProblemDesc {
     pub dtype: DType,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// What rows are aligned to, in bytes: 16, where channels lie without gaps and everything else is a multiple of eight
-    /// elements, as it mostly is; or 4 or 2. With 2, channels may lie anyhow.
+    /// Alignment of rows, in bytes: 16 where channels are contiguous and all other strides are multiples of eight elements,
+    /// as is usual; otherwise 4 or 2. With 2, channels may have any stride.
     pub align: u32,
 }
 
-/// What a call will do: shown to whoever asks, and followed by the launcher.
+/// The plan of a call, for display and for the launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The attention itself.
     pub forward: Step<KernelVariant>,
-    /// Where keys are divided among blocks: what puts their results together.
+    /// Where keys are split among blocks: the kernel that combines their results.
     pub combine: Option<Step<KernelVariant>>,
-    /// Parts that keys are divided into.
+    /// Splits of the keys.
     pub splits: u32,
     pub(super) folded: FoldedProblem,
     pub(super) dtype: DType,
@@ -78,7 +79,7 @@ pub struct Plan {
 }
 
 impl ProblemDesc {
-    /// Of a call.
+    /// The description of a call.
     pub(super) fn of(call: &Forward<'_>) -> Self {
         let problem = &call.problem;
         let inputs = &call.inputs;
@@ -102,12 +103,12 @@ impl ProblemDesc {
         }
     }
 
-    /// What a forward call would do on such a device, untuned.
+    /// The plan of forward on such a device, untuned.
     pub fn plan(&self, device: DeviceSize) -> Result<Plan> {
         self.tuned(device, &Tuning::default())
     }
 
-    /// What a forward call would do with this chosen.
+    /// The plan of forward with this tuning.
     pub fn tuned(&self, device: DeviceSize, tuning: &Tuning) -> Result<Plan> {
         self.expect_served()?;
         let Sizes {
@@ -126,7 +127,7 @@ impl ProblemDesc {
         let chosen = Tile::choose(&fitting, planes, rows, device.multiprocessors);
         let Some(tile) = chosen else {
             return Err(unsupported(
-                "a device with 99 KiB of shared memory a block",
+                "a device with 99 KiB of shared memory per block",
                 format!("{} bytes", device.shared_bytes),
             ));
         };
@@ -134,7 +135,7 @@ impl ProblemDesc {
         let shared_bytes = tile.shared_bytes(head, head_v);
         if shared_bytes > device.shared_bytes {
             let found = format!(
-                "too much shared memory a block: {shared_bytes} bytes of {}",
+                "too much shared memory per block: {shared_bytes} bytes of {}",
                 device.shared_bytes
             );
             return Err(refused(found));
@@ -148,7 +149,8 @@ impl ProblemDesc {
             0 => splits(blocks, key_tiles, device),
             // More would leave blocks without keys.
             chosen if chosen as usize > key_tiles.max(1) => {
-                let found = format!("parts without a tile of keys: {chosen} parts of {key_tiles}");
+                let found =
+                    format!("splits without a tile of keys: {chosen} splits of {key_tiles}");
                 return Err(refused(found));
             }
             chosen => chosen,
@@ -208,7 +210,7 @@ impl ProblemDesc {
         for (what, channels) in [("D", sizes.channels), ("Dv", sizes.value_channels)] {
             if channels > tile::MOST_CHANNELS {
                 return Err(unsupported(
-                    &format!("at most {} channels a head", tile::MOST_CHANNELS),
+                    &format!("at most {} channels per head", tile::MOST_CHANNELS),
                     format!("{what} = {channels}"),
                 ));
             }
@@ -225,16 +227,16 @@ impl ProblemDesc {
     }
 }
 
-/// How many blocks share the keys of a tile of queries. Only where blocks are so few that half of the device would have
-/// nothing to do; and then enough for two on each multiprocessor, but none with less than two tiles of keys, for which
-/// the second kernel would not pay.
+/// How many blocks share the keys of a tile of queries. More than one only where blocks are so few that half of the
+/// device would be idle; then enough for two per multiprocessor, but none with less than two tiles of keys, for which
+/// the combine kernel would not pay off.
 fn splits(blocks: u32, key_tiles: usize, device: DeviceSize) -> u32 {
     if 2 * u64::from(blocks) > u64::from(device.multiprocessors) {
         return 1;
     }
     let wanted = 2 * device.multiprocessors / blocks.max(1);
     let most = u32::try_from(key_tiles / 2).unwrap_or(u32::MAX);
-    // A grid has at most 65,535 layers.
+    // A grid has at most 65,535 blocks in y.
     wanted.min(most).clamp(1, 65_535)
 }
 
@@ -247,7 +249,7 @@ fn unsupported(expected: &str, found: String) -> Error {
 }
 
 impl Plan {
-    /// For `call` on this device, as its handle, a table or nobody says.
+    /// The plan for `call` on this device: tuned by its handle or a table, or untuned.
     pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
         let described = ProblemDesc::of(call);
         let by_table = || {
@@ -260,14 +262,14 @@ impl Plan {
         })
     }
 
-    /// What is launched, in order.
+    /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
         [Some(&self.forward), self.combine.as_ref()]
             .into_iter()
             .flatten()
     }
 
-    /// Bytes of scratch memory: where keys are divided among blocks, what each found.
+    /// Bytes of scratch memory: the partial results of blocks that share keys.
     pub fn workspace_bytes(&self) -> usize {
         match self.combine {
             None => 0,
@@ -275,7 +277,7 @@ impl Plan {
         }
     }
 
-    /// Of these, for maximum and sum of each row; results follow.
+    /// Bytes of it for maximum and sum of each row; partial outputs follow.
     pub(super) fn states_bytes(&self) -> usize {
         // Results are read 16 bytes at a time.
         (8 * self.partial_rows()).next_multiple_of(16)
@@ -298,7 +300,7 @@ impl fmt::Display for Plan {
         match &self.combine {
             Some(combine) => write!(
                 f,
-                " for each of {parts} parts of the keys, then {}",
+                " for each of {parts} splits of the keys, then {}",
                 combine.kernel
             ),
             None => Ok(()),
@@ -360,7 +362,7 @@ mod tests {
         );
         assert_eq!(
             error(described([8, 8], 64, 64, 257)),
-            "cuda: expected at most 256 channels a head, found D = 257"
+            "cuda: expected at most 256 channels per head, found D = 257"
         );
         assert_eq!(
             error(described([8, 8], 64, 1 << 30, 64)),

@@ -55,15 +55,15 @@ impl Implementation for Cuda {
                 return Ok(());
             };
             let scratch = cuda.scratch(bytes, lent)?;
-            // SAFETY: this call, or one that differs in its addresses alone, was checked, and whoever made its views
-            // answers for the memory behind them; scratch memory is as large as the plan says.
+            // SAFETY: this call, or one that differs only in its addresses, was checked, and the creator of its views
+            // has promised that their memory is valid; scratch memory is as large as the plan says.
             unsafe { launch.launch(&cuda, addresses, scratch.address()) }
         }))
     }
 }
 
 impl Cuda {
-    /// What [`crate::dense::forward`] would do with these tensors.
+    /// The plan that [`crate::dense::forward`] would follow for these tensors.
     pub fn explain_dense(
         &self,
         inputs: Inputs<'_>,
@@ -74,7 +74,7 @@ impl Cuda {
     }
 }
 
-/// A forward call with everything but its addresses.
+/// A prepared forward launch: everything but the addresses.
 struct ForwardLaunch {
     plan: Plan,
     steps: Vec<LoadedStep>,
@@ -82,8 +82,8 @@ struct ForwardLaunch {
 }
 
 impl ForwardLaunch {
-    /// Of a call that was checked, on this device; none where there is nothing to compute. All kernels are loaded before
-    /// any is queued: whatever fails leaves nothing half done.
+    /// Prepares a checked call on this device; `None` where there is nothing to compute. All kernels are loaded before
+    /// any is queued, so that a failure leaves nothing half done.
     fn new(cuda: &Cuda, call: &Forward<'_>) -> Result<Option<Self>> {
         let sizes = call.problem.sizes();
         if sizes.batch * sizes.query_heads * sizes.queries == 0 {
@@ -98,11 +98,11 @@ impl ForwardLaunch {
         }))
     }
 
-    /// Queues the kernels. Nothing is allocated and nobody waits.
+    /// Queues the kernels without allocating or waiting.
     ///
     /// # Safety
-    /// The addresses are of a call like the one it was made for, on the same device, the memory of its tensors is there
-    /// until the stream has done the work, and so is scratch memory at `scratch`.
+    /// The addresses are of a call that shares its plan, on the same device, and the memory of its tensors and the scratch
+    /// memory at `scratch` stay allocated until the stream has done the work.
     unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses, scratch: u64) -> Result<()> {
         let arguments = self.arguments.at(addresses, &self.plan, scratch);
         for step in &self.steps {

@@ -1,4 +1,4 @@
-//! The kernels there are, and what each is compiled for.
+//! All kernels, and what each is compiled for.
 
 use std::fmt;
 
@@ -44,15 +44,15 @@ pub struct Mma {
     pub head: u32,
     /// The same of values.
     pub head_v: u32,
-    /// How the work is cut.
+    /// How the work is split.
     pub tile: Tile,
-    /// Whether queries see bounded parts of the keys.
+    /// Whether there is a mask.
     pub mask: bool,
-    /// Whether a block looks at a part of the keys, and another kernel puts the parts together.
+    /// Whether a block processes a split of the keys, and another kernel combines them.
     pub split: bool,
     /// Whether channels were rounded up.
     pub padded: bool,
-    /// What rows are aligned to, in bytes: 16 or 4; 2 are rows of any kind.
+    /// Alignment of rows, in bytes: 16 or 4; 2 for rows with any strides.
     pub align: u32,
 }
 
@@ -107,16 +107,16 @@ impl fmt::Display for Mma {
     }
 }
 
-/// Parts of the keys put together; see kernels/dense/combine.cu.
+/// Combines the results of split keys; see kernels/dense/combine.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
     /// Element type.
     pub dtype: DType,
     /// Channels of values, rounded up to a multiple of 32.
     pub head_v: u32,
-    /// Whether they were.
+    /// Whether channels were rounded up.
     pub padded: bool,
-    /// As of [`Mma`].
+    /// As in [`Mma`].
     pub align: u32,
 }
 
@@ -157,13 +157,13 @@ fn describe_alignment(f: &mut fmt::Formatter<'_>, align: u32) -> fmt::Result {
     }
 }
 
-/// A kernel compiled for a kind of problem.
+/// A kernel specialised for a kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KernelVariant {
     /// Forward on tensor cores.
     Mma(Mma),
-    /// What several blocks found of a query's keys, put together.
+    /// Combines the results of several blocks for a query.
     Combine(Combine),
 }
 

@@ -1,4 +1,4 @@
-//! How the work is cut: the part of a head's queries that a block computes, and of its keys that it looks at at a time.
+//! Tile sizes: the queries of a head that a block computes, and the keys it processes at a time.
 
 /// Warps and threads of a block.
 pub(super) const WARPS: u32 = 4;
@@ -11,11 +11,11 @@ pub struct Tile {
     pub rows: u32,
     /// Keys at a time.
     pub keys: u32,
-    /// Warps, of four, among which these keys are divided; the queries are among the others.
+    /// Warps, of four, that split these keys; the remaining factor splits the queries.
     pub columns: u32,
-    /// Blocks of a multiprocessor that the registers shall suffice for.
+    /// Resident blocks per multiprocessor that the register count must allow.
     pub blocks: u32,
-    /// What a row costs, in percent of what it costs in the largest tile, both on a busy multiprocessor.
+    /// Cost of a row on a busy multiprocessor, in percent of its cost in the largest tile.
     cost: u32,
 }
 
@@ -29,7 +29,7 @@ const fn tile(rows: u32, keys: u32, columns: u32, blocks: u32, cost: u32) -> Til
     }
 }
 
-/// Tiles for so many channels at most, the largest first. Found by measuring on an H200 (docs/cuda-dense.md).
+/// Tiles for at most that many channels, the largest first. Measured on an H200 (docs/cuda-dense.md).
 const TILES: [(u32, &[Tile]); 5] = [
     (
         32,
@@ -64,7 +64,7 @@ const TILES: [(u32, &[Tile]); 5] = [
             tile(128, 80, 1, 2, 100),
             tile(64, 128, 2, 2, 100),
             tile(32, 128, 2, 2, 100),
-            // Few queries wait for keys: the more of them are on their way, the better.
+            // With few queries, loading keys is the bottleneck: the more loads are in flight, the better.
             tile(16, 256, 4, 1, 125),
             tile(16, 128, 4, 3, 125),
         ],
@@ -82,7 +82,7 @@ const TILES: [(u32, &[Tile]); 5] = [
 /// Channels of a query, a key or a value, at most.
 pub(super) const MOST_CHANNELS: usize = 256;
 
-/// What a multiprocessor with a single block loses, in percent: nothing else runs while its four warps wait.
+/// Loss of a multiprocessor with a single block, in percent: nothing else runs while its four warps wait.
 const ALONE: u64 = 15;
 
 impl Tile {
@@ -116,7 +116,7 @@ impl Tile {
         tiles.iter().min_by_key(time).copied()
     }
 
-    /// Shared memory of a block, for heads of so many channels (multiples of 32).
+    /// Shared memory per block, for heads of that many channels (multiples of 32).
     pub(super) fn shared_bytes(&self, head: u32, head_v: u32) -> u32 {
         let queries = self.rows * 2 * head.max(head_v);
         let tiles = self.keys * 2 * (head + head_v);

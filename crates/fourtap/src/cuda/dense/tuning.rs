@@ -1,34 +1,34 @@
-//! What can be chosen about the kernel of dense attention.
+//! Tuning parameters of the kernel of dense attention.
 
 use super::tile::{self, Tile};
 use crate::tuning::Choice;
 
-/// What is chosen. Where a number is 0, the plan chooses as it does untuned.
+/// Tuning parameters. 0 means the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Queries of a block.
+    /// Queries per block.
     pub rows: u32,
-    /// Keys it looks at at a time.
+    /// Keys that a block processes at a time.
     pub keys: u32,
-    /// Warps, of four, among which these keys are divided.
+    /// Warps, of four, that split these keys.
     pub columns: u32,
-    /// Blocks of a multiprocessor that the registers shall suffice for.
+    /// Resident blocks per multiprocessor that the register count must allow.
     pub blocks: u32,
-    /// Parts that keys are divided into, each a block's.
+    /// Splits of the keys, one block each.
     pub splits: u32,
-    /// Whether the kernel looks at bounds even where every query sees all keys.
+    /// Whether the kernel applies a mask even where every query sees all keys.
     pub bounds: u32,
 }
 
-/// Registers of a multiprocessor, and the most a thread can have: of every architecture so far.
+/// Registers per multiprocessor, and the maximum per thread: the same on every architecture so far.
 const REGISTERS: u32 = 1 << 16;
 const MOST_REGISTERS: u32 = 255;
 
-/// What a thread needs besides logits and sums, at least.
+/// Minimum registers of a thread besides logits and sums.
 const OTHER_REGISTERS: u32 = 24;
 
 impl Tuning {
-    /// As a choice about this kernel says.
+    /// From a tuning choice for this kernel.
     pub fn of(choice: &Choice) -> Self {
         Tuning {
             rows: choice.get("rows"),
@@ -40,7 +40,7 @@ impl Tuning {
         }
     }
 
-    /// The tile that results, for heads of so many channels; in words if there can be none such.
+    /// The resulting tile for heads of that many channels, or the reason why it is impossible.
     pub(super) fn tile(&self, usual: Tile, head: u32, head_v: u32) -> Result<Tile, String> {
         let or_usual = |chosen: u32, usual: u32| if chosen == 0 { usual } else { chosen };
         let mut tile = usual;
@@ -64,17 +64,17 @@ impl Tuning {
                 "warps without multiples of 16 rows and keys: {rows} rows, {keys} keys, {columns} columns"
             ));
         }
-        // Where keys were, warps of different columns leave each other what they found; see kernels/dense/columns.cuh.
+        // Warps of different columns exchange results in the space of the keys; see kernels/dense/columns.cuh.
         if columns > 1 && columns * rows * 8 > keys * 2 * head {
             return Err(format!(
-                "too little room where keys were: {keys} keys, {columns} columns of {rows} rows"
+                "too little room to exchange results: {keys} keys, {columns} columns of {rows} rows"
             ));
         }
-        // In f32, four to a thread of each eight by sixteen; see kernels/dense/rows.cuh.
+        // In f32, four per thread of each 8 x 16 tile; see kernels/dense/rows.cuh.
         let needed = of_warp[0] / 16 * (head_v + of_warp[1]) / 2 + OTHER_REGISTERS;
         let most = (REGISTERS / tile::THREADS / blocks).min(MOST_REGISTERS);
         match needed > most {
-            true => Err(format!("too many registers a thread: {needed} of {most}")),
+            true => Err(format!("too many registers per thread: {needed} of {most}")),
             false => Ok(tile),
         }
     }

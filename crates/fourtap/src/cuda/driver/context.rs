@@ -1,4 +1,4 @@
-//! Contexts: what a thread must have entered before it can give a device work.
+//! Contexts: a thread must have entered one before it can use a device.
 
 use std::marker::PhantomData;
 
@@ -26,9 +26,9 @@ unsafe impl Sync for Context {}
 /// Device memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Bytes no process has taken.
+    /// Bytes not allocated by any process.
     pub free: usize,
-    /// Bytes there are.
+    /// Bytes in total.
     pub total: usize,
 }
 
@@ -40,7 +40,7 @@ impl Context {
             return Ok(context);
         }
         let driver = Driver::get()?;
-        // A thread that panicked here left nothing half done: the slot is empty or filled.
+        // A panic here leaves no partial state: the slot is empty or filled.
         let _filling = driver.filling.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(context) = slot.context.get() {
             return Ok(context);
@@ -62,7 +62,7 @@ impl Context {
         self.api
     }
 
-    /// Whether this is the calling thread's context: then what others allocate by default is on this device.
+    /// Whether this is the calling thread's current context: then default allocations of other libraries are on this device.
     pub fn is_current(&self) -> bool {
         let mut current = std::ptr::null_mut();
         // SAFETY: writes one handle, null if there is none.
@@ -72,8 +72,8 @@ impl Context {
 
     /// Makes sure that a context of this device is current on this thread until the guard is dropped.
     ///
-    /// If the thread is already in one, be it this or the caller's own, nothing changes: streams and memory of that
-    /// context keep working. Guards are dropped in the reverse order they were made in.
+    /// If the thread is already in one, this or the caller's own, nothing changes: streams and memory of that context
+    /// keep working. Guards must be dropped in reverse order.
     pub fn enter(&self) -> DriverResult<ContextGuard<'_>> {
         let mut current = std::ptr::null_mut();
         // SAFETY: writes one handle, null if there is none.
@@ -110,7 +110,7 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// Waits for everything given to the device in the context that is entered.
+    /// Waits for all work queued in the current context.
     pub fn synchronize(&self) -> DriverResult<()> {
         let _entered = self.enter()?;
         // SAFETY: takes nothing.
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Context {
 pub struct ContextGuard<'a> {
     context: &'a Context,
     pushed: bool,
-    /// What is current belongs to a thread, so the guard stays on it.
+    /// The current context is a property of the thread, so the guard is not `Send`.
     thread: PhantomData<*const ()>,
 }
 

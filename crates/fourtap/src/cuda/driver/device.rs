@@ -1,4 +1,4 @@
-//! A GPU, and what is known of it before any work.
+//! A GPU and its properties.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -13,7 +13,7 @@ pub struct Device {
     facts: &'static DeviceFacts,
 }
 
-/// What does not change about a device while the process runs: identity, and the limits that tuning needs.
+/// Properties of a device that do not change while the process runs: identity, and the limits that tuning needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
@@ -21,35 +21,35 @@ pub struct DeviceFacts {
     pub ordinal: usize,
     /// Product name.
     pub name: String,
-    /// Identity that survives reordering; of a slice where the device is divided (MIG).
+    /// UUID, independent of device order; of the MIG instance where the device is partitioned.
     pub uuid: [u8; 16],
-    /// Place on the bus, as `domain:bus:device.function`.
+    /// PCI address, as `domain:bus:device.function`.
     pub pci_bus_id: String,
     /// Compute capability, (9, 0) for Hopper.
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of second-level cache.
+    /// Bytes of L2 cache.
     pub l2_bytes: u32,
-    /// Shared memory of a multiprocessor.
+    /// Shared memory per multiprocessor.
     pub shared_bytes_per_multiprocessor: u32,
-    /// Shared memory a block may have without asking.
+    /// Shared memory a block may have without opt-in.
     pub shared_bytes_per_block: u32,
     /// Shared memory a block may have after [`Kernel::set_max_dynamic_shared`](super::Kernel::set_max_dynamic_shared).
     pub shared_bytes_per_block_opt_in: u32,
-    /// Shared memory the driver takes from each block.
+    /// Shared memory per block that the driver reserves.
     pub shared_bytes_reserved_per_block: u32,
-    /// 32-bit registers of a multiprocessor.
+    /// 32-bit registers per multiprocessor.
     pub registers_per_multiprocessor: u32,
-    /// Threads a multiprocessor holds.
+    /// Maximum resident threads per multiprocessor.
     pub threads_per_multiprocessor: u32,
-    /// Blocks a multiprocessor holds.
+    /// Maximum resident blocks per multiprocessor.
     pub blocks_per_multiprocessor: u32,
-    /// Peak clock of the multiprocessors in kHz, where the driver says.
+    /// Peak clock of the multiprocessors in kHz, if the driver reports it.
     pub core_clock_khz: Option<u32>,
-    /// Peak clock of the memory in kHz, where the driver says.
+    /// Peak clock of the memory in kHz, if the driver reports it.
     pub memory_clock_khz: Option<u32>,
-    /// Width of the memory bus in bits, where the driver says.
+    /// Width of the memory bus in bits, if the driver reports it.
     pub memory_bus_bits: Option<u32>,
     /// Bytes of device memory.
     pub memory_bytes: usize,
@@ -57,9 +57,9 @@ pub struct DeviceFacts {
     pub has_clusters: bool,
     /// Whether boxes of a tensor can be loaded by a [`TensorMap`](super::TensorMap).
     pub has_tensor_maps: bool,
-    /// Bytes of second-level cache that can be set aside for what shall stay there; 0 if none.
+    /// Bytes of L2 that can be set aside for persisting accesses; 0 if none.
     pub persisting_l2_bytes: u32,
-    /// Whether memory errors are found and corrected.
+    /// Whether ECC is enabled.
     pub has_ecc: bool,
     pub(super) raw: RawDevice,
 }
@@ -118,7 +118,7 @@ impl Device {
         self.facts.compute_capability
     }
 
-    /// Everything that is known.
+    /// All properties.
     pub fn facts(&self) -> &'static DeviceFacts {
         self.facts
     }

@@ -1,6 +1,6 @@
-//! What can go wrong between this process and the GPU.
+//! Errors of the CUDA driver.
 
-/// Why the driver could not do what was asked.
+/// Why a driver call failed.
 ///
 /// Each message is one line, and names what was attempted and CUDA's own word for the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +83,7 @@ pub enum DriverError {
     },
     /// A call failed.
     ///
-    /// Work runs behind the caller's back, so the failure may belong to something launched earlier.
+    /// Work is asynchronous, so the failure may belong to something launched earlier.
     #[error("could not {attempt}: {name} ({code}): {text}")]
     Call {
         /// What was attempted, after "could not".

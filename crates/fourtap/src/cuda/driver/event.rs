@@ -27,7 +27,7 @@ impl Event {
         Event::with_flags(context, 0)
     }
 
-    /// An event only to order work by: cheaper than one with a time.
+    /// An event without timing, only for ordering: cheaper.
     pub fn ordering(context: &'static Context) -> DriverResult<Self> {
         Event::with_flags(context, DISABLE_TIMING)
     }
@@ -91,9 +91,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // An event that is not reached yet is released when it is; nobody waits here.
+        // An event that is not reached yet is released when it is; this does not wait.
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: made in `with_flags`, and nobody else destroys it.
+            // SAFETY: made in `with_flags`, and nothing else destroys it.
             unsafe { (self.context.api().cuEventDestroy_v2)(self.raw) };
         }
     }

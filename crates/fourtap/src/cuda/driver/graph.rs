@@ -16,7 +16,7 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// # Safety
-    /// `raw` is a graph that nobody else destroys.
+    /// `raw` is a graph that nothing else destroys.
     pub(super) unsafe fn from_raw(raw: Handle) -> Self {
         Graph { raw }
     }
@@ -61,7 +61,7 @@ pub struct GraphExec {
 unsafe impl Send for GraphExec {}
 
 impl GraphExec {
-    /// Gives the recorded work to a stream, in the context that is entered.
+    /// Queues the recorded work on a stream, in the current context.
     ///
     /// # Safety
     /// All memory the recorded work touches is still allocated when it runs, and nothing else uses it meanwhile in a

@@ -23,13 +23,13 @@ const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
 pub struct Launch<'a> {
     /// Blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
+    /// Threads per block in x, y and z.
     pub block: [u32; 3],
-    /// Dynamic shared memory of a block in bytes.
+    /// Dynamic shared memory per block in bytes.
     pub shared_bytes: u32,
     /// The stream.
     pub stream: Stream<'a>,
-    /// Blocks of a cluster in x, y and z, which share their shared memory. Needs compute capability 9.0.
+    /// Blocks per cluster in x, y and z, which share their shared memory. Needs compute capability 9.0.
     pub cluster: Option<[u32; 3]>,
     /// Lets the kernel begin while the one before it in the stream still runs. It must then itself wait, by
     /// `griddepcontrol.wait`, before it touches what that one writes. Needs compute capability 9.0.
@@ -50,7 +50,7 @@ impl Default for Launch<'_> {
     }
 }
 
-/// What a launch has beyond its sizes, and how many of that there are.
+/// Launch attributes, and how many of them are in use.
 struct Attributes([LaunchAttribute; 2], u32);
 
 impl Launch<'_> {
@@ -68,7 +68,7 @@ impl Launch<'_> {
         Attributes(attributes, count as u32)
     }
 
-    /// As the driver takes it; it points to the attributes.
+    /// The driver's structure, which points to the attributes.
     fn config(&self, attributes: &mut Attributes) -> LaunchConfig {
         LaunchConfig {
             grid: self.grid,
@@ -81,7 +81,7 @@ impl Launch<'_> {
     }
 }
 
-/// How many clusters of such a launch the context's device holds at once. Needs compute capability 9.0.
+/// Maximum resident clusters of such a launch on the context's device. Needs compute capability 9.0.
 pub fn active_clusters(
     kernel: &Kernel,
     context: &Context,
@@ -102,7 +102,7 @@ pub fn active_clusters(
     Ok(clusters.max(0) as u32)
 }
 
-/// Gives a stream the work of running a kernel. Neither waits nor allocates.
+/// Queues a kernel on a stream. Neither waits nor allocates.
 ///
 /// # Safety
 /// - A context of the stream's device is [entered](super::Context::enter).

@@ -12,7 +12,7 @@ use super::error::{DriverError, DriverResult};
 pub(super) type Status = c_int;
 /// A device, as the driver numbers it.
 pub(super) type RawDevice = c_int;
-/// A context, stream, event, graph, library, kernel or function: a pointer to what only the driver knows.
+/// A context, stream, event, graph, library, kernel or function: an opaque pointer.
 pub(super) type Handle = *mut c_void;
 /// An address in device memory.
 pub(super) type Address = c_ulonglong;
@@ -47,7 +47,7 @@ pub(super) struct LaunchAttributeValue(pub(super) [c_uint; 16]);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
 
-/// Declares the table of functions and its lookup together, so that a name and its signature cannot part ways.
+/// Declares the table of functions and its lookup together, so that a name and its signature cannot get out of step.
 macro_rules! api {
     ($($name:ident($($argument:ty),*);)*) => {
         /// The driver's functions, by the names its library exports.
@@ -139,7 +139,7 @@ api! {
     cuLaunchKernelEx(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
 }
 
-/// Finds the driver and everything this crate calls in it. Nothing is started yet.
+/// Finds the driver and every function of it that this crate calls. Does not initialise it.
 pub(super) fn load() -> DriverResult<(Api, (u32, u32))> {
     let library = open()?;
     // SAFETY: the signature is that of cuda.h.
@@ -187,7 +187,7 @@ const NAME: &str = if cfg!(windows) {
 };
 
 fn open() -> DriverResult<libloading::Library> {
-    // SAFETY: loading runs the library's constructors; the driver's have no demands on the caller.
+    // SAFETY: loading runs the library's constructors; the driver's have no preconditions.
     unsafe { libloading::Library::new(NAME) }.map_err(|error| {
         // The loader's own text is the source of libloading's error where there is one.
         let text = match std::error::Error::source(&error) {
@@ -230,7 +230,7 @@ impl Api {
         Err(self.failure(status, attempt))
     }
 
-    /// The error for a status that is not success. Apart, so that the path of success stays short.
+    /// The error for a status that is not success. A function of its own, so that the success path stays short.
     #[cold]
     pub(super) fn failure(&self, status: Status, attempt: &str) -> DriverError {
         let (name, text) = self.describe(status);

@@ -8,13 +8,13 @@ use super::error::{DriverError, DriverResult};
 use super::library::{Address, OUT_OF_MEMORY, SUCCESS};
 use super::stream::Stream;
 
-/// A number that is its bytes: no padding, and every pattern of bits is one.
+/// A plain-old-data number: no padding, and every bit pattern is valid.
 ///
 /// # Safety
 /// Both are true of the type.
 pub unsafe trait Plain: Copy + 'static {}
 
-// SAFETY: an integer or a float is its bytes.
+// SAFETY: integers and floats have no padding and no invalid bit patterns.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for i32 {}
@@ -45,7 +45,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Memory with whatever was in it. A buffer of 0 bytes has address 0.
+    /// Uninitialised memory. A buffer of 0 bytes has address 0.
     pub fn alloc(context: &'static Context, bytes: usize) -> DriverResult<Self> {
         let mut address = 0;
         if bytes > 0 {
@@ -66,7 +66,7 @@ impl Buffer {
         })
     }
 
-    /// Memory of zeros; returns when they are there for every stream.
+    /// Zeroed memory; returns when the zeros are visible to every stream.
     pub fn zeroed(context: &'static Context, bytes: usize) -> DriverResult<Self> {
         let _entered = context.enter()?;
         let mut buffer = Buffer::alloc(context, bytes)?;
@@ -75,7 +75,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// A copy of `data`; returns when it is there for every stream.
+    /// A copy of `data`; returns when it is visible to every stream.
     pub fn from_slice<T: Plain>(context: &'static Context, data: &[T]) -> DriverResult<Self> {
         let mut buffer = Buffer::alloc(context, size_of_val(data))?;
         buffer.copy_from_host(data)?;
@@ -131,7 +131,7 @@ impl Buffer {
         Ok(data)
     }
 
-    /// Gives a stream the work of overwriting the buffer from `data`.
+    /// Queues a copy of `data` to the buffer.
     ///
     /// # Safety
     /// `data` lives and is not written until the stream has done it.
@@ -153,7 +153,7 @@ impl Buffer {
         api.check(status, "copy to the device")
     }
 
-    /// Gives a stream the work of reading the buffer into `data`.
+    /// Queues a copy of the buffer to `data`.
     ///
     /// # Safety
     /// `data` lives and is neither read nor written until the stream has done it.
@@ -176,13 +176,13 @@ impl Buffer {
         api.check(status, "copy from the device")
     }
 
-    /// Gives a stream the work of copying another buffer of the same size into this.
+    /// Queues a copy of another buffer of the same size into this one.
     pub fn copy_from(&mut self, source: &Buffer, stream: Stream<'_>) -> DriverResult<()> {
         self.check_length(source.bytes)?;
         self.copy_part_from(0, source, stream)
     }
 
-    /// Gives a stream the work of copying another buffer into this, from byte `offset` on.
+    /// Queues a copy of another buffer into this one, from byte `offset` on.
     pub fn copy_part_from(
         &mut self,
         offset: usize,
@@ -209,12 +209,12 @@ impl Buffer {
         api.check(status, "copy on the device")
     }
 
-    /// Gives a stream the work of setting every byte.
+    /// Queues setting every byte.
     pub fn fill(&mut self, byte: u8, stream: Stream<'_>) -> DriverResult<()> {
         self.fill_first(self.bytes, byte, stream)
     }
 
-    /// Gives a stream the work of setting the first so many bytes, or all if there are fewer.
+    /// Queues setting the first `bytes` bytes, or all if there are fewer.
     pub fn fill_first(&mut self, bytes: usize, byte: u8, stream: Stream<'_>) -> DriverResult<()> {
         let bytes = bytes.min(self.bytes);
         if bytes == 0 {
@@ -227,7 +227,7 @@ impl Buffer {
         api.check(status, "fill device memory")
     }
 
-    /// Gives a stream the work of setting every 32-bit word; the size must be a multiple of 4.
+    /// Queues setting every 32-bit word; the size must be a multiple of 4.
     pub fn fill_words(&mut self, word: u32, stream: Stream<'_>) -> DriverResult<()> {
         self.check_length(self.bytes / 4 * 4)?;
         if self.is_empty() {
@@ -256,7 +256,7 @@ impl Drop for Buffer {
         if self.address == 0 {
             return;
         }
-        // Errors are of earlier work, which whoever waits for it is told.
+        // Errors here come from earlier work and are reported to whoever waits for that.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: allocated in `alloc`, and freed once.
             unsafe { (self.context.api().cuMemFree_v2)(self.address) };
@@ -264,8 +264,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Device memory of one stream: allocated and freed in its order, by its device's pool. Neither waits, and both may be
-/// part of a capture.
+/// Stream-ordered device memory from the device's pool. Allocating and freeing do not wait, and both may be part of a
+/// capture.
 #[derive(Debug)]
 pub struct StreamMemory<'a> {
     address: Address,
@@ -274,7 +274,7 @@ pub struct StreamMemory<'a> {
 }
 
 impl<'a> StreamMemory<'a> {
-    /// Memory with whatever was in it, for work given to the stream from now on until it is dropped.
+    /// Uninitialised memory, for work queued on the stream from now until it is dropped.
     pub fn alloc(
         context: &'static Context,
         bytes: usize,
@@ -297,7 +297,7 @@ impl<'a> StreamMemory<'a> {
         })
     }
 
-    /// Its address, for work of that stream.
+    /// Its address, for work on that stream.
     pub fn as_ptr(&self) -> u64 {
         self.address
     }
@@ -305,7 +305,7 @@ impl<'a> StreamMemory<'a> {
 
 impl Drop for StreamMemory<'_> {
     fn drop(&mut self) {
-        // Errors are of earlier work, which whoever waits for it is told.
+        // Errors here come from earlier work and are reported to whoever waits for that.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: allocated in `alloc` for this stream, and freed once.
             unsafe { (self.context.api().cuMemFreeAsync)(self.address, self.stream.as_raw()) };
@@ -313,11 +313,11 @@ impl Drop for StreamMemory<'_> {
     }
 }
 
-/// Gives a stream the work of setting bytes to zero.
+/// Queues setting bytes to zero.
 ///
 /// # Safety
-/// A context of the stream's device is [entered](super::Context::enter), and so many bytes are there and nobody else's
-/// until the stream has done the work.
+/// A context of the stream's device is [entered](super::Context::enter), and that many bytes are allocated and used by
+/// nothing else until the stream has done the work.
 pub unsafe fn zero(address: u64, bytes: usize, stream: Stream<'_>) -> DriverResult<()> {
     if bytes == 0 {
         return Ok(());
@@ -328,7 +328,7 @@ pub unsafe fn zero(address: u64, bytes: usize, stream: Stream<'_>) -> DriverResu
     api.check(status, "set device memory to zero")
 }
 
-/// The device whose memory an address is in; none for the host's memory and for addresses the driver did not give out.
+/// The device whose memory an address is in; `None` for host memory and for addresses that the driver did not allocate.
 pub fn pointer_device(address: u64) -> Option<usize> {
     const MEMORY_TYPE: c_int = 2;
     const DEVICE_ORDINAL: c_int = 9;

@@ -38,7 +38,7 @@ pub use tensor_map::{TensorElement, TensorMap, TensorMapDesc};
 
 use library::Api;
 
-/// The driver of this process, started.
+/// The initialised driver of this process.
 pub struct Driver {
     api: Api,
     version: (u32, u32),
@@ -47,7 +47,7 @@ pub struct Driver {
     filling: Mutex<()>,
 }
 
-/// What is remembered of a device once it was asked for.
+/// Cached properties and context of a device.
 #[derive(Default)]
 struct Slot {
     facts: OnceLock<DeviceFacts>,
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// The driver's functions, for whoever holds a handle and so knows that it started.
+/// The driver's functions, for holders of a handle, which proves that the driver was initialised.
 fn api() -> DriverResult<&'static Api> {
     Ok(&Driver::get()?.api)
 }

@@ -1,4 +1,4 @@
-//! Machine code on its way to the device: libraries and the kernels in them.
+//! Loading machine code: libraries and the kernels in them.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::library::Handle;
 
 /// Loaded machine code, for every device and context at once.
 ///
-/// It is never unloaded: kernels are handles that captured graphs and work under way keep as well, and a program has
-/// few. The driver copies a context's part to the device when a kernel of it is first used there.
+/// It is never unloaded: captured graphs and running work also hold its kernels, and a program has few
+/// libraries. The driver copies a context's part to the device when a kernel of it is first used there.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     raw: Handle,
@@ -71,16 +71,16 @@ impl Library {
     }
 }
 
-/// How the driver knows where code ends.
+/// How the driver finds the end of code.
 #[derive(Debug, PartialEq, Eq)]
 enum Form {
-    /// Its header says.
+    /// By its header.
     Sized,
-    /// At the first 0.
+    /// By a terminating 0.
     Text,
 }
 
-/// The form of `code`. The driver trusts a header, so that a truncated file would have it read past the end.
+/// The form of `code`. The driver trusts the header, so it would read past the end of a truncated file.
 fn form(code: &[u8]) -> DriverResult<Form> {
     const TRUNCATED: DriverError = DriverError::BadCode {
         found: "a truncated one",
@@ -134,7 +134,7 @@ fn form(code: &[u8]) -> DriverResult<Form> {
     Ok(Form::Text)
 }
 
-/// A function that runs on a device.
+/// A kernel: a function that runs on a device.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     raw: Handle,
@@ -146,17 +146,17 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// What the compiler made of a kernel, on one device.
+/// Resource usage of a compiled kernel on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelFacts {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Local memory of a thread: spilled registers and arrays.
+    /// Local memory per thread: spilled registers and arrays.
     pub local_bytes: u32,
-    /// Shared memory of a block that the source declares with its size.
+    /// Static shared memory per block.
     pub shared_bytes: u32,
-    /// Shared memory a launch may ask for on top.
+    /// Maximum dynamic shared memory of a launch.
     pub max_dynamic_shared_bytes: u32,
     /// Largest block that can be launched.
     pub max_threads: u32,
@@ -202,7 +202,7 @@ impl Kernel {
         api.check(status, &format!("prepare kernel {}", self.name))
     }
 
-    /// What the compiler made of it.
+    /// Its resource usage.
     pub fn facts(&self, device: Device) -> DriverResult<KernelFacts> {
         let api = api()?;
         let read = |attribute| -> DriverResult<u32> {
@@ -237,7 +237,7 @@ impl Kernel {
         )
     }
 
-    /// Asks for `percent` of a multiprocessor's fast memory as shared memory, the rest as first-level cache.
+    /// Sets the preferred carveout: the percentage of a multiprocessor's unified memory used as shared memory, not L1.
     pub fn set_shared_carveout(&self, device: Device, percent: u32) -> DriverResult<()> {
         self.set(
             device,
@@ -259,7 +259,7 @@ impl Kernel {
 
     fn set(&self, device: Device, attribute: c_int, value: u32, what: &str) -> DriverResult<()> {
         let api = api()?;
-        // A value past the range is past every limit too, and the driver's to refuse.
+        // A value past the range is past every limit too, and the driver refuses it.
         let number = c_int::try_from(value).unwrap_or(c_int::MAX);
         // SAFETY: kernel and device exist.
         let status =
@@ -267,7 +267,7 @@ impl Kernel {
         api.check(status, &format!("give kernel {} {value} {what}", self.name))
     }
 
-    /// How many blocks of `threads` with `shared_bytes` of dynamic shared memory a multiprocessor holds at once.
+    /// Maximum resident blocks per multiprocessor, for blocks of `threads` with `shared_bytes` of dynamic shared memory.
     pub fn occupancy(
         &self,
         context: &Context,
@@ -295,7 +295,7 @@ impl Kernel {
         Ok(blocks.max(0) as u32)
     }
 
-    /// The kernel's function in the context that is entered.
+    /// The kernel's function in the current context.
     pub(super) fn function(&self, context: &Context) -> DriverResult<Handle> {
         let api = context.api();
         let mut function = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Streams: queues of work that a device does in order.
+//! Streams: queues of work that a device executes in order.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use super::event::Event;
 use super::graph::Graph;
 use super::library::{Handle, NOT_READY};
 
-/// A stream somebody owns: the device, the caller or an [`OwnedStream`].
+/// A borrowed stream: the device's default, the caller's or that of an [`OwnedStream`].
 ///
 /// Its functions need a context of the stream's device, so call them while it is [entered](Context::enter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ unsafe impl Send for Stream<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Stream<'_> {}
 
-/// Which of a program's other calls a capture forbids, because they would not be part of the graph.
+/// Which other driver calls a capture forbids, because they would not be part of the graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Unsafe calls of any thread.
@@ -83,7 +83,7 @@ impl<'a> Stream<'a> {
         Ok(true)
     }
 
-    /// Lets later work wait for what `event` recorded last.
+    /// Makes later work wait for what `event` recorded last.
     pub fn wait(&self, event: &Event) -> DriverResult<()> {
         let api = api()?;
         // SAFETY: stream and event live; 0 is the flag for an ordinary wait.
@@ -171,7 +171,7 @@ impl OwnedStream {
 
 impl Drop for OwnedStream {
     fn drop(&mut self) {
-        // Errors are of earlier work, which whoever waits for it is told.
+        // Errors here come from earlier work and are reported to whoever waits for that.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: made in `new`, and no `Stream` borrows it any more.
             unsafe { (self.context.api().cuStreamDestroy_v2)(self.raw) };

@@ -1,4 +1,4 @@
-//! Tensor maps: what the copy engine of Hopper and later must know of a tensor to load boxes of it.
+//! Tensor maps: descriptors by which the tensor memory accelerator (TMA) of Hopper and later loads boxes of a tensor.
 
 use std::ffi::c_int;
 
@@ -54,14 +54,14 @@ pub struct TensorMapDesc {
     pub strides: Vec<u64>,
     /// Elements of the box in each dimension.
     pub box_sides: Vec<u32>,
-    /// Every which element of the box is loaded, in each dimension.
+    /// Stride between loaded elements of the box, in each dimension.
     pub element_strides: Vec<u32>,
 }
 
-/// What the copy engine must know of a tensor; a parameter of a kernel, by value.
+/// A TMA descriptor; a parameter of a kernel, by value.
 ///
-/// It holds an address. Memory must be there when a kernel loads by it, which is the promise of whoever launches that.
-/// The default fills a place that no kernel loads by.
+/// It holds an address. That memory must be allocated when a kernel loads by the map, which the caller of the launch
+/// promises. The default is a placeholder that no kernel loads by.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(128))]
 pub struct TensorMap([u64; 16]);

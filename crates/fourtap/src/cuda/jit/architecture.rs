@@ -8,7 +8,7 @@ use super::JitError;
 /// Integrated (Tegra) chips: only code for exactly their number is promised to run on them.
 const INTEGRATED: [(u32, u32); 6] = [(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (10, 1)];
 
-/// How far machine code for an architecture carries, and which instructions it may use.
+/// Which devices run machine code for an architecture, and which instructions it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
     /// No suffix: the common instructions.

@@ -1,4 +1,4 @@
-//! Reading and writing little-endian records without ever reading past an end.
+//! Bounds-checked reading and writing of little-endian records.
 
 /// Takes values off the front of a slice; `None` where the slice is too short.
 #[derive(Clone, Copy, Debug)]

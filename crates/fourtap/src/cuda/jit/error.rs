@@ -1,4 +1,4 @@
-//! What can go wrong between a kernel's source and its machine code.
+//! Errors of kernel compilation, cache and packs.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ pub enum JitError {
         tried.join("; ")
     )]
     NvrtcNotFound {
-        /// Every place that was looked at and why it did not serve.
+        /// Every place searched and why it could not be used.
         tried: Vec<String>,
     },
-    /// The library named by `FOURTAP_NVRTC` does not serve.
+    /// The library named by `FOURTAP_NVRTC` cannot be used.
     #[error(
         "FOURTAP_NVRTC: expected the path of a usable NVRTC library, found {path}: {reason}. Correct the path, or \
          unset FOURTAP_NVRTC to search the usual places",
@@ -45,7 +45,7 @@ pub enum JitError {
     NvrtcLoad {
         /// The library.
         path: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         reason: String,
     },
     /// A library that lacks one of NVRTC's functions.
@@ -70,7 +70,7 @@ pub enum JitError {
         path: PathBuf,
         /// Its version.
         found: NvrtcVersion,
-        /// The oldest version that serves.
+        /// The oldest supported version.
         needed: NvrtcVersion,
     },
     /// An NVRTC function failed for another reason than the kernel's source.
@@ -80,7 +80,7 @@ pub enum JitError {
         call: &'static str,
         /// What it returned.
         code: i32,
-        /// NVRTC's words for that.
+        /// NVRTC's message.
         message: String,
     },
     /// A kernel's name, source or option cannot be handed to NVRTC.
@@ -103,7 +103,7 @@ pub enum JitError {
         architecture: Architecture,
         /// The compiler's version.
         version: NvrtcVersion,
-        /// NVRTC's words for the failure.
+        /// NVRTC's message.
         message: String,
         /// What the compiler printed.
         log: String,
@@ -140,7 +140,7 @@ pub enum JitError {
         /// The newest architecture it knows.
         newest: Architecture,
     },
-    /// A cache directory in which somebody else could plant code.
+    /// A cache directory in which other users could plant code.
     #[error(
         "{path}: expected a kernel cache that only this user can write to, found it {found}. Remove it, correct it \
          (chmod go-w), or set FOURTAP_CACHE_DIR to another directory",
@@ -161,10 +161,10 @@ pub enum JitError {
         action: &'static str,
         /// The kind of failure.
         kind: ErrorKind,
-        /// The system's words.
+        /// The system's message.
         message: String,
     },
-    /// A pack that is not what was once written.
+    /// A corrupt pack.
     #[error(
         "{path}: expected a sound pack of kernels, found {found}. Write the pack again",
         path = path.display()
@@ -184,7 +184,7 @@ pub enum JitError {
 }
 
 impl JitError {
-    /// Keeps of an I/O error what can be cloned and compared.
+    /// Keeps the parts of an I/O error that can be cloned and compared.
     pub(super) fn io(path: &Path, action: &'static str, error: &io::Error) -> Self {
         JitError::Io {
             path: path.to_path_buf(),

@@ -1,7 +1,7 @@
 //! From kernel source to machine code: compiled by NVRTC once, then kept on disk.
 //!
-//! [`machine_code`] is the way in. It asks, in this order, a [`Pack`] of kernels compiled elsewhere, the [`Cache`] on
-//! disk, and [`Nvrtc`].
+//! Start at [`machine_code`]. It tries, in this order, a [`Pack`] of precompiled kernels, the [`Cache`] on disk, and
+//! [`Nvrtc`].
 
 mod architecture;
 mod bytes;
@@ -29,13 +29,13 @@ pub use resources::{KernelResources, Resources};
 /// Where machine code came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A pack, compiled elsewhere.
+    /// A pack of precompiled kernels.
     Pack,
     /// The cache on disk.
     Cache,
     /// Compiled just now.
     Compiled {
-        /// How long that took.
+        /// Time it took.
         milliseconds: u64,
     },
 }
@@ -71,7 +71,7 @@ pub fn machine_code(program: &Program) -> Result<(Vec<u8>, Origin), JitError> {
 
 /// What to compile for on a device of this compute capability, with the NVRTC this process has.
 ///
-/// Without one only packs can serve, and those are written for [`Architecture::of_device`].
+/// Without NVRTC only packs can be used, and those are compiled for [`Architecture::of_device`].
 pub fn architecture_for(major: u32, minor: u32) -> Result<Architecture, JitError> {
     match Nvrtc::get() {
         Ok(nvrtc) => nvrtc.best_for(major, minor),
@@ -88,7 +88,7 @@ pub fn set_pack(pack: Option<Arc<Pack>>) {
 
 static REGISTERED: RwLock<Option<Arc<Pack>>> = RwLock::new(None);
 
-/// The pack `FOURTAP_PACK` names. A pack that was asked for and cannot be read is an error, not a reason to compile.
+/// The pack `FOURTAP_PACK` names. If that pack cannot be read, that is an error, not a reason to compile.
 fn named_pack() -> Result<Option<&'static Pack>, JitError> {
     static NAMED: OnceLock<Result<Option<Pack>, JitError>> = OnceLock::new();
     let open = || match std::env::var_os("FOURTAP_PACK").filter(|path| !path.is_empty()) {
@@ -101,14 +101,14 @@ fn named_pack() -> Result<Option<&'static Pack>, JitError> {
     }
 }
 
-/// The user's cache; without one every process compiles anew, which is slow but right.
+/// The user's cache; without one every process compiles its kernels again, which is slow but correct.
 fn standard_cache() -> Option<&'static Cache> {
     static STANDARD: OnceLock<Option<Cache>> = OnceLock::new();
     let open = || match Cache::standard() {
         Ok(cache) => cache,
         Err(error) => {
             print_warning(&format!(
-                "kernels are compiled anew in each process: {error}"
+                "kernels are compiled again in each process: {error}"
             ));
             None
         }

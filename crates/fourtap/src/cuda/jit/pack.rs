@@ -40,7 +40,7 @@ impl PackBuilder {
         self.entries.insert(key, code);
     }
 
-    /// Writes the pack. A file of that name is replaced at once or not at all.
+    /// Writes the pack. An existing file of that name is replaced atomically.
     pub fn write(&self, path: &Path) -> Result<(), JitError> {
         let failed = |error: &io::Error| JitError::io(path, "write the pack", error);
         let directory = match path.parent() {
@@ -59,7 +59,7 @@ impl PackBuilder {
             .map_err(|error| failed(&error))?;
         part.as_file().sync_all().map_err(|error| failed(&error))?;
         part.persist(path).map_err(|error| failed(&error.error))?;
-        // Not every file system can; the pack is then only less durable.
+        // Not every file system supports this; the pack is then only less durable.
         #[cfg(unix)]
         let _ = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
         Ok(())
@@ -102,7 +102,7 @@ pub struct PackEntry {
     pub size: usize,
 }
 
-/// Machine code compiled elsewhere.
+/// Precompiled machine code.
 #[derive(Clone, Debug)]
 pub struct Pack {
     path: PathBuf,
@@ -118,7 +118,7 @@ struct StoredKernel {
 }
 
 impl Pack {
-    /// Reads a pack. Its index is checked here, the code of a kernel when it is asked for.
+    /// Reads a pack. Its index is checked here, the code of a kernel when it is requested.
     pub fn open(path: &Path) -> Result<Pack, JitError> {
         let bytes = std::fs::read(path)
             .map_err(|error| JitError::io(path, "read a pack of kernels", &error))?;

@@ -21,7 +21,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Names the machine code this program compiles to, whichever NVRTC compiles it. Packs go by it.
+    /// Identifies this program, whichever NVRTC compiles it: the key of packs.
     pub fn fingerprint(&self) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"fourtap program 1\n");
@@ -41,7 +41,7 @@ impl Program {
         Fingerprint(*hasher.finalize().as_bytes())
     }
 
-    /// Names the machine code this program compiles to with this NVRTC. The cache goes by it.
+    /// Identifies this program compiled by this NVRTC: the key of the cache.
     pub fn cache_key(&self, nvrtc: NvrtcVersion) -> CacheKey {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"fourtap cache 1\n");
@@ -57,7 +57,7 @@ impl Program {
     }
 }
 
-/// 32 bytes that stand for a program. Printed as hexadecimal digits.
+/// A 32-byte hash of a program. Printed as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub(super) [u8; 32]);
 
@@ -80,7 +80,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Where machine code belongs in a [`Cache`](super::Cache).
+/// The key of machine code in a [`Cache`](super::Cache).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     pub(super) name: String,

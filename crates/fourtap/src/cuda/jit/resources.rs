@@ -1,4 +1,4 @@
-//! What kernels need to run, read from their machine code.
+//! Resource usage of kernels, read from their machine code.
 //!
 //! A cubin is a 64-bit ELF file. Its section `.nv.info` is a list of attributes, each of a format byte, an attribute
 //! byte and 16 bits: a value, or the length of the value that follows.
@@ -6,16 +6,16 @@
 use super::JitError;
 use super::bytes::Reader;
 
-/// What one kernel needs.
+/// Resource usage of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelResources {
     /// The kernel's symbol.
     pub name: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread: arrays that are not in registers, and registers that were spilled.
+    /// Bytes of stack per thread: arrays that are not in registers, and spilled registers.
     pub stack_bytes: u32,
-    /// Bytes of shared memory a block that the source declares, without the system's and what is asked for at launch.
+    /// Bytes of static shared memory per block, without what the system reserves.
     pub static_shared_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What kernels are handed, laid out as kernels/msda declares it.
+//! Kernel arguments, laid out as kernels/msda declares them.
 
 use std::ffi::c_void;
 
@@ -7,8 +7,8 @@ use crate::layout::Layout;
 use crate::msda::{Backward, Gradients, Inputs, LevelTable, Problem};
 use crate::tensor::{View, ViewMut};
 
-/// Room for levels in a kernel's arguments, by steps: each room is a kernel of its own. The second step fits the
-/// 4 KiB all drivers pass, the last the 32764 bytes those from CUDA 12.1 on do.
+/// Capacities for levels in a kernel's arguments: each is a kernel of its own. The second fits the 4 KiB of arguments
+/// that all drivers pass, the last the 32764 bytes that drivers from CUDA 12.1 on do.
 pub(super) const LEVEL_CAPACITIES: [usize; 3] = [16, 240, 2000];
 
 #[repr(C)]
@@ -19,7 +19,7 @@ struct HostLevel {
     start: i64,
 }
 
-/// What differs from one call to another like it: the first members of the kernels' `Arguments`.
+/// What differs between calls that share a plan: the first members of the kernels' `Arguments`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
@@ -32,7 +32,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Those of a call; 0 for what it does not have.
+    /// The addresses of a call; 0 for a tensor it does not have.
     pub fn new(inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
         let (shapes, starts) = match inputs.levels {
             LevelTable::Host(_) => (0, 0),
@@ -69,7 +69,7 @@ pub(super) struct Arguments<const CAPACITY: usize> {
 }
 
 impl<const CAPACITY: usize> Arguments<CAPACITY> {
-    /// Those of a problem, whose levels must fit and whose sizes other than those kept in 64 bits must fit an i32.
+    /// The arguments of a problem, whose levels must fit and whose sizes, except the 64-bit ones, must fit an i32.
     fn new(problem: &Problem, inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
         let sizes = problem.sizes();
         let mut host_levels = [HostLevel::default(); CAPACITY];
@@ -98,11 +98,11 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
     }
 }
 
-/// Arguments with the room for levels a kernel was compiled for.
+/// Arguments with the level capacity that a kernel was compiled for.
 #[derive(Clone)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "the usual one shall not be allocated"
+    reason = "the common variant should not be boxed"
 )]
 pub(super) enum SizedArguments {
     Small(Arguments<{ LEVEL_CAPACITIES[0] }>),
@@ -111,7 +111,7 @@ pub(super) enum SizedArguments {
 }
 
 impl SizedArguments {
-    /// With room for so many levels, one of [`LEVEL_CAPACITIES`]; the first of them if not said.
+    /// With a capacity of [`LEVEL_CAPACITIES`]; the first if `None`.
     pub fn new(
         problem: &Problem,
         inputs: &Inputs<'_>,
@@ -129,7 +129,7 @@ impl SizedArguments {
         }
     }
 
-    /// The same for another call like the one they were made for.
+    /// The same for another call that shares the plan.
     pub fn at(&self, addresses: Addresses) -> Self {
         let mut held = self.clone();
         *match &mut held {
@@ -140,7 +140,7 @@ impl SizedArguments {
         held
     }
 
-    /// As launches take it.
+    /// A pointer to the arguments, for a launch.
     pub fn pointer(&self) -> *mut c_void {
         match self {
             SizedArguments::Small(arguments) => parameter(arguments),
@@ -150,7 +150,7 @@ impl SizedArguments {
     }
 }
 
-/// What differs from one backward call to another like it, besides [`Addresses`].
+/// What differs between backward calls that share a plan, besides [`Addresses`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GradientAddresses {
@@ -161,7 +161,7 @@ pub(super) struct GradientAddresses {
 }
 
 impl GradientAddresses {
-    /// Those of a call; 0 for gradients it does not want.
+    /// The addresses of a call; 0 for gradients it does not ask for.
     pub fn new(grad_out: &View<'_>, gradients: &Gradients<'_>) -> Self {
         let address = |gradient: &Option<ViewMut<'_>>| {
             gradient
@@ -176,7 +176,7 @@ impl GradientAddresses {
         }
     }
 
-    /// Of `grad_value`.
+    /// The address of `grad_value`.
     pub fn value(&self) -> u64 {
         self.value
     }
@@ -194,7 +194,7 @@ pub(super) struct GradientArguments {
 }
 
 impl GradientArguments {
-    /// Those of a call.
+    /// The arguments of a call.
     pub fn new(call: &Backward<'_>) -> Self {
         let gradients = &call.gradients;
         GradientArguments {
@@ -206,7 +206,7 @@ impl GradientArguments {
         }
     }
 
-    /// The same for another call like the one they were made for.
+    /// The same for another call that shares the plan.
     pub fn at(&self, addresses: GradientAddresses) -> Self {
         GradientArguments {
             addresses,
@@ -257,8 +257,8 @@ pub(super) struct Divisor {
 impl Divisor {
     /// By `divisor`, from 1 to 2^31.
     pub fn new(divisor: u32) -> Self {
-        // With 2^s the power of two not below the divisor, ceil(2^(31+s) / divisor) is off by less than 2^-31 of
-        // itself, which a number below 2^31 does not feel, and fits 32 bits.
+        // With 2^s the power of two not below the divisor, ceil(2^(31+s) / divisor) has a relative error below
+        // 2^-31, too small to change the quotient of a number below 2^31, and fits 32 bits.
         let shift = 31 + divisor.next_power_of_two().trailing_zeros();
         Divisor {
             multiplier: (1u64 << shift).div_ceil(divisor.into()) as u32,

@@ -1,4 +1,4 @@
-//! What tensors must be like for a kernel to serve them. Refusals are in words, for whoever asks why.
+//! Sizes, types and layout that kernels need. A refusal is a text that plans report as the reason.
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::kind::Kind;
@@ -27,7 +27,7 @@ pub(super) fn kind(problem: &Problem) -> Kind {
     }
 }
 
-/// Refuses what no kernel can serve. Returns how much room for levels the generic ones need.
+/// Refuses what no kernel can serve. Returns the level capacity that the generic kernels need.
 pub(super) fn expect_any_kernel(problem: &Problem) -> Result<usize> {
     let sizes = problem.sizes();
     let levels = problem.levels().len();
@@ -59,7 +59,7 @@ pub(super) fn expect_any_kernel(problem: &Problem) -> Result<usize> {
     Ok(level_capacity)
 }
 
-/// Whether kernels that gather 16-byte vectors can read `value`. Returns the vectors from a pixel to the next.
+/// Whether kernels that gather 16-byte vectors can read `value`. Returns the stride between pixels in vectors.
 pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize> {
     kind(problem).expect_gather()?;
     let sizes = problem.sizes();
@@ -76,7 +76,7 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
         16,
     )?;
     let pixel_units = steps[1] / 16;
-    // Pixels are counted in the bits of an f32, and places inside an image in 32 bits, in units of 16 bytes.
+    // Pixel numbers must fit the mantissa of an f32, and offsets inside an image 32 bits, in units of 16 bytes.
     if sizes.pixels >= 1 << 23 || pixel_units > 1 << 16 || pixel_units * sizes.pixels >= 1 << 31 {
         return Err(format!(
             "an image of {} pixels, {} bytes each, is too large",
@@ -90,7 +90,7 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
     Ok(pixel_units)
 }
 
-/// Whether all of `value`, which kernels that gather can read, can be named in 31 bits, in units of 16 bytes.
+/// Whether offsets in all of `value` fit 31 bits, in units of 16 bytes. Kernels that gather must be able to read it.
 pub(super) fn has_short_places(problem: &Problem) -> bool {
     let layout = problem.value();
     let sizes = layout.shape();

@@ -1,4 +1,4 @@
-//! Forward: which kernel serves a call, how its work is cut, and its launch.
+//! Forward: which kernel serves a call, how its work is split, and its launch.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ use crate::msda::Forward;
 use crate::tuning::Class;
 use crate::tuning::spaces::cuda::{ALWAYS, MSDA_FORWARD, NEVER};
 
-/// What a call will do: shown to whoever asks, and followed by the launcher.
+/// The plan of a call, for display and for the launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The kernel and how it is launched.
     pub step: Step<KernelVariant>,
-    /// Why it is not a faster kernel.
+    /// Why a faster kernel was not chosen.
     pub reason: Option<String>,
     pub(super) schedule: Option<Schedule>,
 }
@@ -49,11 +49,11 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Threads a block of the kernel of one thread a channel.
+/// Threads per block of the kernel with one thread per channel.
 const CHANNEL_THREADS: u32 = 256;
 
 impl Plan {
-    /// For `call` on this device, as its handle, a table or nobody says.
+    /// The plan for `call` on this device: tuned by its handle or a table, or untuned.
     pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
         let options = cuda.settings().msda;
         let by_table = || {
@@ -67,7 +67,7 @@ impl Plan {
         })
     }
 
-    /// For `call` on a device.
+    /// The plan for `call` on a device.
     pub(super) fn new(
         call: &Forward<'_>,
         device: DeviceSize,
@@ -103,14 +103,14 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
         count(&sizes.value()),
         count(&sizes.sampling_locations()),
     );
-    // Less than half of what 32 bits count, so that the step beyond the last element does not come round.
+    // Less than half of the 32-bit range, so that the step beyond the last element does not wrap around.
     let dense = rows_are_dense(call)
         && call.problem.value().is_contiguous()
         && [elements, value, locations]
             .iter()
             .all(|&count| count < 1 << 31);
     let blocks_needed = elements.div_ceil(CHANNEL_THREADS as usize);
-    // Enough to fill any device many times over; threads loop over the rest.
+    // Enough to fill any device many times over; threads loop over the remaining work.
     let most = device.multiprocessors as usize * 64;
     Ok(Plan {
         step: Step {
@@ -135,7 +135,7 @@ fn rows_are_dense(call: &Forward<'_>) -> bool {
         && call.out.layout().is_contiguous()
 }
 
-/// The plan for the gather kernel, or in words why it cannot serve the call.
+/// The plan for the gather kernel, or the reason why it cannot serve the call.
 fn gather(
     call: &Forward<'_>,
     device: DeviceSize,
@@ -154,7 +154,7 @@ fn gather(
         16,
     )?;
 
-    // Too few rows to fill the device with warps: share each row's samples among more of them.
+    // Too few rows to fill the device with warps: split each row's samples among several groups of lanes.
     let kind = fit::kind(problem);
     let rows = sizes.images * sizes.queries * sizes.heads;
     let split = match wanted {
@@ -235,16 +235,16 @@ fn gather(
     })
 }
 
-/// A forward call with everything but its addresses.
+/// A prepared forward launch: everything but the addresses.
 pub(super) struct ForwardLaunch {
-    /// None where there is nothing to compute.
+    /// `None` where there is nothing to compute.
     step: Option<LoadedStep>,
     schedule: Option<Schedule>,
     arguments: SizedArguments,
 }
 
 impl ForwardLaunch {
-    /// Of a call that was checked, on this device.
+    /// Prepares a checked call on this device.
     pub fn new(cuda: &Cuda, call: &Forward<'_>) -> Result<Self> {
         let sizes = call.problem.sizes();
         let plan = match sizes.images * sizes.queries * sizes.heads {
@@ -262,11 +262,11 @@ impl ForwardLaunch {
         })
     }
 
-    /// Queues the kernel. Nothing is allocated and nobody waits.
+    /// Queues the kernel without allocating or waiting.
     ///
     /// # Safety
-    /// The addresses are of a call like the one it was made for, on the same device, and the memory of its tensors is
-    /// there until the stream has done the work.
+    /// The addresses are of a call that shares its plan, on the same device, and the memory of its tensors stays allocated
+    /// until the stream has done the work.
     pub unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses) -> Result<()> {
         let Some(step) = &self.step else {
             return Ok(());
@@ -278,7 +278,7 @@ impl ForwardLaunch {
             schedule.unwrap_or(std::ptr::null_mut()),
         ];
         let declared = 1 + usize::from(schedule.is_some());
-        // SAFETY: the parameters are what the kernel of this plan declares, laid out as it does; the rest as the caller
+        // SAFETY: the parameters match the declaration of this plan's kernel; the rest as the caller
         // promises.
         Ok(unsafe { step.launch(cuda, &mut parameters[..declared]) }?)
     }

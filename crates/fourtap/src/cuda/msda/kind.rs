@@ -1,4 +1,4 @@
-//! What kernels are specialised by: everything about a problem but the sizes that change from call to call.
+//! What kernels are specialised by: everything about a problem except the sizes that change from call to call.
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::specialised::{
@@ -6,35 +6,35 @@ use super::specialised::{
 };
 use crate::dtype::DType;
 
-/// Problems the same kernels serve, whatever their images, levels' sizes and queries.
+/// A kind of problem that the same kernels serve, whatever its images, level sizes and queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// Element types.
     pub types: Types,
     /// Heads (M).
     pub heads: usize,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: usize,
     /// Levels (L).
     pub levels: usize,
-    /// Points a level (P).
+    /// Points per level (P).
     pub points: usize,
 }
 
-/// Bytes a lane loads at a time.
+/// Bytes per load of a lane.
 const VECTOR: usize = 16;
 
-/// Threads a multiprocessor needs to hide latency.
+/// Threads per multiprocessor needed to hide latency.
 const SMALL_THREADS: usize = 256;
 
-/// Threads of a multiprocessor up to which four groups of lanes share a row.
+/// Threads per multiprocessor up to which four groups of lanes share a row.
 const FEW_THREADS: usize = 640;
 
-/// Most samples a row may have: records of more would not fit the kernel's counters.
+/// Maximum samples per row: more would not fit the kernel's counters.
 const MOST_SAMPLES: usize = 1024;
 
 impl Kind {
-    /// Whether the gather kernel can serve such problems, or in words why not.
+    /// Whether the gather kernel can serve such problems, or the reason why not.
     pub(super) fn expect_gather(&self) -> Result<(), String> {
         let Kind {
             types,
@@ -66,7 +66,7 @@ impl Kind {
         (self.channels * self.types.value.size() / VECTOR).next_power_of_two()
     }
 
-    /// How many groups of lanes share the samples of a row where there are so many (image, query, head) rows: more than
+    /// How many groups of lanes share the samples of a row, given the number of (image, query, head) rows: more than
     /// one where the device would have too few warps to hide latency.
     pub(super) fn split(&self, rows: usize, multiprocessors: u32) -> usize {
         let (lanes, multiprocessors) = (self.lanes(), multiprocessors as usize);
@@ -79,34 +79,34 @@ impl Kind {
         }
     }
 
-    /// Whether so many groups of lanes ever share a row.
+    /// Whether that many groups of lanes may share a row.
     fn can_split(&self, split: usize) -> bool {
         let (lanes, samples) = (self.lanes(), self.levels * self.points);
         match split {
             1 => true,
             2 => lanes <= 16 && samples > 1,
-            // Measured on an H200 with 12 samples of 64 bytes a pixel: 20 to 600 queries of 8 heads gain, 900 lose; with
-            // 128 bytes a pixel all lose (docs/tuning.md).
+            // Measured on an H200 with 12 samples of 64 bytes per pixel: 20 to 600 queries of 8 heads gain, 900 lose; with
+            // 128 bytes per pixel all lose (docs/tuning.md).
             _ => lanes == 4 && samples >= 4,
         }
     }
 
-    /// The gather kernel for tensors without gaps, `pixel_units` vectors from a pixel to the next, with so many groups of
-    /// lanes a row.
+    /// The gather kernel for tensors without gaps, with a pixel stride of `pixel_units` vectors and `split` groups of
+    /// lanes per row.
     pub(super) fn gather(&self, pixel_units: u32, split: usize) -> Gather {
         let (lanes, samples) = (self.lanes(), self.levels * self.points);
         let group = lanes * split;
-        // Two samples a lane halve the cost of handing them round, where they are of one level and fill chunks.
+        // Two samples per lane halve the cost of exchanging them, where they belong to one level and fill chunks.
         let in_pairs =
             group <= 4 && self.points.is_multiple_of(2) && samples.is_multiple_of(2 * group);
-        // Loads of 64 bytes a pixel and head go two at a time if they meet different halves of 128-byte lines.
+        // Loads of 64 bytes per pixel and head are served two at a time if they hit different halves of 128-byte lines.
         let heads_together = [8, 4, 2]
             .into_iter()
             .find(|&heads| heads * lanes <= 8 && self.heads.is_multiple_of(heads))
             .unwrap_or(1);
         let per_lane = if in_pairs { 2 } else { 1 };
         let chunks = samples.div_ceil(group * per_lane);
-        // Measured to pay for 64 bytes a pixel and several heads; otherwise L1 loses more than waiting costs.
+        // Measured to pay off for 64 bytes per pixel and several heads; otherwise L1 misses cost more than it saves.
         let in_phases = lanes == 4 && heads_together > 1 && split == 1 && chunks.is_multiple_of(2);
         Gather {
             types: self.types,
@@ -150,7 +150,7 @@ impl Kind {
         })
     }
 
-    /// The kernels such problems use where tensors have no gaps, and the one that serves them wherever they lie.
+    /// The kernels that such problems use where tensors have no gaps, and the one that serves them with any strides.
     pub fn kernels(&self) -> Vec<KernelVariant> {
         let capacity = LEVEL_CAPACITIES
             .into_iter()
@@ -188,7 +188,7 @@ impl Kind {
         kernels
     }
 
-    /// The kernels of backward that do not depend on sizes.
+    /// The backward kernels that do not depend on sizes.
     fn backward_kernels(&self, capacity: Option<usize>) -> Vec<KernelVariant> {
         let mut kernels = Vec::new();
         let types = self.types;

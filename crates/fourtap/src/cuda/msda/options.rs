@@ -1,30 +1,30 @@
-//! What a caller can say about the kernels of deformable attention.
+//! What a caller can choose about the kernels of deformable attention.
 
 use super::tuning::{BackwardTuning, ForwardTuning};
 
-/// Which kernels a call shall use.
+/// Which kernels a call uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelChoice {
-    /// The fastest that can serve it.
+    /// The fastest that can serve the call.
     #[default]
     Best,
-    /// Sixteen bytes of channels a lane. Backward in f32, unless it shall be deterministic: by atomic additions.
+    /// Sixteen bytes of channels per lane. Backward in f32 uses atomic additions unless it must be deterministic.
     Gather,
-    /// The same in its form for many rows, however few there are: what large problems run, on small ones.
+    /// As `Gather`, with the variant for large problems even if there are few rows: to test it on small ones.
     GatherMany,
-    /// One thread a channel, the form everybody else ships: what speed is measured against.
+    /// One thread per channel, as other implementations do: the baseline that speed is measured against.
     Channel,
 }
 
-/// How calls of this operator are computed on CUDA, where that is not left to the library.
+/// How calls of this operator are computed on CUDA, where the caller overrides the library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The kernels; a call they cannot serve is refused.
     pub kernel: KernelChoice,
-    /// How forward is cut, whatever tables say; a call that cannot be computed so is refused.
+    /// Tuning of forward, overriding the tables; a call that cannot be computed with it is refused.
     pub forward: Option<ForwardTuning>,
-    /// The same of backward.
+    /// The same for backward.
     pub backward: Option<BackwardTuning>,
 }
 

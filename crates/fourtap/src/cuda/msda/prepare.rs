@@ -42,8 +42,8 @@ impl Implementation for Cuda {
             Ok((launch, LevelsKey::new(&inputs.levels)))
         })?;
         let cuda = *self;
-        // SAFETY: this call, or one that differs in its addresses alone, was checked, and whoever made its views answers
-        // for the memory behind them.
+        // SAFETY: this call, or one that differs only in its addresses, was checked, and the creator of its views has
+        // promised that their memory is valid.
         Ok(Prepared::new(0, move |_| unsafe {
             plan.launch(&cuda, addresses)
         }))
@@ -90,14 +90,14 @@ impl Implementation for Cuda {
 }
 
 impl Cuda {
-    /// What [`crate::msda::forward`] would do with these tensors.
+    /// The plan that [`crate::msda::forward`] would follow for these tensors.
     pub fn explain_forward(&self, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<Plan> {
         Plan::on(self, &Forward::new(inputs, out)?)
     }
 
-    /// What [`crate::msda::backward`] would do with these tensors. Scratch memory is at most twice what they take
-    /// themselves, `grad_out` included, or a few KiB; but 16 bytes (32 in f64) for each sample of one level of one image
-    /// and head at least.
+    /// The plan that [`crate::msda::backward`] would follow for these tensors. Scratch memory is at most twice their size,
+    /// `grad_out` included, or a few KiB; but at least 16 bytes (32 in f64) for each sample of one level of one image and
+    /// head.
     pub fn explain_backward(
         &self,
         inputs: Inputs<'_>,
@@ -108,7 +108,7 @@ impl Cuda {
     }
 }
 
-/// The levels of a call that was checked, as far as checks and plans look at them.
+/// The levels of a checked call, as far as checks and plans depend on them.
 enum LevelsKey {
     Host(Levels),
     Cuda {

@@ -1,4 +1,4 @@
-//! Plans for a device that need not be there, of tensors that need not exist: row-major and aligned, as most are.
+//! Plans without a device or tensors: for row-major, aligned tensors, as most are.
 
 use super::backward::BackwardPlan;
 use super::forward::Plan;
@@ -12,8 +12,8 @@ use crate::layout::Layout;
 use crate::msda::{Backward, Forward, Gradients, Inputs, Levels, Problem, Sizes};
 use crate::tensor::{View, ViewMut};
 
-/// A call by its sizes alone: says what [`crate::msda::forward`] and [`crate::msda::backward`] would do with row-major
-/// tensors, without a driver.
+/// A call described by its sizes alone. Its plans are those that [`crate::msda::forward`] and [`crate::msda::backward`]
+/// would follow for row-major tensors; no driver is needed.
 ///
 /// ```
 /// use fourtap::DType;
@@ -39,13 +39,13 @@ use crate::tensor::{View, ViewMut};
 pub struct ProblemDesc<'a> {
     /// Images (N).
     pub images: usize,
-    /// Queries an image (Q).
+    /// Queries per image (Q).
     pub queries: usize,
     /// Heads (M).
     pub heads: usize,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: usize,
-    /// Points a level (P).
+    /// Points per level (P).
     pub points: usize,
     /// The levels.
     pub levels: &'a Levels,
@@ -54,17 +54,17 @@ pub struct ProblemDesc<'a> {
 }
 
 impl ProblemDesc<'_> {
-    /// The problem such a call poses.
+    /// The validated problem.
     pub fn problem(&self) -> Result<Problem> {
         Problem::new(&AddressAllocator::new().inputs(self)?)
     }
 
-    /// What forward would do on such a device, untuned.
+    /// The plan of forward on such a device, untuned.
     pub fn forward(&self, device: DeviceSize, wanted: KernelChoice) -> Result<Plan> {
         self.planned_forward(device, wanted, &ForwardTuning::default())
     }
 
-    /// What forward would do with this chosen.
+    /// The plan of forward with this tuning.
     pub fn tuned_forward(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
         self.planned_forward(device, KernelChoice::Best, tuning)
     }
@@ -81,7 +81,7 @@ impl ProblemDesc<'_> {
         Plan::new(&Forward::new(inputs, out)?, device, wanted, tuning)
     }
 
-    /// What backward to all three gradients would do on such a device, untuned.
+    /// The plan of backward with all three gradients on such a device, untuned.
     pub fn backward(
         &self,
         device: DeviceSize,
@@ -91,7 +91,7 @@ impl ProblemDesc<'_> {
         self.planned_backward(device, wanted, deterministic, &BackwardTuning::default())
     }
 
-    /// What backward to all three gradients would do with this chosen.
+    /// The plan of backward with all three gradients and this tuning.
     pub fn tuned_backward(
         &self,
         device: DeviceSize,
@@ -142,7 +142,7 @@ impl ProblemDesc<'_> {
     }
 }
 
-/// Addresses given out one after another, aligned as the driver's allocations are; there is nothing at any of them.
+/// Hands out made-up addresses, aligned like the driver's allocations.
 struct AddressAllocator {
     next: usize,
 }
@@ -176,8 +176,8 @@ impl AddressAllocator {
         shape: &[usize],
     ) -> Result<View<'a>> {
         let address = self.take(tensor, dtype, shape)?;
-        // SAFETY: no call gets this view. It is planned with, which looks at the address but never at what lies there,
-        // and dropped.
+        // SAFETY: no call gets this view. Planning looks at the address but never reads through it, and then drops the
+        // view.
         Ok(unsafe { View::on_cuda(0, address, Layout::contiguous(dtype, shape)) })
     }
 

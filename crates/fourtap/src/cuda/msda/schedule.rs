@@ -1,4 +1,4 @@
-//! How rows are dealt to blocks.
+//! How rows are distributed over blocks.
 
 use super::arguments::{Divisor, Schedule};
 use super::specialised::Gather;
@@ -7,24 +7,24 @@ use crate::cuda::device_size::DeviceSize;
 use crate::msda::Sizes;
 use crate::tuning::spaces::cuda::dealing;
 
-/// What rows are dealt by.
+/// How rows are distributed over blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dealing {
-    /// Blocks that the device works on at a time.
+    /// Resident blocks of the device.
     blocks: u32,
-    /// Bytes of value that the images in work may take.
+    /// Bytes of `value` that the images being worked on may take.
     bytes: u64,
     /// One of [`dealing`], or 0.
     how: u32,
 }
 
 impl Dealing {
-    /// As usual.
+    /// The default.
     pub fn new(device: DeviceSize) -> Self {
         Dealing::tuned(device, &ForwardTuning::default())
     }
 
-    /// As chosen.
+    /// As `tuning` says.
     pub fn tuned(device: DeviceSize, tuning: &ForwardTuning) -> Self {
         Dealing {
             blocks: device.multiprocessors.max(1) * tuning.blocks.max(1),
@@ -33,7 +33,7 @@ impl Dealing {
         }
     }
 
-    /// The same for so many blocks of a multiprocessor.
+    /// The same for that many blocks per multiprocessor.
     pub fn of_blocks(self, blocks: u32) -> Self {
         Dealing {
             blocks: self.blocks * blocks.max(1),
@@ -42,28 +42,28 @@ impl Dealing {
     }
 }
 
-/// The rows each block takes, and how many blocks there are. Rows are what neighbours share pixels by: those a block
-/// takes together should be near each other, and all blocks together should not need more pixels than L2 holds.
+/// The rows of each block, and the number of blocks. Neighbouring rows share pixels: the rows of a block should be
+/// close to each other, and all resident blocks together should not need more pixels than L2 holds.
 pub(super) fn schedule(sizes: &Sizes, gather: &Gather, by: Dealing) -> (Schedule, u32) {
     let rows = (sizes.images * sizes.queries * sizes.heads) as u32;
-    let at_once = gather.rows_a_block();
+    let at_once = gather.rows_per_block();
     let plane = sizes.queries as u32 * gather.heads_together;
     let planes_an_image = sizes.heads as u32 / gather.heads_together;
     let queries_are_pixels = sizes.queries == sizes.pixels;
     let at_a_time = by.blocks;
-    let granule = gather.rows_a_warp();
+    let granule = gather.rows_per_warp();
     let side_by_side = match by.how {
         dealing::SIDE_BY_SIDE => true,
         dealing::NEIGHBOURS => false,
-        // Whole lines a pixel: all multiprocessors side by side in one image, so that L2 serves them.
+        // Whole cache lines per pixel: all multiprocessors side by side in one image, so that L2 serves them.
         _ => gather.group() >= 8 && !queries_are_pixels,
     };
 
     let (turn, share, blocks) = if gather.split > 1 {
-        // Small: a block for each piece, as many as there are.
+        // Small: one block for each piece.
         (rows, at_once, rows.div_ceil(at_once))
     } else if rows <= at_a_time * at_once {
-        // No more than a block can do at a time.
+        // No more than a block can process at a time.
         let share = rows.div_ceil(at_a_time).next_multiple_of(granule);
         (rows, share, rows.div_ceil(share))
     } else if side_by_side {
@@ -76,7 +76,7 @@ pub(super) fn schedule(sizes: &Sizes, gather: &Gather, by: Dealing) -> (Schedule
             * gather.channels as u64
             * gather.types.value.size() as u64;
         let held = (by.bytes / plane_bytes).clamp(1, planes as u64) as u32;
-        // Turns of the same size keep everybody busy to the end.
+        // Turns of equal size keep all blocks busy to the end.
         let even = (1..=held).rev().find(|&count| planes.is_multiple_of(count));
         let planes_a_turn = match even {
             Some(count) if 2 * count > held => count,
@@ -84,7 +84,7 @@ pub(super) fn schedule(sizes: &Sizes, gather: &Gather, by: Dealing) -> (Schedule
         };
         let turn = planes_a_turn * plane;
         let share = turn.div_ceil(at_a_time).next_multiple_of(granule);
-        // No block without a row of the turn: it would take those of the next.
+        // Every block must have a row of the turn: otherwise it would take rows of the next.
         (turn, share, turn.div_ceil(share))
     };
     let schedule = Schedule {
@@ -196,7 +196,7 @@ mod tests {
                                 let gather = kind.gather(64, split);
                                 let by = Dealing::tuned(device, &tuning);
                                 let (schedule, blocks) = schedule(&sizes, &gather, by);
-                                let taken = taken(&schedule, blocks, gather.rows_a_block());
+                                let taken = taken(&schedule, blocks, gather.rows_per_block());
                                 assert!(
                                     taken.iter().all(|&times| times == 1),
                                     "{sizes:?} {gather:?} on {multiprocessors}: {schedule:?}"

@@ -1,45 +1,45 @@
-//! Small levels kept in shared memory: which, and whether that pays.
+//! Small levels kept in shared memory: which ones, and when it pays off.
 
 use super::arguments::Schedule;
 use super::specialised::{Gather, MOST_KEPT_BYTES};
 use crate::cuda::device_size::DeviceSize;
 use crate::msda::Levels;
 
-/// A block's rows of one turn, in multiples of what it works on at a time, below which nothing is kept: copying and
-/// waiting for the last warp take their time. Measured was 14; where it stops to pay was not.
+/// Minimum rounds of a block per turn for levels to be kept: copying them and waiting for the last warp take time. It
+/// was measured to pay off at 14 rounds; the break-even point was not measured.
 const LEAST_ROUNDS: u32 = 8;
 
 /// Levels kept in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedLevels {
-    /// A bit each.
+    /// One bit per level.
     pub levels: u32,
-    /// What they take.
+    /// Their size.
     pub bytes: u32,
 }
 
 impl SharedLevels {
-    /// For a kernel that can keep levels, on this schedule; none unless it is like what was measured to pay, on an H200:
-    /// many rows, and half of the samples of levels that fit.
+    /// The levels to keep, for a kernel that can, on this schedule; `None` unless the case is like those measured to pay off
+    /// on an H200: many rows, and half of the samples on levels that fit.
     pub(super) fn where_it_pays(
         levels: &Levels,
         gather: &Gather,
         schedule: &Schedule,
         device: DeviceSize,
     ) -> Option<Self> {
-        let rows = LEAST_ROUNDS * gather.rows_a_block();
+        let rows = LEAST_ROUNDS * gather.rows_per_block();
         let many = schedule.share >= rows && schedule.plane >= 2 * rows;
         let half = |kept: &SharedLevels| 2 * kept.levels.count_ones() >= gather.levels;
         let roomy = device.shared_bytes >= 2 * MOST_KEPT_BYTES;
         SharedLevels::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
     }
 
-    /// As many of the smallest levels as fit; none if not even one does.
+    /// As many of the smallest levels as fit; `None` if not even one does.
     pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
         let pixel = gather.channels as usize * gather.types.value.size();
         let most = MOST_KEPT_BYTES.min(device.shared_bytes);
         let room = most.checked_sub(gather.static_shared_bytes())?;
-        // In levels of one column a pixel would have no right-hand neighbour.
+        // In a level of one column, pixels have no right-hand neighbour.
         let mut sizes: Vec<(usize, usize)> = levels
             .iter()
             .enumerate()

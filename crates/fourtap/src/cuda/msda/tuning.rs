@@ -1,58 +1,58 @@
-//! What can be chosen about the kernels of deformable attention.
+//! Tuning parameters of the kernels of deformable attention.
 
 use crate::tuning::Choice;
 
-/// What is chosen about forward. Where a number is 0, the plan chooses as it does untuned.
+/// Tuning parameters of forward. 0 means the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardTuning {
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Blocks that a multiprocessor is dealt rows for.
+    /// Resident blocks per multiprocessor that rows are distributed over.
     pub blocks: u32,
-    /// Samples a lane works out at a time.
+    /// Samples per lane at a time.
     pub per_lane: u32,
-    /// Heads walked side by side.
+    /// Heads processed side by side.
     pub heads_together: u32,
-    /// How rows are dealt to blocks.
+    /// How rows are distributed over blocks.
     pub dealing: u32,
-    /// How much of L2 the images in work may fill, in percent, where neighbouring rows go to one block.
+    /// Percentage of L2 that the images being worked on may fill, where neighbouring rows go to one block.
     pub l2_percent: u32,
     /// Whether small levels are kept in shared memory.
     pub keep: u32,
     /// Groups of lanes that share the samples of a row.
     pub split: u32,
-    /// Parts of the levels that warps begin at.
+    /// Number of points in the sequence of levels at which warps start.
     pub phases: u32,
-    /// Whether pixel pairs are read in an order that depends on their place.
+    /// Whether the read order of a pixel pair depends on its position.
     pub alternate: u32,
 }
 
-/// What is chosen about backward. Where a number is 0, the plan chooses as it does untuned.
+/// Tuning parameters of backward. 0 means the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardTuning {
-    /// Threads of a block that computes the gradients of samples.
+    /// Threads per block of the kernel for the gradients of locations and weights.
     pub threads: u32,
-    /// Blocks of it that a multiprocessor is dealt rows for.
+    /// Resident blocks of it per multiprocessor that rows are distributed over.
     pub blocks: u32,
-    /// Samples a lane of it works out at a time.
+    /// Samples per lane of it at a time.
     pub per_lane: u32,
-    /// Heads it walks side by side.
+    /// Heads it processes side by side.
     pub heads_together: u32,
-    /// Warps of a block that sorts samples.
+    /// Warps per block of the sorting kernel.
     pub sort_warps: u32,
-    /// Chunks of samples a multiprocessor has to sort, if there are enough samples: a chunk costs its tables, so no more than
-    /// pays.
+    /// Chunks of samples to sort per multiprocessor, if there are enough samples: each chunk costs its tables, so more do
+    /// not always pay off.
     pub chunks_each: u32,
-    /// Samples of a chunk, at least.
+    /// Minimum samples per chunk.
     pub least_chunk: u32,
-    /// Blocks that sum, of a multiprocessor: usually as many as it holds.
+    /// Blocks of the summing kernel per multiprocessor: by default as many as it holds.
     pub sum_blocks: u32,
-    /// Whether `grad_value` is added up by atomic instructions.
+    /// Whether `grad_value` is accumulated by atomic additions.
     pub scatter: u32,
 }
 
 impl ForwardTuning {
-    /// As a choice about this kernel says.
+    /// From a tuning choice for this kernel.
     pub fn of(choice: &Choice) -> Self {
         ForwardTuning {
             threads: choice.get("threads"),
@@ -70,7 +70,7 @@ impl ForwardTuning {
 }
 
 impl BackwardTuning {
-    /// As a choice about this kernel says.
+    /// From a tuning choice for this kernel.
     pub fn of(choice: &Choice) -> Self {
         BackwardTuning {
             threads: choice.get("threads"),

@@ -1,4 +1,4 @@
-//! What can be chosen about the kernels of `crate::cpu`.
+//! Tuning parameters of the kernels of `crate::cpu`.
 
 use crate::tuning::space::{Parameter, Space};
 
@@ -28,7 +28,7 @@ pub const NEAR_BYTES: Parameter = Parameter::new(
 .changing_bits();
 pub const TASK_BYTES: Parameter = Parameter::new(
     "task_bytes",
-    "bytes of results that a task leaves between two passes over its rows",
+    "bytes of results that a task keeps between two passes over its rows",
     &[
         16 * KIB,
         32 * KIB,
@@ -44,13 +44,13 @@ pub const TASK_BYTES: Parameter = Parameter::new(
 );
 pub const TASKS_EACH: Parameter = Parameter::new(
     "tasks_each",
-    "tasks a thread gets, at least",
+    "minimum tasks per thread",
     &[1, 2, 4, 8, 16, 32],
     4,
 );
 pub const BAND_BYTES: Parameter = Parameter::new(
     "band_bytes",
-    "bytes of sums that a task adds to, while most_bands allows",
+    "bytes of sums per task, while most_bands allows",
     &[
         128 * KIB,
         256 * KIB,
@@ -64,25 +64,25 @@ pub const BAND_BYTES: Parameter = Parameter::new(
 );
 pub const MOST_BANDS: Parameter = Parameter::new(
     "most_bands",
-    "bands a level is cut into, at most",
+    "maximum bands per level",
     &[1, 2, 4, 8, 16],
     4,
 );
 pub const TASK_BLOCKS: Parameter = Parameter::new(
     "task_blocks",
-    "blocks of 64 queries of a task, at most",
+    "maximum blocks of 64 queries per task",
     &[1, 2, 4, 8, 16],
     4,
 );
 pub const DENSE_TASKS_EACH: Parameter = Parameter::new(
     "dense_tasks_each",
-    "tasks a thread gets, at least, before they grow to more than one block",
+    "minimum tasks per thread before tasks grow to more than one block",
     &[1, 2, 4, 8, 16, 32],
     8,
 );
 pub const VECTOR_BITS: Parameter = Parameter::new(
     "vector_bits",
-    "bits of a vector: 512 is avx512, 256 avx2, 128 portable, 0 the widest there are",
+    "vector width in bits: 512 is avx512, 256 avx2, 128 portable, 0 the widest available",
     &[0, 128, 256, 512],
     0,
 )

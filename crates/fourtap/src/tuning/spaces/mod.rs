@@ -1,5 +1,5 @@
-//! The spaces there are. They stand here and not beside the launchers, so that tables can be read by whoever has not
-//! all backends, and no backend is needed to know them.
+//! All search spaces. They are here and not beside the launchers, so that tables can be read without all backends
+//! compiled in.
 
 pub mod cpu;
 pub mod cuda;
@@ -16,12 +16,12 @@ static ALL: [&Space; 6] = [
 ];
 
 impl Space {
-    /// Of every kernel that can be tuned.
+    /// The spaces of all kernels that can be tuned.
     pub fn all() -> impl Iterator<Item = &'static Space> {
         ALL.into_iter()
     }
 
-    /// Of the kernel of this name.
+    /// The space of the kernel with this name.
     pub fn named(kernel: &str) -> Option<&'static Space> {
         Space::all().find(|space| space.kernel == kernel)
     }

@@ -124,7 +124,7 @@ fn replay(
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn captured_deterministic_calls_replay_to_the_same_bits() {
+fn captured_deterministic_calls_replay_bitwise_equal() {
     let cuda = gpu::device();
     fn of_type<T: Element + Plain>(cuda: &Cuda) {
         let levels = levels();

@@ -79,12 +79,12 @@ fn gradients_are_the_slopes_of_forward() {
         .for_each(|channels| {
             let case = point(channels);
             let on_device = |cuda: Cuda| CudaCase::new(&case, cuda).unwrap();
-            let ways = [
+            let settings = [
                 (KernelChoice::Best, false),
                 (KernelChoice::Best, true),
                 (KernelChoice::Channel, true),
             ];
-            let gradients = ways.map(|(wanted, deterministic)| {
+            let gradients = settings.map(|(wanted, deterministic)| {
                 let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                 on_device(cuda)
                     .backward(LevelsIn::Host, GradientSelection::ALL)
@@ -99,11 +99,11 @@ fn gradients_are_the_slopes_of_forward() {
                 for index in (0..count).step_by(count / 100 + 1) {
                     let shifted = |by: f64| loss(&moved(&case, tensor, index, by), cuda);
                     let slope = (shifted(STEP) - shifted(-STEP)) / (2.0 * STEP);
-                    for (way, gradient) in ways.iter().zip(&gradients) {
+                    for (setting, gradient) in settings.iter().zip(&gradients) {
                         let found = gradient[index];
                         assert!(
                             (slope - found).abs() <= 1e-5 + 1e-6 * slope.abs(),
-                            "D = {channels}, {way:?}: {name}[{index}] is {found}, the slope {slope}"
+                            "D = {channels}, {setting:?}: {name}[{index}] is {found}, the slope {slope}"
                         );
                     }
                 }

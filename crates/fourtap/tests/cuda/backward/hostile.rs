@@ -102,15 +102,15 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
         let expected = ExpectedGradients::new(&case).unwrap();
         let excused = may_overflow(&case, &expected);
         let on_device = CudaCase::new(&case, cuda).unwrap();
-        for way in BackwardSetting::all(&EACH_KERNEL) {
-            let computed = match compute(&on_device, &cuda, way) {
+        for setting in BackwardSetting::all(&EACH_KERNEL) {
+            let computed = match compute(&on_device, &cuda, setting) {
                 Ok(computed) => computed,
                 Err(Failure::Refused(Error::Unsupported { .. }))
-                    if way.wanted != KernelChoice::Channel =>
+                    if setting.wanted != KernelChoice::Channel =>
                 {
                     continue;
                 }
-                Err(failure) => panic!("seed {seed}, {way:?}: {failure}"),
+                Err(failure) => panic!("seed {seed}, {setting:?}: {failure}"),
             };
             let found = computed.gradients.named().into_iter();
             for (((name, found), expected), excused) in found.zip(expected.each()).zip(&excused) {
@@ -119,12 +119,12 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
                     let near = (found - expected.total).abs() <= 0.02 * (1.0 + expected.mass);
                     assert!(
                         near || excused[index],
-                        "seed {seed}, {}, {way:?}: {name}[{index}] is {found}, the oracle says {expected:?}",
+                        "seed {seed}, {}, {setting:?}: {name}[{index}] is {found}, the oracle says {expected:?}",
                         case.value.dtype()
                     );
                 }
             }
-            if way.levels == LevelsIn::Host {
+            if setting.levels == LevelsIn::Host {
                 tally.add(computed.kernels);
             }
         }

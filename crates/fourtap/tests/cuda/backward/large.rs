@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::tensors::{BackwardProblem, NAMES};
 use crate::gpu;
 
-/// Holds what the fast kernels give, sorting and by atomic additions, to what the general ones give.
+/// Compares the results of the fast kernels, by sorting and by atomic additions, with those of the general ones.
 fn compare<T: Element + Plain>(
     cuda: &Cuda,
     name: &str,

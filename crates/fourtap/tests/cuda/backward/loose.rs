@@ -262,7 +262,7 @@ fn nothing<R: Default + Clone>(case: &Case) -> oracle::Gradients<R> {
 
 #[test]
 fn what_levels_give_one_by_one_adds_up_to_the_whole() {
-    // Of this file, not of the device: what loose levels are held to is right where the oracle can say so itself.
+    // A test of this file, not of the device: the expected gradients are right where the oracle can compute them itself.
     for case in (0..30).map(many_levels) {
         let whole = ExpectedGradients::new(&case).unwrap();
         let claim = |level: &Level| ClaimedLevel {
@@ -295,12 +295,12 @@ pub fn check_loose(
         let loose = NonTilingProblem::new(seed);
         let (expected, on_device) = (loose.expected(), loose.on_device(*cuda));
         for &(wanted, deterministic) in settings {
-            let way = BackwardSetting {
+            let setting = BackwardSetting {
                 wanted,
                 deterministic,
                 levels: LevelsIn::Device,
             };
-            let computed = compute_and_compare(&on_device, cuda, way, &expected);
+            let computed = compute_and_compare(&on_device, cuda, setting, &expected);
             // What sorts is launched too, and finds that it cannot.
             let serves = |kernel: &&str| kernel.ends_with("search") || kernel.contains("samples");
             tally.add(computed.into_iter().flat_map(|c| c.kernels).filter(serves));

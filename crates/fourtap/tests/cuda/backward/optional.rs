@@ -15,7 +15,7 @@ use crate::gpu;
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn each_choice_of_gradients_gives_the_same_bits_and_writes_nothing_else() {
+fn each_selection_of_gradients_is_bitwise_equal_and_writes_nothing_else() {
     let cuda = gpu::device();
     let levels = Levels::packed(&[(9, 20), (4, 7)]).unwrap();
     let sizes = Sizes {
@@ -60,7 +60,7 @@ fn each_choice_of_gradients_gives_the_same_bits_and_writes_nothing_else() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn each_choice_of_gradients_matches_the_oracle_in_the_fast_mode() {
+fn each_selection_of_gradients_matches_the_oracle_in_the_fast_mode() {
     let cuda = gpu::device();
     // From seeds whose kernels the oracle test has compiled already.
     (0..24u64).into_par_iter().for_each(|seed| {

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
-/// A way to compute gradients.
+/// Kernel, mode and levels of a backward call.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSetting {
     pub wanted: KernelChoice,
@@ -26,14 +26,14 @@ pub struct BackwardSetting {
 impl BackwardSetting {
     /// With these kernels and modes, levels in host and device memory.
     pub fn all(settings: &[(KernelChoice, bool)]) -> Vec<BackwardSetting> {
-        let way = |&(wanted, deterministic): &(KernelChoice, bool)| {
+        let setting = |&(wanted, deterministic): &(KernelChoice, bool)| {
             [LevelsIn::Host, LevelsIn::Device].map(|levels| BackwardSetting {
                 wanted,
                 deterministic,
                 levels,
             })
         };
-        settings.iter().flat_map(way).collect()
+        settings.iter().flat_map(setting).collect()
     }
 
     pub fn on(&self, cuda: &Cuda) -> Cuda {
@@ -59,7 +59,7 @@ pub const EACH_KERNEL: [(KernelChoice, bool); 3] = [
     (KernelChoice::Channel, true),
 ];
 
-/// All gradients of a case, and how they came about.
+/// All gradients of a case, and the kernels that computed them.
 pub struct ComputedGradients {
     pub gradients: GradientTensors,
     pub kernels: Vec<&'static str>,
@@ -70,10 +70,10 @@ pub struct ComputedGradients {
 pub fn compute(
     case: &CudaCase<'_>,
     cuda: &Cuda,
-    way: BackwardSetting,
+    setting: BackwardSetting,
 ) -> Result<ComputedGradients, Failure> {
-    let cuda = way.on(cuda);
-    let (inputs, grad_out) = (case.inputs(way.levels), case.grad_out());
+    let cuda = setting.on(cuda);
+    let (inputs, grad_out) = (case.inputs(setting.levels), case.grad_out());
     let mut gradients = case.gradients(GradientSelection::ALL)?;
     let plan = cuda.explain_backward(inputs, grad_out, &gradients.views())?;
     let call = msda::prepare_backward(&cuda, inputs, grad_out, gradients.views())?;
@@ -111,7 +111,7 @@ pub fn check(
     cuda: &Cuda,
     seeds: Range<u64>,
     case_of: fn(u64) -> Case,
-    ways: &[BackwardSetting],
+    settings: &[BackwardSetting],
     tally: &Tally,
 ) {
     // In parallel, because nearly every problem needs a kernel of its own compiled.
@@ -120,18 +120,18 @@ pub fn check(
         let expected = ExpectedGradients::new(&case).unwrap();
         let on_device = CudaCase::new(&case, *cuda).unwrap();
         let most = most_workspace(&case);
-        for &way in ways {
-            let Some(computed) = compute_and_compare(&on_device, cuda, way, &expected) else {
+        for &setting in settings {
+            let Some(computed) = compute_and_compare(&on_device, cuda, setting, &expected) else {
                 continue;
             };
             assert!(
                 computed.workspace <= most,
-                "seed {seed}, {way:?}: a workspace of {} bytes, at most {most} allowed",
+                "seed {seed}, {setting:?}: a workspace of {} bytes, at most {most} allowed",
                 computed.workspace
             );
             // With levels in device memory, kernels are launched for whatever these may turn out to be; with those of the
             // host each one launched is needed.
-            if way.levels == LevelsIn::Host {
+            if setting.levels == LevelsIn::Host {
                 tally.add(computed.kernels);
             }
         }
@@ -142,16 +142,18 @@ pub fn check(
 pub fn compute_and_compare(
     case: &CudaCase<'_>,
     cuda: &Cuda,
-    way: BackwardSetting,
+    setting: BackwardSetting,
     expected: &ExpectedGradients,
 ) -> Option<ComputedGradients> {
-    let computed = compute(case, cuda, way);
+    let computed = compute(case, cuda, setting);
     match computed.and_then(|found| expected.compare(&found.gradients).map(|()| found)) {
         Ok(computed) => Some(computed),
-        Err(Failure::Refused(Error::Unsupported { .. })) if way.wanted != KernelChoice::Channel => {
+        Err(Failure::Refused(Error::Unsupported { .. }))
+            if setting.wanted != KernelChoice::Channel =>
+        {
             None
         }
-        Err(failure) => panic!("seed {}, {way:?}: {failure}", case.case().seed),
+        Err(failure) => panic!("seed {}, {setting:?}: {failure}", case.case().seed),
     }
 }
 
@@ -159,14 +161,14 @@ pub fn compute_and_compare(
 #[ignore = "needs a CUDA device"]
 fn random_problems_match_the_oracle() {
     let cuda = gpu::device();
-    let (tally, cases, ways) = (
+    let (tally, cases, settings) = (
         Tally::default(),
         cases(1000),
         BackwardSetting::all(&SETTINGS),
     );
-    check(&cuda, 0..cases, Case::random, &ways, &tally);
-    check(&cuda, 0..cases, Case::aligned, &ways, &tally);
-    check(&cuda, 0..cases / 4, Case::keepable, &ways, &tally);
+    check(&cuda, 0..cases, Case::random, &settings, &tally);
+    check(&cuda, 0..cases, Case::aligned, &settings, &tally);
+    check(&cuda, 0..cases / 4, Case::keepable, &settings, &tally);
     assert!(tally.count("msda_backward_samples_gather") > cases);
     assert!(tally.count("msda_backward_samples_matrix") > cases / 4);
     // Levels one after another and no more than 16 leave it nothing but problems without samples; see loose.rs.

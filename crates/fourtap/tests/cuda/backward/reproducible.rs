@@ -1,4 +1,4 @@
-//! In deterministic mode, the same bits from run to run.
+//! In deterministic mode, results are bitwise reproducible from run to run.
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{OwnedStream, Plain};
@@ -76,7 +76,7 @@ fn runs_of_all_types(
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn two_hundred_and_fifty_deterministic_runs_give_the_same_bits() {
+fn two_hundred_and_fifty_deterministic_runs_are_bitwise_equal() {
     let cuda = gpu::device();
     let tally = Tally::default();
     let levels = Levels::packed(&[(20, 30), (10, 15), (1, 1)]).unwrap();

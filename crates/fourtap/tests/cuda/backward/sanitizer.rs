@@ -14,9 +14,9 @@ fn shapes_of_backward() {
     let (tally, ways) = (Tally::default(), BackwardSetting::all(&EACH_KERNEL));
     // Other shapes than forward's, so that the tools see more than 200 in all: 100 of forward, 96 here, 30 dense.
     let seeds = FIRST + CASES..FIRST + 2 * CASES;
-    check(&cuda, seeds.clone(), Case::random, &ways, &tally);
-    check(&cuda, seeds, Case::aligned, &ways, &tally);
-    check(&cuda, FIRST..FIRST + 8, many_levels, &ways, &tally);
+    check(&cuda, seeds.clone(), Case::random, &settings, &tally);
+    check(&cuda, seeds, Case::aligned, &settings, &tally);
+    check(&cuda, FIRST..FIRST + 8, many_levels, &settings, &tally);
     check_loose(&cuda, FIRST..FIRST + 8, &EACH_KERNEL, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_backward_"), details);

@@ -113,7 +113,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_a_smaller_one_is_refused() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn a_captured_graph_gives_the_same_bits() {
+fn a_captured_graph_is_bitwise_equal() {
     let cuda = gpu::device();
     let whole = Sizes {
         queries: 300,
@@ -249,7 +249,7 @@ impl Call {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn recent_plans_change_no_call() {
+fn cached_plans_change_no_call() {
     let cuda = gpu::device();
     let count = 1 << 16;
     let random: Vec<f16> = numbers(count, 4).map(f16::from_f64).collect();

@@ -77,7 +77,7 @@ fn divided(seed: u64) -> DenseCase {
     DenseCase::with_sizes(seed, TYPES[number % 2], &sizes)
 }
 
-/// Cases of every taste.
+/// Cases of every kind.
 pub fn check(cuda: &Cuda, seeds: Range<u64>, tally: &Tally, forms: &Forms) {
     // In parallel, because many problems need a kernel of their own compiled.
     seeds.into_par_iter().for_each(|seed| {

@@ -1,4 +1,4 @@
-//! The same bits from run to run.
+//! Results are bitwise reproducible from run to run.
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
@@ -45,7 +45,7 @@ fn runs<T: Element + Plain>(cuda: &Cuda, sizes: Sizes, mask: Mask) {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn a_thousand_runs_give_the_same_bits() {
+fn a_thousand_runs_are_bitwise_equal() {
     let cuda = gpu::device();
     let sizes = Sizes {
         batch: 1,

@@ -183,11 +183,11 @@ fn heads_that_cannot_be_shared_evenly_are_refused() {
 fn tensors_without_channels_are_refused() {
     assert_eq!(
         Call::shaped(0, &[2, 4, 3, 0]).refused(),
-        "query: expected at least 1 channel a head (axis D), found shape [2, 4, 3, 0]"
+        "query: expected at least 1 channel per head (axis D), found shape [2, 4, 3, 0]"
     );
     assert_eq!(
         Call::shaped(2, &[2, 2, 5, 0]).refused(),
-        "value: expected at least 1 channel a head (axis D), found shape [2, 2, 5, 0]"
+        "value: expected at least 1 channel per head (axis D), found shape [2, 2, 5, 0]"
     );
 }
 

@@ -1,5 +1,5 @@
-//! Dense attention: the same bits for any number of threads, any layout and any neighbours; and problems with nothing in
-//! them.
+//! Dense attention: results are bitwise equal for any number of threads, any layout and any neighbours; and empty
+//! problems.
 
 use fourtap::cpu::{Cpu, Simd, Tuning};
 use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Sizes};
@@ -53,7 +53,7 @@ fn laid_out(tensor: &Tensor, storage: &Storage) -> Tensor {
 }
 
 #[test]
-fn any_number_of_threads_gives_the_same_bits() {
+fn results_are_bitwise_equal_for_any_number_of_threads() {
     for (seed, dtype) in DType::ALL.into_iter().enumerate() {
         let case = DenseCase::with_sizes(seed as u64, dtype, &SIZES);
         for simd in Simd::available() {
@@ -117,7 +117,7 @@ fn strides_do_not_change_the_bits() {
 }
 
 #[test]
-fn a_query_gets_the_same_bits_alone_as_among_others() {
+fn a_query_alone_is_bitwise_equal_to_one_among_others() {
     let case = DenseCase {
         options: Options {
             mask: Mask::window(Alignment::TopLeft, Some(90), Some(0)),

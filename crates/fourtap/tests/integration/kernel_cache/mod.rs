@@ -1,4 +1,4 @@
-//! The cache of compiled kernels gives right code whatever happens to its files and its processes.
+//! The kernel cache returns correct code whatever happens to its files and its processes.
 
 mod child;
 mod directory;

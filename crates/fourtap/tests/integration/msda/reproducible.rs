@@ -1,4 +1,4 @@
-//! The same bits for any number of threads, and from run to run.
+//! Results are bitwise equal for any number of threads, and from run to run.
 
 use fourtap::cpu::{Cpu, Simd};
 use fourtap::msda::{self, Gradients, Inputs, Levels};
@@ -76,7 +76,7 @@ fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn any_number_of_threads_gives_the_same_bits() {
+fn results_are_bitwise_equal_for_any_number_of_threads() {
     for dtype in DType::ALL {
         let problem = CrowdedProblem::new(dtype);
         for simd in Simd::available() {
@@ -98,7 +98,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 }
 
 #[test]
-fn two_hundred_and_fifty_runs_give_the_same_bits() {
+fn two_hundred_and_fifty_runs_are_bitwise_equal() {
     let problem = CrowdedProblem::new(DType::F32);
     let first = with_threads(4, || problem.run(Simd::best()));
     with_threads(4, || {

@@ -1,4 +1,4 @@
-//! Which directory is the cache, and whether it can be trusted.
+//! The cache directory, and whether it can be trusted.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::super::JitError;
 
-/// The cache's directory by the environment; `None` where there is to be no cache, or nowhere to put it.
+/// The cache directory according to the environment; `None` if the cache is disabled or there is nowhere to put it.
 pub(super) fn standard(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(chosen) = variable("FOURTAP_CACHE_DIR") {
         return (!chosen.is_empty() && chosen != "off").then(|| chosen.into());
     }
-    // A relative path is to be ignored, says the XDG specification: it would mean another place in each directory.
+    // The XDG specification says to ignore relative paths: they would depend on the current directory.
     let absolute = |name| {
         variable(name)
             .map(PathBuf::from)
@@ -25,8 +25,8 @@ pub(super) fn standard(variable: impl Fn(&str) -> Option<OsString>) -> Option<Pa
     Some(caches?.join("fourtap").join("kernels"))
 }
 
-/// Creates the directory, for this user only, unless it exists; refuses one that somebody else can write to, because
-/// what is found in it will run.
+/// Creates the directory, for this user only, unless it exists; refuses one that other users can write to, because its
+/// contents will be executed.
 pub(super) fn prepare(directory: &Path) -> Result<(), JitError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -42,7 +42,7 @@ pub(super) fn prepare(directory: &Path) -> Result<(), JitError> {
 fn check(directory: &Path) -> Result<(), JitError> {
     use std::os::unix::fs::MetadataExt;
     unsafe extern "C" {
-        // Takes nothing and cannot fail.
+        // Takes no arguments and cannot fail.
         safe fn geteuid() -> u32;
     }
     let metadata = fs::metadata(directory)

@@ -13,7 +13,7 @@ const MAGIC: &[u8; 8] = b"4TAPCODE";
 const FORMAT: u32 = 1;
 const CHECKSUM: usize = 32;
 
-/// What an entry says.
+/// The decoded contents of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contents<'a> {
     pub name: &'a str,
@@ -52,7 +52,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Contents<'_>, &'static str> {
     if reader.u32().ok_or(SHORT)? != FORMAT {
         return Err("its format is not this version's");
     }
-    // Before anything is believed, not after: what follows is then as it was written.
+    // Checked before anything is parsed, so that what follows is as it was written.
     let body = bytes.len().checked_sub(CHECKSUM).ok_or(SHORT)?;
     let (body, checksum) = bytes.split_at(body);
     if blake3::hash(body).as_bytes() != checksum {
@@ -78,7 +78,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Contents<'_>, &'static str> {
     parse().ok_or("its header makes no sense")
 }
 
-/// What a file of the cache is for.
+/// The purpose of a cache file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Machine code.
@@ -99,7 +99,7 @@ impl Kind {
     }
 }
 
-/// What the names of a key's files begin with: the kernel's name, for people, and the key's hash.
+/// The common start of the names of a key's files: the kernel's name, for readability, and the key's hash.
 pub(super) fn stem_of(key: &CacheKey) -> String {
     let legible = |c: char| match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => c,
@@ -118,7 +118,7 @@ pub(super) fn part_name(stem: &str) -> (String, &'static str) {
     (format!("{stem}."), Kind::Part.suffix())
 }
 
-/// The stem and kind of a file of ours; `None` for any other name, so that nothing foreign is ever removed.
+/// The stem and kind of a cache file; `None` for any other name, so that foreign files are never removed.
 pub(super) fn recognise(file_name: &str) -> Option<(&str, Kind)> {
     let (rest, kind) = [Kind::Entry, Kind::Part, Kind::Lock]
         .into_iter()

@@ -1,9 +1,9 @@
 //! One process at a time builds an entry.
 //!
 //! The lock is the operating system's, on an open file, so it ends with its process however that ends. The file stays
-//! when the lock is released. Whoever removes it (`clear`, `prune`) holds the lock meanwhile, and whoever gets a lock
-//! checks that its file is still the one at that path: without that check, one process could hold the removed file
-//! and another a fresh one of the same name, and both would build.
+//! when the lock is released. `clear` and `prune` hold the lock while they remove the file, and a process that gets a
+//! lock checks that its file is still the one at that path: without that check, one process could hold the removed file
+//! and another a new one of the same name, and both would build.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

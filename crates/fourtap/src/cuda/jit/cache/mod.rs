@@ -1,7 +1,7 @@
-//! Machine code kept on disk, so that a kernel is compiled once a machine and not once a process.
+//! The kernel cache: machine code on disk, so that a kernel is compiled once per machine and not once per process.
 //!
-//! Any number of processes use one directory at once, and any of them may be killed at any moment. An entry appears by
-//! a rename, whole or not at all, and everything read is checked against its checksum first.
+//! Any number of processes use one directory at once, and any of them may be killed at any moment. An entry appears
+//! atomically by a rename, and everything read is checked against its checksum first.
 
 mod directory;
 mod entry;
@@ -20,7 +20,7 @@ use super::{CacheKey, JitError};
 use crate::warning::print_warning;
 pub use upkeep::{ClearSummary, Entry, PruneLimits, State};
 
-/// A file larger than this is not a kernel, and not worth the memory to find out.
+/// A file larger than this is not a kernel and is not read.
 const LARGEST: u64 = 1 << 30;
 
 /// How long to wait for another process that is building the same kernel before building it here too.
@@ -32,7 +32,7 @@ pub struct Cache {
     directory: PathBuf,
     warn: fn(&str),
     patience: Duration,
-    /// A cache that cannot be written to is worth one line, not one a kernel.
+    /// Whether the warning about an unwritable cache was printed: once, not once per kernel.
     complained: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl Cache {
 
     /// The cache in a directory, which is created if it does not exist.
     ///
-    /// Refuses a directory that belongs to another user or that others may write to: what it holds will run.
+    /// Refuses a directory that belongs to another user or that others may write to: its contents will be executed.
     pub fn at(directory: &Path) -> Result<Cache, JitError> {
         directory::prepare(directory)?;
         Ok(Cache {
@@ -75,10 +75,10 @@ impl Cache {
         &self.directory
     }
 
-    /// The code kept under `key`; if there is none, or none that is sound, what `build` makes, which is then kept.
+    /// The cached code of `key`; if there is none, or it is damaged, the result of `build`, which is then cached.
     ///
-    /// Of all threads and processes that want a key at once, one builds and the others wait for it. A cache that
-    /// cannot be written to costs a warning, not the code.
+    /// If several threads and processes need a key at once, one builds and the others wait for it. An unwritable cache
+    /// causes a warning, not an error.
     pub fn get_or_build(
         &self,
         key: &CacheKey,
@@ -106,7 +106,7 @@ impl Cache {
                     "cached kernel {name} is damaged ({reason}) and compiled again: {}",
                     path.display()
                 ));
-                // Without the lock it may be somebody's sound successor by now.
+                // Without the lock, another process may have replaced it by a valid entry.
                 if lock.is_some() {
                     let _ = fs::remove_file(&path);
                 }
@@ -135,7 +135,7 @@ impl Cache {
         }
     }
 
-    /// Writes beside and renames, so that no reader meets half an entry, not even after a power cut.
+    /// Writes a temporary file and renames it, so that no reader sees half an entry, not even after a power failure.
     fn store(&self, stem: &str, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let (prefix, suffix) = entry::part_name(stem);
         let mut part = tempfile::Builder::new()
@@ -145,7 +145,7 @@ impl Cache {
         part.write_all(bytes)?;
         part.as_file().sync_all()?;
         part.persist(path)?;
-        // Not every file system can; the entry is then only less durable.
+        // Not every file system supports this; the entry is then only less durable.
         #[cfg(unix)]
         let _ = File::open(&self.directory).and_then(|directory| directory.sync_all());
         Ok(())
@@ -161,7 +161,7 @@ impl Cache {
     }
 }
 
-/// What is kept under a key.
+/// The result of looking up a key.
 enum Lookup {
     Sound(Vec<u8>),
     Missing,
@@ -179,7 +179,7 @@ fn look(path: &Path, key: &CacheKey) -> Lookup {
             Lookup::Damaged("it holds another kernel".into())
         }
         Ok(contents) => {
-            // When it was last used, for `prune`. A read-only cache cannot tell, and need not.
+            // The time of last use, for `prune`. Fails on a read-only cache, where it is not needed.
             let _ = file.set_modified(SystemTime::now());
             Lookup::Sound(contents.code.to_vec())
         }

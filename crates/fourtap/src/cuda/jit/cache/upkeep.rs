@@ -1,4 +1,4 @@
-//! Looking after a cache: listing, checking, shrinking and clearing it.
+//! Managing the kernel cache: listing, checking, pruning and clearing it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ pub struct Entry {
     pub architecture: Option<Architecture>,
     /// What it was compiled by; unknown if the entry is damaged.
     pub nvrtc: Option<NvrtcVersion>,
-    /// Bytes the file takes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// When it was compiled; unknown if the entry is damaged.
     pub created: Option<SystemTime>,
@@ -35,18 +35,18 @@ pub struct Entry {
 /// Whether an entry can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is what was written.
+    /// It matches its checksum.
     Sound,
-    /// It is not, for this reason. It is compiled again when next asked for.
+    /// It is damaged, for this reason. It is compiled again when next needed.
     Damaged(String),
 }
 
-/// What a cache may keep. The default is everything.
+/// Limits of what a cache keeps. The default keeps everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruneLimits {
-    /// Bytes all entries may take together; those unused for longest go first.
+    /// Maximum bytes of all entries together; the least recently used go first.
     pub max_bytes: Option<u64>,
-    /// How long an entry may be unused.
+    /// Maximum time an entry may be unused.
     pub max_age: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ pub struct ClearSummary {
     pub entries: usize,
     /// Bytes that freed.
     pub bytes: u64,
-    /// Kernels some process is building right now, whose files were left alone.
+    /// Kernels that a process is building right now, whose files were kept.
     pub busy: usize,
 }
 
@@ -74,7 +74,7 @@ impl Cache {
         Ok(entries)
     }
 
-    /// Bytes its files take.
+    /// Total size of its files in bytes.
     pub fn size(&self) -> Result<u64, JitError> {
         Ok(self.files()?.iter().map(|file| file.size).sum())
     }
@@ -125,7 +125,7 @@ impl Cache {
         Ok(cleared)
     }
 
-    /// Removes parts nobody is writing, and lock files of kernels that are not there. Returns how many are busy.
+    /// Removes parts that no process is writing, and lock files without a kernel. Returns how many are busy.
     fn sweep(&self) -> Result<usize, JitError> {
         let files = self.files()?;
         let stems = |kind| {
@@ -150,7 +150,7 @@ impl Cache {
         Ok(busy)
     }
 
-    /// The files of ours: neither other names, nor links, nor directories.
+    /// The cache's own files: no other names, links or directories.
     fn files(&self) -> Result<Vec<CacheFile>, JitError> {
         let failed = |error| JitError::io(&self.directory, "read the kernel cache", &error);
         let mut files = Vec::new();
@@ -160,7 +160,7 @@ impl Cache {
             let Some((stem, kind)) = name.to_str().and_then(entry::recognise) else {
                 continue;
             };
-            // Of the file or link itself. Gone already if another process cleans up, too.
+            // Of the file or link itself. It may be gone if another process cleans up too.
             let Ok(metadata) = item.metadata() else {
                 continue;
             };
@@ -218,7 +218,7 @@ fn describe(file: &CacheFile) -> Entry {
     }
 }
 
-/// Removes what killed processes left of this kernel. The caller holds its lock, so nobody is writing one.
+/// Removes leftovers of killed processes for this kernel. The caller holds its lock, so no process is writing one.
 pub(super) fn remove_parts(directory: &Path, stem: &str) {
     for item in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = item.file_name();

@@ -8,7 +8,7 @@ use libloading::Library;
 
 use super::{JitError, NvrtcVersion};
 
-/// One program in the compiler's hands.
+/// A program being compiled.
 pub(super) struct Unit<'a> {
     functions: &'a Functions,
     handle: Handle,
@@ -32,7 +32,7 @@ impl<'a> Unit<'a> {
         Ok(Unit { functions, handle })
     }
 
-    /// Compiles, and returns NVRTC's verdict: 0, or the number of an error.
+    /// Compiles, and returns NVRTC's status: 0, or an error code.
     pub fn compile(&self, options: &[CString]) -> c_int {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the unit is alive, and `options` holds that many strings that outlive the call.
@@ -144,7 +144,7 @@ impl Functions {
         }
     }
 
-    /// NVRTC's words for an error.
+    /// NVRTC's message for an error.
     pub fn words(&self, code: c_int) -> String {
         // SAFETY: takes any number and returns a constant string.
         let words = unsafe { (self.error_words)(code) };

@@ -22,7 +22,7 @@ pub(super) fn find() -> Result<Nvrtc, JitError> {
     for candidate in candidates {
         match open(&candidate) {
             Ok(nvrtc) => return Ok(nvrtc),
-            // Most processes have none; that is not worth a line a name.
+            // Most processes have none loaded; that is not worth one line per name.
             Err(JitError::NvrtcLoad { .. }) if matches!(candidate.place, LoadTarget::Loaded(_)) => {
             }
             Err(error) => tried.push(format!("{}: {error}", candidate.found)),

@@ -1,4 +1,4 @@
-//! Where NVRTC may be: in the process already, in a Python's packages, in a toolkit, on the loader's path.
+//! Where NVRTC may be: already loaded, in Python packages, in a toolkit, on the loader's path.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub place: LoadTarget,
-    /// How it was found, in words.
+    /// How it was found, as text.
     pub found: String,
 }
 
@@ -30,7 +30,7 @@ const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 #[cfg(windows)]
 const NAMES: [&str; 2] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
 
-/// What of the process decides where to look.
+/// What decides where to look: environment variables, paths and loaded libraries of the process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessEnvironment {
     /// Libraries of that name in the process.

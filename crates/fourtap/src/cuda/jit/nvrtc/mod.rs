@@ -24,7 +24,7 @@ pub struct NvrtcVersion {
 }
 
 impl NvrtcVersion {
-    /// The oldest version that serves: the first to know `sm_90a`.
+    /// The oldest supported version: the first to know `sm_90a`.
     pub const OLDEST: NvrtcVersion = NvrtcVersion {
         major: 12,
         minor: 0,
@@ -42,12 +42,12 @@ impl fmt::Display for NvrtcVersion {
     }
 }
 
-/// What a compiler made of a program.
+/// The output of the compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledProgram {
     /// Machine code: a cubin, for the driver to load.
     pub code: Vec<u8>,
-    /// What the compiler printed; warnings, if anything.
+    /// What the compiler printed: warnings, if any.
     pub log: String,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Nvrtc {
 }
 
 impl Nvrtc {
-    /// This process's NVRTC. The first call searches for it; later ones repeat the answer, also a failure.
+    /// This process's NVRTC. The first call searches for it; later ones return the same result, also a failure.
     pub fn get() -> Result<&'static Nvrtc, JitError> {
         static FOUND: OnceLock<Result<Nvrtc, JitError>> = OnceLock::new();
         FOUND.get_or_init(load::find).as_ref().map_err(Clone::clone)
@@ -88,12 +88,12 @@ impl Nvrtc {
         self.version
     }
 
-    /// The library's file, or only its name where the system does not tell.
+    /// The library's path, or only its name if the system does not report the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it was found, in words.
+    /// How it was found, as text.
     pub fn found(&self) -> &str {
         &self.found
     }

@@ -13,7 +13,7 @@ use crate::cuda::step::{LoadedStep, parameter};
 use crate::error::Result;
 use crate::msda::Backward;
 
-/// A backward call with everything but its addresses.
+/// A prepared backward launch: everything but the addresses.
 pub(in crate::cuda::msda) struct BackwardLaunch {
     workspace_bytes: usize,
     gradients: GradientArguments,
@@ -41,7 +41,7 @@ struct StepLaunch {
 }
 
 impl BackwardLaunch {
-    /// Of a call that was checked, on this device. All kernels are loaded before any is queued: whatever fails leaves
+    /// Prepares a checked call on this device. All kernels are loaded before any is queued, so that a failure leaves
     /// nothing half done.
     pub fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let plan = BackwardPlan::on(cuda, call)?;
@@ -86,16 +86,16 @@ impl BackwardLaunch {
         })
     }
 
-    /// Scratch memory it takes.
+    /// Bytes of scratch memory.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
 
-    /// Queues the kernels. Nothing is allocated and nobody waits.
+    /// Queues the kernels without allocating or waiting.
     ///
     /// # Safety
-    /// The addresses are of a call like the one it was made for, on the same device, the memory of its tensors is there
-    /// until the stream has done the work, and so is scratch memory at `workspace`.
+    /// The addresses are of a call that shares its plan, on the same device, and the memory of its tensors and the scratch
+    /// memory at `workspace` stay allocated until the stream has done the work.
     pub unsafe fn launch(
         &self,
         cuda: &Cuda,
@@ -118,7 +118,7 @@ impl BackwardLaunch {
         if let Some(launch) = &self.search {
             let sorting = self.sorting.as_ref();
             let first_pass = sorting.and_then(|it| it.sorting.passes(workspace).next());
-            // Without sorting the kernel does not look at it.
+            // Without sorting the kernel does not read it.
             let work: Work = first_pass.unwrap_or_default();
             let arguments = launch.arguments.at(addresses);
             let mut parameters = [arguments.pointer(), parameter(&gradients), parameter(&work)];
@@ -127,7 +127,7 @@ impl BackwardLaunch {
         }
         if let Some(bytes) = self.zeroed_bytes {
             let entered = cuda.context().enter()?;
-            // SAFETY: atomic additions are planned only for a gradient without gaps, which has so many bytes.
+            // SAFETY: atomic additions are planned only for a gradient without gaps, which has that many bytes.
             let done = unsafe { zero(of_gradients.value(), bytes, cuda.stream()) };
             drop(entered);
             done?;

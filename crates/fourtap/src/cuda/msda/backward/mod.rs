@@ -1,4 +1,4 @@
-//! Backward: which kernels serve a call, how its work is cut, and their launches.
+//! Backward: which kernels serve a call, how its work is split, and their launches.
 
 mod launch;
 mod plan;

@@ -1,4 +1,4 @@
-//! Which kernels compute the gradients a call asks for.
+//! Which kernels compute the requested gradients.
 
 use std::fmt;
 
@@ -23,39 +23,39 @@ use crate::msda::Backward;
 use crate::tuning::Class;
 use crate::tuning::spaces::cuda::{ALWAYS, MSDA_BACKWARD, NEVER};
 
-/// Threads a block of the generic kernels.
+/// Threads per block of the generic kernels.
 const CHANNEL_THREADS: u32 = 256;
 const SEARCH_THREADS: u32 = 128;
-/// Blocks of them for each multiprocessor: enough to fill it; they loop over the rest.
+/// Blocks of them per multiprocessor: enough to fill it; they loop over the remaining work.
 const BLOCKS_EACH: u32 = 8;
 
-/// Shared memory that kernels/msda/backward_samples_gather.cu declares for each sample of a block, at most; and what a block
-/// may declare, less a little for levels.
+/// Maximum shared memory that kernels/msda/backward_samples_gather.cu declares per sample of a block, and the maximum that
+/// a block may declare, less a little for levels.
 const SAMPLE_BYTES: u32 = 36;
 const MOST_DECLARED: u32 = 47 << 10;
 
-/// Samples times channels up to which atomic additions are quicker than sorting: measured, see docs/cuda-backward.md.
+/// Samples times channels up to which atomic additions are faster than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
 
-/// What a backward call will do: shown to whoever asks, and followed by the launcher.
+/// The plan of a backward call, for display and for the launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackwardPlan {
-    /// Gradients of locations and weights, and by atomic additions also of `value`.
+    /// Gradients of locations and weights; with `scatter` also of `value`, by atomic additions.
     pub(super) samples: Option<Step<KernelVariant>>,
-    /// How these are dealt to blocks, by kernels that ask.
+    /// How its rows are distributed over blocks, for kernels that use a schedule.
     pub(super) schedule: Option<Schedule>,
-    /// Whether `grad_value` is set to zero before that.
+    /// Whether `grad_value` is zeroed and then accumulated by atomic additions.
     pub(super) scatter: bool,
     /// `grad_value` from sorted samples.
     pub(super) sorting: Option<Sorting>,
-    /// `grad_value` by searching, where levels turn out not to be what sorting needs.
+    /// `grad_value` by searching, for levels that sorting cannot handle.
     pub(super) search: Option<Step<KernelVariant>>,
-    /// Why not faster kernels.
+    /// Why faster kernels were not chosen.
     pub(super) reasons: Vec<String>,
 }
 
 impl BackwardPlan {
-    /// For `call` on this device, as its handle, a table or nobody says.
+    /// The plan for `call` on this device: tuned by its handle or a table, or untuned.
     pub(in crate::cuda::msda) fn on(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let settings = cuda.settings();
         let options = settings.msda;
@@ -71,7 +71,7 @@ impl BackwardPlan {
         })
     }
 
-    /// For `call` on a device.
+    /// The plan for `call` on a device.
     pub(in crate::cuda::msda) fn new(
         call: &Backward<'_>,
         device: DeviceSize,
@@ -165,7 +165,7 @@ impl BackwardPlan {
             Err(reason) if *tuning != BackwardTuning::default() => return Err(refused(reason)),
             Err(reason) => plan.reasons.push(format!("not sorted: {reason}")),
         }
-        // Levels in device memory may turn out not to tile the pixels: then this kernel does the work.
+        // Levels in device memory may not tile the pixels: then this kernel does the work.
         if search.always || problem.cuda_levels().is_some() {
             plan.search = Some(Step {
                 kernel: KernelVariant::ValueSearch(search),
@@ -177,17 +177,17 @@ impl BackwardPlan {
         Ok(plan)
     }
 
-    /// Scratch memory it takes, in bytes.
+    /// Bytes of scratch memory.
     pub fn workspace_bytes(&self) -> usize {
         self.sorting.as_ref().map_or(0, Sorting::bytes)
     }
 
-    /// Whether its result is the same to the bit from run to run.
+    /// Whether its result is bitwise reproducible.
     pub fn is_deterministic(&self) -> bool {
         !self.scatter
     }
 
-    /// All kernels it may launch, in their order; those that sort and sum once for each part of the work.
+    /// All kernels it may launch, in order; those that sort and sum, once for each part of the work.
     pub fn steps(&self) -> Vec<Step<KernelVariant>> {
         let sorting = self.sorting.iter().flat_map(Sorting::steps);
         let others = self.search.iter().chain(&self.samples);
@@ -229,7 +229,7 @@ fn with_scatter(kernel: KernelVariant, scatter: bool) -> KernelVariant {
     }
 }
 
-/// Whether `grad_value` can be added up by atomic instructions: f32, and lying as `value` does.
+/// Whether `grad_value` can be accumulated by atomic additions: f32, with the layout of `value`.
 fn can_scatter(call: &Backward<'_>) -> bool {
     let value = call.problem.value();
     call.gradients.value.as_ref().is_some_and(|gradient| {
@@ -240,7 +240,7 @@ fn can_scatter(call: &Backward<'_>) -> bool {
     })
 }
 
-/// The gather kernel for the gradients of samples, or in words why it cannot serve the call.
+/// The gather kernel for the gradients of locations and weights, or the reason why it cannot serve the call.
 fn gather(
     call: &Backward<'_>,
     device: DeviceSize,

@@ -1,4 +1,4 @@
-//! `grad_value` by sorting samples: which kernels, in what pieces, and how much memory that takes.
+//! `grad_value` by sorting samples: the kernels, how the work is split, and the scratch memory.
 
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
@@ -11,24 +11,24 @@ use crate::cuda::step::Step;
 use crate::msda::{Backward, Level, Problem};
 use crate::tensor::ViewMut;
 
-/// Scratch memory nobody minds.
+/// Scratch memory that is always acceptable.
 const LITTLE: usize = 4096;
 
-/// Shared memory the kernel that sorts declares, and some more.
+/// Upper bound of the shared memory that the sorting kernel declares.
 const SORT_DECLARED: u32 = 3 << 10;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/runs.cuh.
 const SUM_THREADS: u32 = 128;
 /// Their counters: QUEUE_COUNTERS of kernels/msda/bins.cuh.
 const COUNTERS: usize = 4;
-/// Walks they call long have more samples than this, whatever the problem: `deal` of kernels/msda/runs.cuh.
+/// Long walks have more samples than this, whatever the problem: `deal` of kernels/msda/runs.cuh.
 const LEAST_LONG: usize = 64;
 /// Channels they sum at a time: BLOCK of kernels/msda/runs.cuh.
 const BLOCK: usize = 32;
 
 /// Pixels of a run, RUN of kernels/msda/bins.cuh.
 const RUN: usize = 8;
-/// Samples a chunk should have at least: smaller ones cost more in bins than they gain in parallel work. Measured for
-/// decoders of 300 and 900 queries and for encoders.
+/// Minimum samples per chunk: smaller ones cost more in bins than they gain in parallelism. Measured for decoders of
+/// 300 and 900 queries and for encoders.
 fn least_chunk(samples: usize) -> usize {
     samples.div_ceil(8).clamp(256, 512)
 }
@@ -52,7 +52,7 @@ pub struct Sorting {
 }
 
 impl Sorting {
-    /// For a call that wants `grad_value`, or in words why its samples cannot be sorted.
+    /// For a call that asks for `grad_value`, or the reason why its samples cannot be sorted.
     pub(super) fn new(
         call: &Backward<'_>,
         grad_value: &ViewMut<'_>,
@@ -68,7 +68,7 @@ impl Sorting {
         }
         if samples == 0 || samples >= 1 << 31 || sizes.pixels >= 1 << 29 {
             return Err(format!(
-                "{samples} samples a level, {} pixels",
+                "{samples} samples per level, {} pixels",
                 sizes.pixels
             ));
         }
@@ -79,7 +79,7 @@ impl Sorting {
             .into_iter()
             .filter(|sort| tuning.sort_warps == 0 || sort.warps == tuning.sort_warps)
             .find(|sort| sort.shared_bytes() + SORT_DECLARED <= device.shared_bytes)
-            .ok_or_else(|| format!("{} bytes of shared memory a block", device.shared_bytes))?;
+            .ok_or_else(|| format!("{} bytes of shared memory per block", device.shared_bytes))?;
         let sum = Sum {
             value: types.value,
             wide,
@@ -103,12 +103,12 @@ impl Sorting {
             chunk: 0,
             capacity: capacity(problem),
         };
-        // Pieces of work are counted in 32 bits: fewer than one for each pixel and block of channels, or sample.
+        // Work items are counted in 32 bits: at most one for each pixel and block of channels, or sample.
         let pieces =
             (sizes.pixels.max(1) * sizes.channels.div_ceil(BLOCK)).max(samples * sizes.levels);
         let countable = (1usize << 31) / pieces.max(1);
         sorting.planes_a_pass = planes.clamp(1, countable.max(1));
-        // No more than twice the inputs, if need be by doing a part of the planes, or of the levels, at a time.
+        // At most twice the inputs, if necessary by processing some of the planes or levels at a time.
         let most = 2 * input_bytes(call) + LITTLE;
         loop {
             sorting.cut(device, tuning);
@@ -123,7 +123,7 @@ impl Sorting {
                 break;
             }
         }
-        // What is left is tables for many pixels and few samples, or samples of less than 16 bytes and few channels.
+        // The rest is tables for many pixels and few samples, or samples of less than 16 bytes and few channels.
         let [starts, ..] = sorting.tables();
         match starts > most {
             true => Err(format!("{} bins for {samples} samples", sorting.capacity)),
@@ -131,7 +131,7 @@ impl Sorting {
         }
     }
 
-    /// Cuts the samples of each level of a plane into chunks: enough to keep the device busy.
+    /// Splits the samples of each level of a plane into chunks: enough to keep the device busy.
     fn cut(&mut self, device: DeviceSize, tuning: &BackwardTuning) {
         let multiprocessors = device.multiprocessors.max(1);
         let wanted = multiprocessors as usize * tuning.chunks_each as usize;
@@ -154,7 +154,7 @@ impl Sorting {
         self.samples.div_ceil(self.chunk)
     }
 
-    /// What is launched for each pass, in this order.
+    /// The kernels of each pass, in launch order.
     pub(super) fn steps(&self) -> [Step<KernelVariant>; 2] {
         let (sort, threads) = (self.sort, self.sort.threads());
         [
@@ -191,12 +191,12 @@ impl Sorting {
         .map(|bytes| bytes.next_multiple_of(256))
     }
 
-    /// Scratch memory it takes.
+    /// Bytes of scratch memory.
     pub(super) fn bytes(&self) -> usize {
         self.tables().iter().sum()
     }
 
-    /// What the kernels are told, for each pass, given the scratch memory.
+    /// The kernel arguments of each pass, given the address of the scratch memory.
     pub(super) fn passes(&self, memory: u64) -> impl Iterator<Item = Work> {
         let mut tables = [0; 5];
         let mut next = memory;
@@ -279,7 +279,7 @@ fn input_bytes(call: &Backward<'_>) -> usize {
     .sum()
 }
 
-/// Whether places inside a level of a plane need no more than 32 bits, in bytes.
+/// Whether byte offsets inside a level of a plane fit 32 bits.
 fn narrow(call: &Backward<'_>) -> bool {
     let problem = &call.problem;
     let sizes = problem.sizes();

@@ -81,9 +81,9 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
 /// Sorting samples; see kernels/msda/backward_sort.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sort {
-    /// What coordinates are computed in, f32 or f64, and the types read.
+    /// Element types; `value` stands for the type that coordinates are computed in, f32 or f64.
     pub types: Types,
-    /// Whether x and y of a location lie side by side, aligned to their pair.
+    /// Whether x and y of a location are adjacent and aligned as a pair.
     pub paired: bool,
     /// Whether strides in bytes may be negative or need more than 32 bits.
     pub wide: bool,
@@ -92,10 +92,10 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// What a block may have, the most first.
+    /// Possible numbers of warps per block, the largest first.
     pub(in crate::cuda::msda) const WARPS: [u32; 2] = [16, 8];
 
-    /// For a problem's types, and blocks of so many warps.
+    /// For the types of a problem and blocks of that many warps.
     pub(in crate::cuda::msda) fn new(types: Types, paired: bool, wide: bool, warps: u32) -> Self {
         let value = match types.value {
             DType::F64 => DType::F64,
@@ -114,14 +114,14 @@ impl Sort {
         32 * self.warps
     }
 
-    /// Shared memory a block asks for when it is launched: `Memory` of the kernel.
+    /// Dynamic shared memory per block: `Memory` of the kernel.
     pub(in crate::cuda::msda) fn shared_bytes(&self) -> u32 {
         let sample = 3 * self.types.value.size() as u32 + 2;
         let (tables, bins) = (4 + 1, 8 * self.threads());
         self.most_chunk() as u32 * sample + tables * bins * 2
     }
 
-    /// The most samples of a chunk.
+    /// Maximum samples per chunk.
     pub(in crate::cuda::msda) fn most_chunk(&self) -> usize {
         16_384 / self.types.value.size()
     }
@@ -198,7 +198,7 @@ macro_rules! step {
 pub struct Sum {
     /// Type of `value`.
     pub value: DType,
-    /// Whether the step in `grad_out` from a query to the next may be negative or need more than 32 bits.
+    /// Whether the stride of queries in `grad_out` may be negative or need more than 32 bits.
     pub wide: bool,
 }
 
@@ -233,9 +233,9 @@ step!(ValueMatrix(Sum), MATRIX_ENTRY, MATRIX_PARTS, "value-matrix");
 pub struct Search {
     /// Element types.
     pub types: Types,
-    /// Whether also where samples can be sorted.
+    /// Whether it runs even where samples can be sorted.
     pub always: bool,
-    /// Room for levels.
+    /// Maximum number of levels.
     pub level_capacity: usize,
 }
 
@@ -272,12 +272,12 @@ impl fmt::Display for Search {
     }
 }
 
-/// One lane a channel; see kernels/msda/backward_samples_channel.cu.
+/// One lane per channel; see kernels/msda/backward_samples_channel.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SamplesChannel {
     /// Element types.
     pub types: Types,
-    /// Room for levels.
+    /// Maximum number of levels.
     pub level_capacity: usize,
 }
 
@@ -307,12 +307,12 @@ impl fmt::Display for SamplesChannel {
     }
 }
 
-/// Sixteen bytes of channels a lane; see kernels/msda/backward_samples_gather.cu.
+/// Sixteen bytes of channels per lane; see kernels/msda/backward_samples_gather.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SamplesGather {
     /// As in forward.
     pub gather: Gather,
-    /// Whether `grad_value` is added up too, by atomic instructions.
+    /// Whether `grad_value` is accumulated too, by atomic additions.
     pub scatter: bool,
 }
 

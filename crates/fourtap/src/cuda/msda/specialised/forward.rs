@@ -28,14 +28,14 @@ const GATHER_PARTS: &[&str] = &[
 pub(super) const SHIPPED: &[(&str, &[&str])] =
     &[(CHANNEL_ENTRY, CHANNEL_PARTS), (GATHER_ENTRY, GATHER_PARTS)];
 
-/// One thread a channel; see kernels/msda/forward_channel.cu.
+/// One thread per channel; see kernels/msda/forward_channel.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Channel {
     /// Element types.
     pub types: Types,
-    /// Whether strides count. Without them tensors are row-major and offsets fit 32 bits.
+    /// Whether tensors may have any strides. Otherwise they are row-major and offsets fit 32 bits.
     pub strided: bool,
-    /// Room for levels.
+    /// Maximum number of levels.
     pub level_capacity: usize,
 }
 
@@ -73,32 +73,32 @@ impl fmt::Display for Channel {
     }
 }
 
-/// Sixteen bytes of channels a lane; see kernels/msda/gather.cuh.
+/// Sixteen bytes of channels per lane; see kernels/msda/gather.cuh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// Element types.
     pub types: Types,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: u32,
     /// Levels (L).
     pub levels: u32,
-    /// Points a level (P).
+    /// Points per level (P).
     pub points: u32,
-    /// From a pixel to the next, in units of 16 bytes.
+    /// Pixel stride, in units of 16 bytes.
     pub pixel_units: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Samples a lane works out at a time.
+    /// Samples per lane at a time.
     pub per_lane: u32,
     /// Groups of lanes that share the samples of a row.
     pub split: u32,
-    /// Heads walked side by side.
+    /// Heads processed side by side.
     pub heads_together: u32,
-    /// Parts of the levels that warps begin at.
+    /// Number of points in the sequence of levels at which warps start.
     pub phases: u32,
-    /// Whether all that belongs to a row is row-major without gaps.
+    /// Whether all tensors but `value` are row-major without gaps.
     pub dense: bool,
-    /// Whether pixel pairs are read in an order that depends on their place.
+    /// Whether the read order of a pixel pair depends on its position.
     pub alternate: bool,
     /// Whether small levels are kept in shared memory.
     pub keeps: bool,
@@ -107,34 +107,34 @@ pub struct Gather {
 /// Lanes of a warp.
 const WARP: u32 = 32;
 
-/// What a block that keeps levels may take of a multiprocessor's fast memory, the rest of which is first-level cache: with
-/// more, large levels lose there what small ones gain.
+/// Maximum shared memory of a block that keeps levels. The rest of the unified memory is L1: with less L1, large levels
+/// lose what small ones gain.
 pub(in crate::cuda::msda) const MOST_KEPT_BYTES: u32 = 100 << 10;
 
-/// Threads of a block that keeps levels: with more, what they tell each other would push what is kept past the next
-/// size of shared memory a multiprocessor can be set to.
+/// Threads of a block that keeps levels: with more, their exchange buffers would need the next larger shared memory
+/// carveout.
 const KEEPING_THREADS: u32 = 768;
 
-/// What a block may declare of shared memory.
+/// Maximum static shared memory of a block.
 const MOST_STATIC_SHARED: u32 = 48 << 10;
 
 impl Gather {
-    /// Lanes that work on a row.
+    /// Lanes per row.
     pub fn group(&self) -> u32 {
         (self.channels * self.types.value.size() as u32 / 16).next_power_of_two() * self.split
     }
 
-    /// Rows a warp works on at a time.
-    pub fn rows_a_warp(&self) -> u32 {
+    /// Rows per warp at a time.
+    pub fn rows_per_warp(&self) -> u32 {
         WARP / self.group()
     }
 
-    /// Rows a block works on at a time.
-    pub fn rows_a_block(&self) -> u32 {
+    /// Rows per block at a time.
+    pub fn rows_per_block(&self) -> u32 {
         self.threads / self.group()
     }
 
-    /// In words why it cannot be compiled or launched so, if it cannot, for so many heads.
+    /// Checks that it can be compiled and launched for that many heads; the error is the reason as text.
     pub(in super::super) fn expect_possible(&self, heads: usize) -> Result<(), String> {
         let Gather {
             points,
@@ -150,12 +150,12 @@ impl Gather {
         }
         if !points.is_multiple_of(per_lane) {
             return Err(format!(
-                "points that lanes cannot share: {points}, {per_lane} a lane"
+                "points that lanes cannot share: {points}, {per_lane} per lane"
             ));
         }
         if !heads.is_multiple_of(heads_together as usize) {
             return Err(format!(
-                "heads that cannot be walked together: {heads}, {heads_together} at a time"
+                "heads that cannot be processed together: {heads}, {heads_together} at a time"
             ));
         }
         let chunks = (self.levels * points).div_ceil(self.group() * per_lane);
@@ -172,8 +172,8 @@ impl Gather {
         }
     }
 
-    /// The same that keeps small levels in shared memory; none where that was not seen to pay, or levels share chunks.
-    /// Measured on pixels of 64 bytes of a single head: several heads side by side find them in L1.
+    /// The variant that keeps small levels in shared memory; `None` where that was not measured to pay off, or levels share
+    /// chunks. Measured on pixels of 64 bytes of a single head: several heads side by side find them in L1.
     pub fn keeping(&self) -> Option<Gather> {
         let chunk = self.group() * self.per_lane;
         let can = self.group() == 4
@@ -188,7 +188,7 @@ impl Gather {
         })
     }
 
-    /// Shared memory of a block that the source declares, and a little for what the compiler and the driver add.
+    /// Static shared memory per block, and a little for what the compiler and the driver add.
     pub(in super::super) fn static_shared_bytes(&self) -> u32 {
         self.threads * self.per_lane * 16 + (2 << 10)
     }

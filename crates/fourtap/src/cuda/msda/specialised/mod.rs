@@ -1,4 +1,4 @@
-//! The kernels there are, and what each is compiled for.
+//! All kernels, and what each is compiled for.
 
 mod backward;
 mod common;
@@ -13,7 +13,7 @@ pub use common::Types;
 pub(super) use forward::MOST_KEPT_BYTES;
 pub use forward::{Channel, Gather};
 
-/// A kernel compiled for a kind of problem.
+/// A kernel specialised for a kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KernelVariant {
@@ -21,7 +21,7 @@ pub enum KernelVariant {
     Channel(Channel),
     /// Forward; fast, for channels that fill 16-byte vectors.
     Gather(Gather),
-    /// Backward: samples in the order of the pixels they touch.
+    /// Backward: sorts samples by the pixels they fall on.
     Sort(Sort),
     /// Backward: `grad_value` from sorted samples; serves every type and number of channels.
     ValueChannel(Sum),
@@ -33,7 +33,7 @@ pub enum KernelVariant {
     SamplesChannel(SamplesChannel),
     /// Backward: gradients of locations and weights; fast, for channels that fill 16-byte vectors.
     SamplesGather(SamplesGather),
-    /// Backward: the same on tensor cores, for 16-bit channels that fill four or eight of them.
+    /// Backward: the same on tensor cores, for 16-bit channels that fill four or eight such vectors.
     SamplesMatrix(Gather),
 }
 
