@@ -5,7 +5,7 @@ use fourtap::cpu::Cpu;
 use fourtap::tuning::{Class, Entry, Space, active};
 use serde::Serialize;
 
-use crate::computation::{Computation, TunedAs};
+use crate::computation::{Computation, TuningKey};
 use crate::error::Result;
 
 /// How a kernel is chosen for a problem.
@@ -18,12 +18,12 @@ pub struct Choices {
     /// What they know this machine by.
     pub device: String,
     /// What a table says of them; none where none knows them, and the defaults are used.
-    pub entry: Option<EntryUsed>,
+    pub entry: Option<TuningEntry>,
 }
 
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EntryUsed {
+pub struct TuningEntry {
     /// What it chooses.
     pub choice: String,
     /// Who found it, and what it gained.
@@ -39,7 +39,7 @@ impl Choices {
     }
 
     /// Of a computation by another backend.
-    pub fn by(backend: &Backend, (computed, class, dtype): TunedAs) -> Result<Self> {
+    pub fn by(backend: &Backend, (computed, class, dtype): TuningKey) -> Result<Self> {
         let cpu = match backend {
             Backend::Cuda(cuda) => {
                 let kernel = format!("cuda-{computed}");
@@ -64,7 +64,7 @@ impl Choices {
     /// What a CUDA device of this name, which need not be here, would go by.
     pub fn on_device(
         name: &str,
-        (computed, class, dtype): TunedAs,
+        (computed, class, dtype): TuningKey,
     ) -> Result<(Self, Option<&'static Entry>)> {
         let kernel = format!("cuda-{computed}");
         let is_it = |device: &str| device == name;
@@ -89,7 +89,7 @@ impl Choices {
             kernel,
             class: class.to_string(),
             device,
-            entry: entry.map(|entry| EntryUsed {
+            entry: entry.map(|entry| TuningEntry {
                 choice: entry.choice.to_string(),
                 provenance: entry.provenance.clone(),
                 file: file_of(entry),

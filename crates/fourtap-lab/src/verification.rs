@@ -18,7 +18,7 @@ pub struct Verification {
     /// query).
     pub rows: usize,
     /// Each tensor of the result.
-    pub tensors: Vec<Nearness>,
+    pub tensors: Vec<TensorError>,
 }
 
 impl Verification {
@@ -41,7 +41,7 @@ impl Verification {
 
 /// How near the oracle a tensor is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Nearness {
+pub struct TensorError {
     /// Its name.
     pub tensor: String,
     /// Elements compared.
@@ -111,7 +111,7 @@ pub fn judged(
                 judgement.relative_allowed
             ));
         }
-        tensors.push(Nearness {
+        tensors.push(TensorError {
             tensor: name.to_string(),
             elements: found.len(),
             max_error: judgement.max_error,

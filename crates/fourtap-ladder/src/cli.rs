@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fourtap_lab::extension::{DeviceChoice, Distribution, parse_duration, parse_setting};
 
-/// Climb the ladder of kernel ideas: verify, time and rank each
+/// Verify, time and rank every kernel idea of the ladder
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Each RUNG is one idea for a fast forward kernel: a01 to a19 and the single changes s1 and s2 of
@@ -22,7 +22,7 @@ right.
 pieces of 64 bytes; 'DRAM' what must move at least once, as a share of what DRAM delivers; 'tensor'
 the operations of dense attention as a share of what tensor cores do by mma.sync.")]
 pub struct LadderArgs {
-    /// Rungs to climb, by name or the beginning of one [default: all]
+    /// Rungs to run, by name or prefix [default: all]
     #[arg(value_name = "RUNG")]
     pub rungs: Vec<String>,
     /// Workloads: built-in names or .toml files; of dense attention dense-s512, dense-s1024 and
@@ -67,7 +67,7 @@ pub struct LadderArgs {
     /// Append a JSON record a result to FILE; - prints them instead of tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// What to climb on: auto, cuda or cuda:N
+    /// Device to run on: auto, cuda or cuda:N
     #[arg(
         long,
         default_value = "auto",
@@ -77,12 +77,12 @@ pub struct LadderArgs {
     pub device: DeviceChoice,
     /// Do this with the one rung here, for the process that watches it
     #[arg(long, value_name = "WHAT", hide = true)]
-    pub in_this_process: Option<Errand>,
+    pub in_this_process: Option<WorkerTask>,
 }
 
 /// What a process of its own does with a rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Errand {
+pub enum WorkerTask {
     /// Everything, and print records.
     Measure,
     /// Small problems only, watched by a sanitizer.
@@ -91,13 +91,13 @@ pub enum Errand {
     Launch,
 }
 
-impl Errand {
+impl WorkerTask {
     /// As typed.
     pub fn name(self) -> &'static str {
         match self {
-            Errand::Measure => "measure",
-            Errand::Check => "check",
-            Errand::Launch => "launch",
+            WorkerTask::Measure => "measure",
+            WorkerTask::Check => "check",
+            WorkerTask::Launch => "launch",
         }
     }
 }

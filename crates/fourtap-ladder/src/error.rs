@@ -3,7 +3,7 @@
 use fourtap::cuda::CudaError;
 use fourtap_lab::extension::{EXIT_MISMATCH, Error, ExitCode};
 
-/// Why a climb failed, where the lab has no such error.
+/// Why a run failed, where the lab has no such error.
 #[derive(Debug, thiserror::Error)]
 pub enum LadderError {
     /// What was typed means nothing.
@@ -18,7 +18,7 @@ pub enum LadderError {
     /// Rungs are kernels for CUDA devices.
     #[error("ladder: expected to compute on a CUDA device, found the CPU")]
     OnCpu,
-    /// There is no device to climb on.
+    /// There is no device to run on.
     #[error("ladder: expected a CUDA device, found none to use: {0}")]
     NoDevice(Box<CudaError>),
     /// A rung computed something else.

@@ -126,7 +126,7 @@ pub enum Answer {
 /// What the script says.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Said {
+struct ScriptOutput {
     unavailable: Option<String>,
     refused: Option<String>,
     software: String,
@@ -192,7 +192,7 @@ impl Library {
             let words = said.map_or(words, str::to_string);
             return Ok(Answer::Unavailable(words));
         }
-        let said: Said = match ended.stdout.lines().last().map(serde_json::from_str) {
+        let said: ScriptOutput = match ended.stdout.lines().last().map(serde_json::from_str) {
             Some(Ok(said)) => said,
             _ => {
                 return Ok(Answer::Unavailable(

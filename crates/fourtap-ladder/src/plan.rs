@@ -141,4 +141,4 @@ impl Plan {
 }
 
 /// A plan, or in words why there is none for such a problem or device.
-pub type Planned = Result<Plan, String>;
+pub type PlanResult = Result<Plan, String>;

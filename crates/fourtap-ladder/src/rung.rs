@@ -9,16 +9,16 @@ use fourtap_lab::extension::{Hardware, Rule};
 
 use crate::library::{self, Library};
 use crate::numbers::AnyShape;
-use crate::plan::{Choice, Parameter, Planned, Shape};
+use crate::plan::{Choice, Parameter, PlanResult, Shape};
 use crate::{dense, msda, rungs};
 
 /// How a rung of either operator is launched.
 #[derive(Clone, Copy, Debug)]
 pub enum Planner {
     /// Deformable attention.
-    Msda(fn(&Shape, &Hardware, &Choice) -> Planned),
+    Msda(fn(&Shape, &Hardware, &Choice) -> PlanResult),
     /// Dense attention.
-    Dense(fn(&dense::Shape, &Hardware, &Choice) -> Planned),
+    Dense(fn(&dense::Shape, &Hardware, &Choice) -> PlanResult),
 }
 
 /// What others published for the same idea, and why ours differs.
@@ -67,7 +67,7 @@ impl Rung {
     }
 
     /// How this rung computes a problem, or why it cannot.
-    pub fn planned(&self, shape: &AnyShape, hardware: &Hardware, choice: &Choice) -> Planned {
+    pub fn planned(&self, shape: &AnyShape, hardware: &Hardware, choice: &Choice) -> PlanResult {
         match (self.plan, shape) {
             (Planner::Msda(plan), AnyShape::Msda(shape)) => {
                 msda::expect_takeable(shape)?;

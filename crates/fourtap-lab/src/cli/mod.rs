@@ -29,7 +29,7 @@ pub use explain::{CaseArgs, ExplainArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
-pub use tune::{OneArgs, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs, parse_setting};
+pub use tune::{OneArgs, SearchArgs, TuneArgs, TuneCommand, TuneProblem, WorkArgs, parse_setting};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -81,7 +81,7 @@ pub enum Command {
 }
 
 /// What was typed.
-pub enum Typed {
+pub enum ParsedCommand {
     /// For this program.
     Own(Cli),
     /// For an extension.
@@ -96,17 +96,17 @@ pub enum Typed {
 }
 
 /// What these words say, the first being the program's name.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Typed, clap::Error> {
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<ParsedCommand, clap::Error> {
     let matches = command().try_get_matches_from(words)?;
     match (extension::current(), matches.subcommand()) {
         (Some(added), Some((name, arguments))) if name == added.subcommand().get_name() => {
-            Ok(Typed::Added {
+            Ok(ParsedCommand::Added {
                 extension: added,
                 threads: ThreadsArgs::from_arg_matches(&matches)?,
                 arguments: arguments.clone(),
             })
         }
-        _ => Cli::from_arg_matches(&matches).map(Typed::Own),
+        _ => Cli::from_arg_matches(&matches).map(ParsedCommand::Own),
     }
 }
 
@@ -213,7 +213,7 @@ into the same 6 x 6 pixels of each level, where gradients of value contend.
 A result is two figures: hot (the same inputs again and again, so that what caches can hold stays
 there) and cold (copies of them in turn, more than the largest cache holds). What the hardware can
 do at most is measured first; a result faster than that allows is marked suspicious. On CUDA the
-ruler, one thread a channel, is timed in the same run. Backward computes all three gradients, in
+baseline, one thread a channel, is timed in the same run. Backward computes all three gradients, in
 workspace given beforehand; where its bits may differ from run to run, deterministic mode is timed
 beside it.")]
 pub struct BenchArgs {

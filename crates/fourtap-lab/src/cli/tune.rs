@@ -21,7 +21,7 @@ change and mix the best. Where there are few enough choices, all of them are tri
 compiled by several processes while the device times others. What is tried runs in a process apart,
 under a time limit: one that hangs, crashes or computes something else is a result, and the search
 goes on with another process. Before a choice has a time it must compute sampled rows right, and the
-very bits of the defaults unless --other-bits allows others.
+very bits of the defaults unless --allow-rounding-changes allows others.
 
 The fastest are timed again, in turns with the defaults, until they are told apart. What is faster
 beyond doubt is kept in a file of yours, for problems of the same class on this device; every call
@@ -30,14 +30,14 @@ looks there first. FOURTAP_TUNE names another file; FOURTAP_TUNE=off goes by the
 pub struct TuneArgs {
     /// What else to do.
     #[command(subcommand)]
-    pub what: Option<TuneWhat>,
+    pub what: Option<TuneCommand>,
     #[command(flatten)]
     pub search: SearchArgs,
 }
 
 /// What `fourtap tune` does besides searching.
 #[derive(Clone, Debug, Subcommand)]
-pub enum TuneWhat {
+pub enum TuneCommand {
     /// Try a single choice: verify it, and time it in turns with the defaults
     One(OneArgs),
     /// Print the table of choices that searches found, from their records
@@ -72,7 +72,7 @@ pub struct SearchArgs {
     pub set: Vec<(String, u32)>,
     /// Also choices whose results may differ from the defaults' in their last bits
     #[arg(long)]
-    pub other_bits: bool,
+    pub allow_rounding_changes: bool,
     /// Generations, at most
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub generations: u32,
@@ -168,7 +168,7 @@ pub struct OneArgs {
     pub json: bool,
 }
 
-/// What a process of its own is told; its errands come by standard input.
+/// What a process of its own is told; its tasks come by standard input.
 #[derive(Clone, Debug, Args)]
 pub struct WorkArgs {
     /// The kernel.

@@ -24,7 +24,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 
 /// What was timed, and how the device was meanwhile.
 #[derive(Clone, Debug)]
-pub struct Timed {
+pub struct DeviceTiming {
     /// Milliseconds a launch.
     pub timing: Timing,
     /// Clocks and the like.
@@ -82,7 +82,7 @@ impl Stopwatch {
         &self,
         budget: Duration,
         mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         self.in_turn(budget, 1, |cuda, _| work(cuda))
     }
 
@@ -95,7 +95,7 @@ impl Stopwatch {
         budget: Duration,
         sets: u32,
         mut work: impl FnMut(&Cuda, u32) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let _entered = self.cuda.context().enter()?;
         let (graph, launches) = self.filled(sets, &mut work)?;
         // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
@@ -178,7 +178,7 @@ impl Stopwatch {
         budget: Duration,
         launches: u32,
         mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let _entered = self.cuda.context().enter()?;
         let launch_all = || self.elapsed(|_| (0..launches).try_for_each(|_| work(&self.cuda)));
         self.sampled(budget, launches, 1, launch_all)
@@ -211,7 +211,7 @@ impl Stopwatch {
         launches: u32,
         sets: u32,
         mut sample: impl FnMut() -> Result<f64>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let started = Instant::now();
         while started.elapsed() < WARM_UP {
             sample()?;
@@ -219,7 +219,7 @@ impl Stopwatch {
         let before = self.sensors.read();
         let samples_ms = repeat(budget, || Ok(sample()? / f64::from(launches)))?;
         let after = self.sensors.read();
-        Ok(Timed {
+        Ok(DeviceTiming {
             timing: Timing {
                 launches_a_sample: launches,
                 input_sets: sets,

@@ -7,7 +7,7 @@ use crate::record::BenchRecord;
 
 /// How a measured time stands to the floor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Achieved {
+pub struct Efficiency {
     /// Where it was measured.
     pub device: Option<String>,
     /// The kernels, in words.
@@ -24,13 +24,13 @@ pub struct Achieved {
     pub gathered_gb_s: Option<f64>,
 }
 
-impl Achieved {
+impl Efficiency {
     /// A record, set against the floors.
     pub fn of(record: &BenchRecord, (hot, cold): (Option<&Floor>, Option<&Floor>)) -> Self {
         let hot_ms = record.median_ms();
         let cold_ms = record.cold.as_ref().map(|cold| cold.median_ms);
         let share = |floor: Option<&Floor>, time: Option<f64>| Some(floor?.milliseconds / time?);
-        Achieved {
+        Efficiency {
             device: record.device.model.clone(),
             kernel: record.kernel.words.clone(),
             hot_ms,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::limits::{Limit, When};
+use super::limits::{Limit, LimitCondition};
 use super::words::{bytes, time};
-use super::{Achieved, Floor};
+use super::{Efficiency, Floor};
 use crate::table::{align_right, or_dash, with_header, wrapped};
 
 /// The least time each part of a machine allows, and the largest of them.
@@ -37,9 +37,9 @@ impl Floors<'_> {
                 limit.probe.clone(),
                 or_dash(limit.milliseconds.map(time)),
                 match limit.when {
-                    When::Always => "always".to_string(),
-                    When::Cold => "cold".to_string(),
-                    When::If => "if".to_string(),
+                    LimitCondition::Always => "always".to_string(),
+                    LimitCondition::Cold => "cold".to_string(),
+                    LimitCondition::If => "if".to_string(),
                 },
             ]);
         }
@@ -78,7 +78,8 @@ impl Floors<'_> {
             (None, Some(cold)) => format!("The floor, and what binds: cold {}.", floor(cold)),
             (_, None) => "No ceiling is known, so no floor.".to_string(),
         };
-        let unmeasured = |limit: &&Limit| limit.when == When::Always && limit.ceiling.is_none();
+        let unmeasured =
+            |limit: &&Limit| limit.when == LimitCondition::Always && limit.ceiling.is_none();
         if self.cold.is_some() && self.limits.iter().any(|limit| unmeasured(&limit)) {
             words += " A limit that was not measured may be higher.";
         }
@@ -86,7 +87,7 @@ impl Floors<'_> {
     }
 
     /// A measured time beside them.
-    pub fn against(&self, achieved: &Achieved) -> String {
+    pub fn against(&self, achieved: &Efficiency) -> String {
         let mut words = String::new();
         if let Some(hot) = achieved.hot_ms {
             let _ = write!(words, "Hot {}", time(hot));

@@ -27,7 +27,7 @@ use crate::tensors::MappedFile;
 use fourtap_admin::check;
 
 pub use named::parser;
-pub use workload::{BuiltIn, Filling, Numbers, Workload, built_in, parsed, read};
+pub use workload::{BuiltIn, DataSpec, Numbers, Workload, built_in, parsed, read};
 
 /// Every operator, in the order they are shown; the first is what is meant where none is named.
 pub static OPERATORS: [&dyn Operator; 2] = [&msda::Msda, &dense::Dense];

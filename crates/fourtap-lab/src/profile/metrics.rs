@@ -58,7 +58,7 @@ const MORE: [&str; 31] = [
 
 /// What to ask for, and what must be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MetricSelection {
     /// To read.
     pub metrics: Vec<String>,
     /// In words, what is left out and why that matters.
@@ -67,7 +67,7 @@ pub struct Wanted {
     pub missing: Vec<&'static str>,
 }
 
-impl Wanted {
+impl MetricSelection {
     /// Whether nothing is left that says how busy any part is.
     pub fn is_blind(&self) -> bool {
         let busy = ESSENTIAL.iter().filter(|&&name| name != TIME);
@@ -76,7 +76,7 @@ impl Wanted {
 }
 
 /// The usual counters and these `more`, as far as the profiler knows their base names; if it named none, all.
-pub fn wanted(more: &[String], known: &BTreeSet<String>) -> Wanted {
+pub fn wanted(more: &[String], known: &BTreeSet<String>) -> MetricSelection {
     let mut metrics: Vec<String> = Vec::new();
     let (mut notes, mut missing, mut others) = (Vec::new(), Vec::new(), Vec::new());
     let usual = ESSENTIAL.iter().chain(&MORE).copied();
@@ -110,7 +110,7 @@ pub fn wanted(more: &[String], known: &BTreeSet<String>) -> Wanted {
             others.join(", ")
         ));
     }
-    Wanted {
+    MetricSelection {
         metrics,
         notes,
         missing,

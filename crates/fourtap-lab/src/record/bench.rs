@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{Conditions, Origin, ProblemRecord, Timing, billions_a_second};
@@ -58,7 +58,7 @@ pub struct BenchRecord {
     pub roof: Option<Roof>,
     /// Other ways to the same result, in the same run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    pub beside: Vec<AlternativeResult>,
 }
 
 /// The kernels that computed something.
@@ -102,8 +102,9 @@ pub struct Roof {
 
 /// Another way to the same result, in the same run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
-    /// "ruler" (one thread a channel) or "deterministic" (backward with the same bits every run).
+pub struct AlternativeResult {
+    /// "baseline" (one thread per channel) or "deterministic" (bitwise reproducible backward).
+    #[serde(deserialize_with = "role")]
     pub role: String,
     /// The kernels.
     pub kernel: KernelUsed,
@@ -112,6 +113,15 @@ pub struct Beside {
     /// The same inputs again and again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
+}
+
+/// Older records call the baseline "ruler".
+fn role<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let role = String::deserialize(from)?;
+    Ok(match role.as_str() {
+        "ruler" => "baseline".to_string(),
+        _ => role,
+    })
 }
 
 /// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: locations that are not in f32, another
@@ -154,14 +164,14 @@ impl BenchRecord {
     }
 
     /// Another way in the same run, by its role.
-    pub fn beside(&self, role: &str) -> Option<&Beside> {
+    pub fn beside(&self, role: &str) -> Option<&AlternativeResult> {
         self.beside.iter().find(|beside| beside.role == role)
     }
 
     /// How many times faster than the kernel of one thread a channel, hot.
-    pub fn times_ruler(&self) -> Option<f64> {
-        let ruler = self.beside("ruler")?.hot.as_ref()?;
-        Some(ruler.median_ms / self.median_ms()?)
+    pub fn times_baseline(&self) -> Option<f64> {
+        let baseline = self.beside("baseline")?.hot.as_ref()?;
+        Some(baseline.median_ms / self.median_ms()?)
     }
 
     /// Of which operator it is.
@@ -209,7 +219,7 @@ impl BenchRecord {
     /// Whether it keeps the rule that only what is right has a time.
     pub fn is_honest(&self) -> bool {
         let timed = self.hot.is_some() || self.cold.is_some();
-        let beside = |one: &Beside| one.verification.passed || one.hot.is_none();
+        let beside = |one: &AlternativeResult| one.verification.passed || one.hot.is_none();
         (self.verification.passed || !timed) && self.beside.iter().all(beside)
     }
 }

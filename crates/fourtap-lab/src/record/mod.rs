@@ -15,7 +15,9 @@ mod upgrade;
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{AttemptRecord, Finalist, TuneSubject, TunedRecord};
-pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, Roof, TrafficCounts, benchmark_name};
+pub use bench::{
+    AlternativeResult, BenchRecord, DTypes, KernelUsed, Roof, TrafficCounts, benchmark_name,
+};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use fourtap_admin::{SCHEMA, VERSION};
@@ -24,7 +26,8 @@ pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
 pub use run::Run;
 pub use rung::{
-    Against, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems,
+    PairedComparison, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes,
+    SmallProblems,
 };
 pub use timing::Timing;
 

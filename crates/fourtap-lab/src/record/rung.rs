@@ -71,7 +71,7 @@ pub struct RungRecord {
     pub prepared: Option<Timing>,
     /// In turns with the rung it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against: Option<Against>,
+    pub against: Option<PairedComparison>,
     /// Clocks and the like around the timing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
@@ -183,7 +183,7 @@ pub struct SmallProblems {
 
 /// How a rung does in turns with another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct PairedComparison {
     /// The other.
     pub rung: String,
     /// Time over the other's: the middle of all turns.

@@ -8,7 +8,7 @@ use crate::record::{BenchRecord, KernelUsed, Timing};
 use crate::verification::Verification;
 
 /// One way to a result.
-struct Way<'a> {
+struct Alternative<'a> {
     name: String,
     kernel: &'a KernelUsed,
     verification: &'a Verification,
@@ -45,7 +45,7 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     if blocks.is_empty() {
         return None;
     }
-    let lead = "What this run knows of ways to the same result: the kernel that ships, the ruler and whatever else \
+    let lead = "What this run knows of ways to the same result: the kernel that ships, the baseline and whatever else \
                 was timed beside it, each verified on its own. Hot medians; bars show speed against the fastest.";
     blocks.insert(0, Block::words(lead));
     Some(Section {
@@ -72,8 +72,8 @@ fn workloads<'a>(part: &Part<'a>) -> Vec<&'a str> {
 }
 
 /// What was computed in several ways, and the ways, the fastest first.
-fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Way<'a>>)> {
-    let mut problems: Vec<(&BenchRecord, Vec<Way<'a>>)> = vec![];
+fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Alternative<'a>>)> {
+    let mut problems: Vec<(&BenchRecord, Vec<Alternative<'a>>)> = vec![];
     for record in timed(part) {
         if record.workload != workload {
             continue;
@@ -89,7 +89,7 @@ fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Way<'a>>)> {
     }
     problems.retain(|(_, ways)| ways.len() > 1);
     for (_, ways) in &mut problems {
-        let time = |way: &Way<'_>| way.hot.map_or(f64::INFINITY, |hot| hot.median_ms);
+        let time = |way: &Alternative<'_>| way.hot.map_or(f64::INFINITY, |hot| hot.median_ms);
         ways.sort_by(|a, b| time(a).total_cmp(&time(b)));
     }
     let named = problems.into_iter().map(|(record, ways)| {
@@ -106,8 +106,8 @@ fn is_same(a: &BenchRecord, b: &BenchRecord) -> bool {
         && a.direction == b.direction
 }
 
-fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
-    let shipped = Way {
+fn ways(record: &BenchRecord) -> Vec<Alternative<'_>> {
+    let shipped = Alternative {
         name: match (&record.kernel.asked, record.kernel.mode) {
             (Some(asked), _) => format!("{asked}, as asked for"),
             (None, Some(Mode::Deterministic)) => "deterministic mode".to_string(),
@@ -117,9 +117,9 @@ fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
         verification: &record.verification,
         hot: record.hot.as_ref(),
     };
-    let beside = record.beside.iter().map(|beside| Way {
+    let beside = record.beside.iter().map(|beside| Alternative {
         name: match beside.role.as_str() {
-            "ruler" => "ruler: one thread a channel".to_string(),
+            "baseline" => "baseline: one thread a channel".to_string(),
             "deterministic" => "deterministic mode".to_string(),
             role => role.to_string(),
         },
@@ -130,20 +130,20 @@ fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
     std::iter::once(shipped).chain(beside).collect()
 }
 
-fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
-    let heads = ["what", "#", "way", "#hot ms", "#× ruler", "~kernels"];
+fn table(workload: &str, problems: &[(Cell, Vec<Alternative<'_>>)]) -> Table {
+    let heads = ["what", "#", "way", "#hot ms", "#× baseline", "~kernels"];
     let mut table = Table::new(&format!("{workload}, every way"), &heads);
     for (what, ways) in problems {
-        let median = |way: &Way<'_>| way.hot.map(|hot| hot.median_ms);
+        let median = |way: &Alternative<'_>| way.hot.map(|hot| hot.median_ms);
         let fastest = ways.first().and_then(median);
-        let ruler = ways.iter().find(|way| way.name.starts_with("ruler"));
-        let ruler = ruler.and_then(median);
+        let baseline = ways.iter().find(|way| way.name.starts_with("baseline"));
+        let baseline = baseline.and_then(median);
         for (place, way) in ways.iter().enumerate() {
             let time = median(way);
-            let against = ruler.zip(time).map(|(ruler, time)| ruler / time);
-            let mut against_ruler = Cell::number(or_dash(against, times), against);
+            let against = baseline.zip(time).map(|(baseline, time)| baseline / time);
+            let mut against_baseline = Cell::number(or_dash(against, times), against);
             if let Some((fastest, time)) = fastest.zip(time) {
-                against_ruler = against_ruler.with_share(fastest / time);
+                against_baseline = against_baseline.with_share(fastest / time);
             }
             let hot = match way.verification.passed {
                 true => Cell::number(or_dash(time, milliseconds), time).strong(),
@@ -163,7 +163,7 @@ fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
                 Cell::words((place + 1).to_string()),
                 Cell::words(&way.name),
                 hot,
-                against_ruler,
+                against_baseline,
                 Cell::default().with_detail(words),
             ]);
         }

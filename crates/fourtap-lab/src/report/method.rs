@@ -73,9 +73,9 @@ pub fn section(parts: &[Part<'_>]) -> Section {
         }
         paragraphs.push(counts);
     }
-    if any_bench(&|record| record.beside("ruler").is_some()) {
+    if any_bench(&|record| record.beside("baseline").is_some()) {
         paragraphs.push(
-            "The ruler is a kernel of this project, as plain as can be: one thread a channel. It was timed beside \
+            "The baseline is a kernel of this project, as plain as can be: one thread a channel. It was timed beside \
              each result, so that ratios to it hold even where clocks differ between runs."
                 .to_string(),
         );

@@ -66,11 +66,11 @@ fn figures(run: &Run) -> Vec<Figure> {
     }
     for direction in Direction::ALL {
         let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
-        let ruler = of_pass().filter_map(BenchRecord::times_ruler).collect();
+        let baseline = of_pass().filter_map(BenchRecord::times_baseline).collect();
         let pass = direction.name();
         figures.extend(spread(
-            ruler,
-            &format!("{pass} against the ruler"),
+            baseline,
+            &format!("{pass} against the baseline"),
             "results",
         ));
     }
@@ -285,8 +285,9 @@ pub fn warnings(run: &Run) -> Vec<String> {
     }
     warnings.extend(broken(run));
     let timed = timed(run);
-    let uncertainty = |it: &Timed<'_>| it.hot.map(Timing::uncertainty);
-    let is_uncertain = |it: &&Timed<'_>| uncertainty(it).is_some_and(|share| share > UNCERTAIN);
+    let uncertainty = |it: &TimedResult<'_>| it.hot.map(Timing::uncertainty);
+    let is_uncertain =
+        |it: &&TimedResult<'_>| uncertainty(it).is_some_and(|share| share > UNCERTAIN);
     let uncertain = timed.iter().filter(is_uncertain);
     let uncertain: Vec<String> = uncertain.map(|it| it.name.clone()).collect();
     let widest = timed.iter().filter_map(uncertainty).fold(0.0, f64::max);
@@ -353,19 +354,19 @@ pub fn warnings(run: &Run) -> Vec<String> {
 }
 
 /// A result that may have a time, whatever kind of record it is.
-struct Timed<'a> {
+struct TimedResult<'a> {
     name: String,
     hot: Option<&'a Timing>,
     throttled_by: Vec<&'a str>,
 }
 
-fn timed(run: &Run) -> Vec<Timed<'_>> {
-    let benches = run.benches.iter().map(|record| Timed {
+fn timed(run: &Run) -> Vec<TimedResult<'_>> {
+    let benches = run.benches.iter().map(|record| TimedResult {
         name: record.name(),
         hot: record.hot.as_ref(),
         throttled_by: throttled_by(record.conditions.as_ref()),
     });
-    let rungs = run.rungs.iter().map(|record| Timed {
+    let rungs = run.rungs.iter().map(|record| TimedResult {
         name: rung_name(record),
         hot: record.hot.as_ref(),
         throttled_by: throttled_by(record.conditions.as_ref()),

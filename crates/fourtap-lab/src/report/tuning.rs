@@ -9,7 +9,7 @@ use super::part::Part;
 use super::probes::outcome;
 use super::samples::hot_in_words;
 use crate::record::{AttemptRecord, Run, TunedRecord};
-use crate::tune::{Built, How, sensitivities};
+use crate::tune::{BuildResult, CandidateOrigin, sensitivities};
 
 /// The section; none without a search that ended.
 pub fn section(parts: &[Part<'_>]) -> Option<Section> {
@@ -245,7 +245,9 @@ fn progress(attempts: &[&AttemptRecord]) -> Option<DotChart> {
 }
 
 fn sensitivity(attempts: &[&AttemptRecord]) -> Option<DotChart> {
-    let usual = attempts.iter().find(|it| it.how == How::Default)?;
+    let usual = attempts
+        .iter()
+        .find(|it| it.how == CandidateOrigin::Default)?;
     let usual_ms = usual.median_ms()?;
     let timed = attempts.iter();
     let timed = timed.filter_map(|it| Some((&it.parameters, it.median_ms()?)));
@@ -326,7 +328,7 @@ fn finals(tuned: &TunedRecord) -> Table {
     table
 }
 
-fn built(attempt: &AttemptRecord, number: fn(&Built) -> Option<u32>) -> Cell {
+fn built(attempt: &AttemptRecord, number: fn(&BuildResult) -> Option<u32>) -> Cell {
     let number = attempt.built.as_ref().and_then(number);
     Cell::number(
         number.map_or(String::new(), |it| it.to_string()),
@@ -361,7 +363,7 @@ fn everything(attempts: &[&AttemptRecord]) -> Table {
             ),
             Cell::words(attempt.how.name()),
             Cell::words(parents.join(" and ")),
-            built(attempt, Built::registers),
+            built(attempt, BuildResult::registers),
             built(attempt, |it| {
                 Some(it.stack_bytes()).filter(|bytes| *bytes > 0)
             }),

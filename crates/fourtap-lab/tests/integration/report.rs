@@ -95,7 +95,7 @@ fn a_report_of_a_cpu_run_has_no_ruler_and_no_peers() {
     lacks(
         &html,
         &[
-            "times as fast as the ruler",
+            "times as fast as the baseline",
             "DCNv4",
             "<section id=\"roofline\"",
         ],

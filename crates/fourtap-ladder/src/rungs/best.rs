@@ -1,6 +1,6 @@
 //! What paid, together; and what was meant to.
 
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -62,7 +62,7 @@ const A15_SUMS: Rung = Rung {
             true => shape.queries,
             false => shape.queries.div_ceil(rows_a_warp),
         };
-        let turns = Turns::new(shape, hardware, choice, heads, units)?;
+        let turns = ImageBatches::new(shape, hardware, choice, heads, units)?;
         let workers = 32 / rows_a_warp;
         let per_lane =
             match shape.samples().is_multiple_of(2 * workers) && shape.points.is_multiple_of(2) {
@@ -112,13 +112,13 @@ const A16_HALF: Rung = Rung {
     ..A16
 };
 
-fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> Planned {
+fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> PlanResult {
     let threads = choice.get("THREADS");
     let heads = match shape.channels == 32 && shape.heads.is_multiple_of(2) {
         true => 2,
         false => 1,
     };
-    let turns = Turns::new(shape, hardware, choice, heads, shape.queries * heads)?;
+    let turns = ImageBatches::new(shape, hardware, choice, heads, shape.queries * heads)?;
     let lanes = shape.channels / 8;
     let per_lane = if shape.points.is_multiple_of(2) { 2 } else { 1 };
     // A record of 16 bytes for each sample of a chunk of each of a warp's rows.
@@ -171,12 +171,12 @@ fn smallest_levels(shape: &Shape, room: u32) -> (u32, u32) {
 }
 
 /// How the work is dealt out: all blocks side by side in as many images as a part of L2 holds, then in the next.
-struct Turns {
+struct ImageBatches {
     turn: u32,
     share: u32,
 }
 
-impl Turns {
+impl ImageBatches {
     /// Of `units` of work in the `heads` walked together of an image.
     fn new(
         shape: &Shape,
@@ -201,7 +201,7 @@ impl Turns {
         let turn = planes_a_turn * units;
         // A multiple of what a warp takes at a time, whatever that is.
         let share = turn.div_ceil(hardware.multiprocessors).next_multiple_of(16);
-        Ok(Turns { turn, share })
+        Ok(ImageBatches { turn, share })
     }
 
     fn plan(&self, entry: &'static str, shape: &Shape, threads: u32, shared_bytes: u32) -> Plan {

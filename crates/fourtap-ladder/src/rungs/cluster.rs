@@ -1,6 +1,6 @@
 //! Blocks that read each other's shared memory, and levels copied by the copy engine.
 
-use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -184,7 +184,12 @@ fn carveout(hardware: &Hardware, shared_bytes: u64) -> Option<u32> {
     Some(percent.min(100) as u32)
 }
 
-fn distributed(shape: &Shape, hardware: &Hardware, choice: &Choice, by_channels: bool) -> Planned {
+fn distributed(
+    shape: &Shape,
+    hardware: &Hardware,
+    choice: &Choice,
+    by_channels: bool,
+) -> PlanResult {
     if !hardware.has_clusters {
         return Err(WITHOUT_CLUSTERS.into());
     }
@@ -260,7 +265,7 @@ fn spread(levels: &[usize], blocks: u32, bytes: impl Fn(usize) -> u64) -> (Vec<u
     (owners, filled.into_iter().max().unwrap_or(0))
 }
 
-fn levels_in_cluster(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn levels_in_cluster(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_clusters {
         return Err(WITHOUT_CLUSTERS.into());
     }
@@ -322,7 +327,7 @@ fn planes_in_a_turn(shape: &Shape, hardware: &Hardware) -> u32 {
     planes(shape).div_ceil(planes(shape).div_ceil(fitting).max(1))
 }
 
-fn levels_by_boxes(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn levels_by_boxes(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_tensor_maps {
         return Err("a device without tensor maps: levels are copied by boxes here".into());
     }

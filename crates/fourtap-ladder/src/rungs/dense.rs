@@ -2,7 +2,7 @@
 
 use super::limits::blocks;
 use crate::dense::Shape;
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -12,7 +12,7 @@ const D01: Rung = Rung {
     name: "d01",
     title: "minimal",
     idea: "one query a block, a thread a channel, a reduction over the block for every key, online softmax",
-    expected: "the ruler: K and V are read for every query, and every key costs a barrier",
+    expected: "the baseline: K and V are read for every query, and every key costs a barrier",
     claim: Some(Claim {
         words: "2870 us on an L4",
         why: "on another, smaller GPU",
@@ -285,7 +285,7 @@ fn in_registers(
     choice: &Choice,
     [rows, warps, stages]: [u32; 3],
     defines: &[(&'static str, u32)],
-) -> Planned {
+) -> PlanResult {
     let m = rows * warps;
     let shared = (m + 2 * stages * choice.get("KEYS")) * shape.row_bytes();
     let mut plan = tiled(shape, hardware, "ladder_d06", m, 32 * warps, shared)?;
@@ -301,7 +301,7 @@ fn tiled(
     queries: u32,
     threads: u32,
     shared_bytes: u32,
-) -> Planned {
+) -> PlanResult {
     if shared_bytes > hardware.shared_bytes {
         return Err(format!(
             "{shared_bytes} bytes of shared memory: a block has at most {}",

@@ -1,7 +1,7 @@
 //! One block a multiprocessor that keeps what it reads: persistent rungs, and work in an order that caches like.
 
 use super::limits::VECTOR;
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -54,7 +54,7 @@ const A05: Rung = Rung {
     parameters: &[THREADS, CACHE_KB, ITEMS],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
-        let kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a05", shape, hardware, choice, lanes)
     }),
 };
@@ -78,7 +78,7 @@ const A06: Rung = Rung {
     parameters: &[THREADS, CACHE_KB, ITEMS],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
-        let mut kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let mut kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         let (level, rows) = kept
             .add_rows(shape)
             .unwrap_or((shape.levels.len() as u32, 2));
@@ -119,7 +119,7 @@ const A07: Rung = Rung {
     ],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_samples(shape, choice.get("CHANNELS_A_BLOCK").min(shape.channels));
-        let kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a07", shape, hardware, choice, lanes)
     }),
 };
@@ -144,7 +144,7 @@ const A17_SOURCE: &str = concat!(
 const A17_PLAIN: Rung = Rung {
     name: "a17-plain",
     title: "L2-resident: plain order",
-    idea: "the kernel of a17 with rows in the order of memory and no marks: its ruler",
+    idea: "the kernel of a17 with rows in the order of memory and no marks: its baseline",
     expected: "L2 holds several images, and blocks move through them in step: nothing to be seen of DRAM already",
     claim: None,
     builds_on: Some("a03"),
@@ -255,7 +255,7 @@ impl Lanes {
 }
 
 /// What a block keeps in shared memory.
-struct Kept {
+struct ResidentLevels {
     /// A bit for each level kept whole.
     levels: u32,
     /// Of the pixels kept.
@@ -266,7 +266,7 @@ struct Kept {
     pixel_bytes: u64,
 }
 
-impl Kept {
+impl ResidentLevels {
     /// The smallest levels, as many as fit.
     fn of(
         shape: &Shape,
@@ -288,7 +288,7 @@ impl Kept {
                 CONTROL_BYTES + records
             ));
         };
-        let mut kept = Kept {
+        let mut kept = ResidentLevels {
             levels: 0,
             bytes: 0,
             room: u64::from(room).min(u64::from(choice.get("CACHE_KB")) * 1024),
@@ -332,7 +332,7 @@ impl Kept {
         hardware: &Hardware,
         choice: &Choice,
         lanes: Lanes,
-    ) -> Planned {
+    ) -> PlanResult {
         let threads = choice.get("THREADS");
         let shared_bytes = CONTROL_BYTES + threads / WARP * lanes.record_bytes + self.bytes as u32;
         let slices = u64::from(shape.channels / lanes.channels);
@@ -429,7 +429,7 @@ fn resident(
     choice: &Choice,
     ordered: bool,
     evict_last: bool,
-) -> Planned {
+) -> PlanResult {
     check(shape)?;
     let threads = choice.get("THREADS");
     let lanes = Lanes::of_channels(shape, shape.channels);

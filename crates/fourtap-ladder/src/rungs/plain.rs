@@ -1,7 +1,7 @@
 //! One thread for one or several channels, and nothing else.
 
 use super::limits::VECTOR;
-use crate::plan::{Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// Of every rung here.
@@ -23,7 +23,7 @@ const A01: Rung = Rung {
     name: "a01",
     title: "baseline",
     idea: "a thread per output channel, as the field's extensions are written",
-    expected: "the ruler: every thread repeats the arithmetic of its row, a warp's load brings 64 bytes",
+    expected: "the baseline: every thread repeats the arithmetic of its row, a warp's load brings 64 bytes",
     claim: Some(Claim {
         words: "0.5 TFLOPS",
         why: "on another, smaller GPU; the form of the kernel is the same",
@@ -141,7 +141,12 @@ pub(super) fn blocks(shape: &Shape, threads: u32, threads_a_row: u32) -> u32 {
 }
 
 /// The one launch of a rung with kernels/vectorised.cuh of which each thread takes a vector of so many rows.
-pub(super) fn vectorised(shape: &Shape, entry: &'static str, threads: u32, rows: u32) -> Planned {
+pub(super) fn vectorised(
+    shape: &Shape,
+    entry: &'static str,
+    threads: u32,
+    rows: u32,
+) -> PlanResult {
     fits_vectorised(shape)?;
     let blocks = blocks(shape, threads * rows, shape.channels / VECTOR);
     Ok(Plan::of(Step::new(entry, blocks, threads)))

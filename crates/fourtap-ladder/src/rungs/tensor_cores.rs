@@ -1,7 +1,7 @@
 //! Small levels as dense products on tensor cores.
 
 use super::limits::{VECTOR, blocks};
-use crate::plan::{Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -88,7 +88,7 @@ impl Tile {
     }
 }
 
-fn tensor_cores(shape: &Shape, hardware: &Hardware, choice: &Choice, split: u32) -> Planned {
+fn tensor_cores(shape: &Shape, hardware: &Hardware, choice: &Choice, split: u32) -> PlanResult {
     let (threads, most) = (choice.get("THREADS"), choice.get("DENSE_PIXELS"));
     let lanes = shape.channels / VECTOR;
     let per_lane = if shape.points.is_multiple_of(2 * lanes) {

@@ -1,7 +1,7 @@
 //! The four neighbours of a sample as a tile in shared memory, brought there in several ways.
 
 use super::limits::VECTOR;
-use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -153,7 +153,7 @@ const A12: Rung = Rung {
     plan: Planner::Msda(plan_a12),
 };
 
-fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_tensor_maps {
         return Err("the device has no tensor maps: the rung needs them, so compute capability 9.0 or later".into());
     }

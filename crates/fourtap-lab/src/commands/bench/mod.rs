@@ -25,7 +25,7 @@ use crate::cuda::Mode;
 use crate::error::{EXIT_MISMATCH, Error, Result};
 use crate::exit::ExitCode;
 use crate::machine;
-use crate::operators::{Filling, OPERATORS, Operator, Reading, Workload};
+use crate::operators::{DataSpec, OPERATORS, Operator, Reading, Workload};
 use crate::output::Destination;
 use crate::record::{
     BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemRecord, Run, benchmark_name,
@@ -33,7 +33,7 @@ use crate::record::{
 use crate::report;
 use crate::roof::{Ceilings, is_suspicious};
 use crate::selection::{self, Benchmark, Selection, Subject};
-use crate::sink::{Sink, Torn};
+use crate::sink::{PartialRecord, Sink};
 use crate::table;
 use crate::target::Target;
 use crate::tensors::MappedFile;
@@ -65,8 +65,8 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         .map(report::destination)
         .transpose()?;
     let torn = match arguments.resume {
-        true => Torn::Remove,
-        false => Torn::Refuse,
+        true => PartialRecord::Remove,
+        false => PartialRecord::Refuse,
     };
     let sink = Sink::open(arguments.json.as_deref(), torn)?;
     let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
@@ -165,7 +165,7 @@ impl Bench {
         let Some((first, dtype)) = group.first().and_then(|it| Some((it, it.dtype?))) else {
             return Ok(());
         };
-        let filling = Filling {
+        let filling = DataSpec {
             dtype,
             coordinates: self.coordinates.dtype(dtype),
             distribution: first.numbers.points.unwrap_or(Distribution::Local),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::array::Array;
 use crate::computation::Computation;
 use crate::error::{Error, Result};
-use crate::record::{Beside, Conditions, KernelUsed, Timing};
+use crate::record::{AlternativeResult, Conditions, KernelUsed, Timing};
 use crate::verification::Verification;
 
 /// A benchmark about to be measured.
@@ -53,7 +53,7 @@ impl Task<'_> {
 
 /// What a benchmark found. Only what is right has times.
 #[derive(Debug)]
-pub struct Measured {
+pub struct BenchResult {
     /// What computed it.
     pub kernel: KernelUsed,
     /// How near the oracle it is.
@@ -65,13 +65,13 @@ pub struct Measured {
     /// While it was timed.
     pub conditions: Option<Conditions>,
     /// Other ways to the same.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<AlternativeResult>,
 }
 
-impl Measured {
+impl BenchResult {
     /// Nothing timed yet.
     pub fn new(kernel: KernelUsed, verification: Verification) -> Self {
-        Measured {
+        BenchResult {
             kernel,
             verification,
             hot: None,

@@ -59,7 +59,7 @@ pub fn execute(arguments: &CompareArgs) -> Result<ExitCode> {
 
 /// A benchmark without a verdict: "MISSING" from B, "ADDED" by B, or "WRONG" in B.
 #[derive(Serialize)]
-struct Unjudged<'a> {
+struct NoVerdict<'a> {
     name: &'a str,
     verdict: &'static str,
 }
@@ -73,7 +73,7 @@ fn json(comparison: &Comparison, wrong: &[(String, String)]) -> Result<String> {
     let added = comparison.only_after.iter().map(|name| (name, "ADDED"));
     let wrong = wrong.iter().map(|(name, _)| (name, "WRONG"));
     for (name, verdict) in missing.chain(added).chain(wrong) {
-        lines += &json_line(&Unjudged { name, verdict })?;
+        lines += &json_line(&NoVerdict { name, verdict })?;
     }
     Ok(lines)
 }

@@ -1,6 +1,7 @@
 //! Multi-scale deformable attention.
 
 mod check;
+mod coverage;
 mod explain;
 pub mod generate;
 mod kernels;
@@ -9,7 +10,6 @@ mod record;
 mod report;
 mod table;
 mod tensors;
-mod touched;
 mod trial;
 mod tuning;
 mod verification;

@@ -18,10 +18,10 @@ use super::{Msda, ProblemSizes, tuning};
 use crate::cli::{CaseArgs, Direction, Distribution};
 use crate::computation::TensorSet;
 use crate::error::{Error, Result};
-use crate::operators::{self, BuiltIn, Filling, Numbers, Operator, parsed};
+use crate::operators::{self, BuiltIn, DataSpec, Numbers, Operator, parsed};
 use crate::record::{DTypes, ProblemRecord};
 use crate::selection;
-use crate::tune::Planned;
+use crate::tune::LaunchPlan;
 
 /// A problem to be filled with random numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -285,7 +285,7 @@ impl operators::Workload for Workload {
         Ok(ProblemSizes::new(&self.sizes(&levels), &levels).into())
     }
 
-    fn dtypes(&self, filling: &Filling) -> DTypes {
+    fn dtypes(&self, filling: &DataSpec) -> DTypes {
         DTypes {
             value: filling.dtype.to_string(),
             locations: Some(filling.coordinates.to_string()),
@@ -297,7 +297,7 @@ impl operators::Workload for Workload {
         Ok(Class::of_msda(&self.sizes(&self.levels()?)))
     }
 
-    fn bytes(&self, filling: &Filling) -> Result<u64> {
+    fn bytes(&self, filling: &DataSpec) -> Result<u64> {
         let sizes = self.sizes(&self.levels()?);
         // Inputs, outputs and gradients at once.
         let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
@@ -307,7 +307,7 @@ impl operators::Workload for Workload {
         Ok(2 * (coordinate_bytes + values))
     }
 
-    fn filled(&self, filling: &Filling) -> Result<Box<dyn TensorSet>> {
+    fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>> {
         Ok(Box::new(Tensors::random(self, filling)?))
     }
 
@@ -320,7 +320,7 @@ impl operators::Workload for Workload {
         device: DeviceSize,
         pass: (DType, Direction),
         choice: &Choice,
-    ) -> Result<Planned> {
+    ) -> Result<LaunchPlan> {
         tuning::planned(self, device, pass, choice)
     }
 }

@@ -306,7 +306,7 @@ mod tests {
     fn chart(marks: Vec<Mark>) -> DotChart {
         DotChart {
             axis: "times".to_string(),
-            reference: Some((1.0, "ruler".to_string())),
+            reference: Some((1.0, "baseline".to_string())),
             heads: Default::default(),
             rows: vec![DotRow {
                 group: "<a>".to_string(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::tuning::{Choice, Space};
 
-use super::{Engine, Finals, Found, Subject};
+use super::{AttemptResult, Engine, Finals, Subject};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::record::Timing;
@@ -44,7 +44,7 @@ pub trait Bench {
 }
 
 /// Tries choices about a subject.
-pub struct Trying {
+pub struct ChoiceTester {
     bench: Box<dyn Bench>,
     space: &'static Space,
     /// Whether it declares which choices change bits; kernels of other crates do not.
@@ -56,16 +56,18 @@ pub struct Trying {
     faults: Faults,
 }
 
-impl Trying {
+impl ChoiceTester {
     /// Ready to try choices on random numbers of this seed.
     pub fn new(subject: &Subject, seed: u64) -> Result<Self> {
         let tensors = || subject.tensors(seed);
         let bench: Box<dyn Bench> = match &subject.engine {
-            Engine::Cpu => Box::new(cpu::OnCpu::new(tensors()?, subject.direction)),
-            Engine::Cuda(gpu) => Box::new(cuda::OnCuda::new(subject, gpu.ordinal, tensors()?)?),
+            Engine::Cpu => Box::new(cpu::CpuTuneBench::new(tensors()?, subject.direction)),
+            Engine::Cuda(gpu) => {
+                Box::new(cuda::CudaTuneBench::new(subject, gpu.ordinal, tensors()?)?)
+            }
             Engine::External(kernel, gpu) => kernel.bench(subject, gpu.ordinal, seed)?,
         };
-        Ok(Trying {
+        Ok(ChoiceTester {
             bench,
             space: subject.space,
             declares_bits: !matches!(subject.engine, Engine::External(..)),
@@ -77,7 +79,7 @@ impl Trying {
     }
 
     /// Verifies a choice; if it is right, times it.
-    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
+    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<AttemptResult> {
         #[cfg(feature = "fault-injection")]
         self.faults.strike(choice)?;
         if self.usual.is_none() {
@@ -101,12 +103,12 @@ impl Trying {
             false => self.bench.verified(&outputs, self.seed)?,
         };
         if !verification.passed {
-            return Ok(Found::wrong(verification));
+            return Ok(AttemptResult::wrong(verification));
         }
         let keeps_bits = self.declares_bits && self.space.keeps_bits(choice);
         if !same && *usual_repeats && repeats && keeps_bits {
             let words = "it gave other bits than the defaults".to_string();
-            return Ok(Found::wrong(Verification::failed(words)));
+            return Ok(AttemptResult::wrong(Verification::failed(words)));
         }
         let (timing, after) = self.bench.timed(choice, budget)?;
         #[cfg(feature = "fault-injection")]
@@ -117,8 +119,8 @@ impl Trying {
             false => self.bench.verified(&after, self.seed)?.found,
         };
         Ok(match still_right {
-            None => Found::measured(verification, timing),
-            Some(words) => Found::wrong(Verification::failed(words)),
+            None => AttemptResult::measured(verification, timing),
+            Some(words) => AttemptResult::wrong(Verification::failed(words)),
         })
     }
 

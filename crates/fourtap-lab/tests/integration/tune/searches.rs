@@ -313,7 +313,10 @@ fn other_bits_are_searched_only_when_allowed() {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert_eq!(records(folder.path(), "attempt").len(), 1);
     fs::remove_file(folder.path().join("tune.jsonl")).unwrap();
-    let outcome = search(folder.path(), &[&bits[..], &["--other-bits"]].concat());
+    let outcome = search(
+        folder.path(),
+        &[&bits[..], &["--allow-rounding-changes"]].concat(),
+    );
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(records(folder.path(), "attempt").len() > 1);
 }

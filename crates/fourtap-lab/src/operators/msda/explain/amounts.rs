@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Case;
 use crate::cli::Direction;
-use crate::operators::msda::touched::Touched;
+use crate::operators::msda::coverage::PixelCoverage;
 
 /// Multiply-adds that forward cannot do without, a channel and sample: one for each neighbour.
 const LEAST_MULTIPLY_ADDS: u64 = 4;
@@ -30,7 +30,7 @@ pub struct Amounts {
 
 impl Amounts {
     /// Of a case whose points touch so much.
-    pub fn of(case: &Case, touched: &Touched) -> Self {
+    pub fn of(case: &Case, touched: &PixelCoverage) -> Self {
         let traffic = case.traffic();
         let untouched = (1.0 - touched.value) * case.value_bytes() as f64;
         let samples = case.sizes.samples() as u64;

@@ -7,7 +7,7 @@ use crate::verification::Verification;
 
 /// What an attempt found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found {
+pub struct AttemptResult {
     /// How it ended.
     pub outcome: Outcome,
     /// Why there is no time.
@@ -18,10 +18,10 @@ pub struct Found {
     pub hot: Option<Timing>,
 }
 
-impl Found {
+impl AttemptResult {
     /// Right, and so fast.
     pub fn measured(verification: Verification, hot: Timing) -> Self {
-        Found {
+        AttemptResult {
             outcome: Outcome::Measured,
             words: String::new(),
             verification: Some(verification),
@@ -31,7 +31,7 @@ impl Found {
 
     /// Wrong.
     pub fn wrong(verification: Verification) -> Self {
-        Found {
+        AttemptResult {
             outcome: Outcome::Wrong,
             words: verification.found.clone().unwrap_or_default(),
             verification: Some(verification),
@@ -41,7 +41,7 @@ impl Found {
 
     /// Ended otherwise.
     pub fn ended((outcome, words): (Outcome, String)) -> Self {
-        Found {
+        AttemptResult {
             outcome,
             words,
             verification: None,
