@@ -1,4 +1,4 @@
-//! What is verified and timed, whatever the operator.
+//! What is verified and timed, for any operator.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::verification::Verification;
 /// its problem.
 pub type TuningKey = (&'static str, Class, DType);
 
-/// What is known of a computation before it is measured.
+/// What the model says of a computation before it is measured.
 #[derive(Clone, Debug)]
 pub struct CostEstimate {
     /// Bytes and operations, by the model.
@@ -74,7 +74,7 @@ pub trait Computation: Debug + Sync {
     /// All that can be counted of it.
     fn counted(&self) -> CostEstimate;
 
-    /// How near the oracle `outputs` are, or what is wrong with them; `seed` chooses what is compared.
+    /// The error of `outputs` against the oracle, or what is wrong with them; `seed` chooses what is compared.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
 
     /// Which kernels serve it on a device.
@@ -88,12 +88,12 @@ pub trait Computation: Debug + Sync {
     /// What tables know it by.
     fn tuned_as(&self) -> TuningKey;
 
-    /// Whether the device has a fast mode and one with the same bits every run.
+    /// Whether the device has a fast mode and a bitwise reproducible one.
     fn has_modes(&self) -> bool {
         false
     }
 
-    /// The device with the plainest kernels there are for it, to time beside others; none if there is but one kind.
+    /// The device with the baseline kernel, one thread per channel; none if there is only one kernel.
     fn baseline(&self, _: &Cuda) -> Option<Cuda> {
         None
     }

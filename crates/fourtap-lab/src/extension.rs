@@ -15,7 +15,7 @@ pub use crate::commands::{note, print, print_json, probe::measured as probed, pr
 pub use crate::cuda::{
     Argument, DeviceArray, DeviceTiming, Grid, Hardware, LoadedKernel, Source, Stopwatch,
 };
-pub use crate::error::{EXIT_MISMATCH, Error, Result};
+pub use crate::error::{Error, Result};
 pub use crate::exit::ExitCode;
 pub use crate::nearest::nearest;
 pub use crate::operators::dense::Workload as DenseWorkload;

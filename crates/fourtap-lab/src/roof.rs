@@ -14,7 +14,7 @@ pub struct Ceilings<'a> {
     pub cache_bytes: u64,
 }
 
-/// What a pass cannot do without.
+/// The least work of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinimumWork {
     /// Bytes that must come from or go to memory.
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Ceilings of so many billions a second.
+    /// Ceilings of so many billions per second.
     fn probes(rates: &[(&str, u64)]) -> Vec<ProbeRecord> {
         let second = || Timing::of(vec![1000.0]);
         let probe = |&(name, rate): &(&str, u64)| {

@@ -1,4 +1,4 @@
-//! Where records go as they are made.
+//! Where records are written as results come.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,7 +23,7 @@ pub enum Sink {
     },
 }
 
-/// What to do with the half of a record that an interruption left at the end of a file.
+/// What to do with an incomplete record that an interruption left at the end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialRecord {
     /// Leave the file alone and say so.

@@ -1,4 +1,4 @@
-//! Where to compute.
+//! The device to compute on.
 
 use fourtap::Backend;
 use fourtap::cpu::{Cpu, Simd};

@@ -1,7 +1,7 @@
-//! What can go wrong on the ladder, and what to do about it.
+//! Errors of the ladder, and hints what to do about them.
 
 use fourtap::cuda::CudaError;
-use fourtap_lab::extension::{EXIT_MISMATCH, Error, ExitCode};
+use fourtap_lab::extension::{Error, ExitCode};
 
 /// Why a run failed, where the lab has no such error.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ impl LadderError {
 
     fn exit_code(&self) -> ExitCode {
         match self {
-            LadderError::Wrong { .. } => ExitCode::from(EXIT_MISMATCH),
+            LadderError::Wrong { .. } => ExitCode::MISMATCH,
             LadderError::Usage(_) | LadderError::OnCpu => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }

@@ -97,7 +97,7 @@ impl<'a> Runner<'a> {
 pub struct RungResult {
     /// Why it has no plan for the problem.
     pub refused: Option<String>,
-    /// How near the oracle its result is.
+    /// The error of its result against the oracle.
     pub verification: Option<Verification>,
     /// All its steps.
     pub hot: Option<DeviceTiming>,
@@ -162,7 +162,9 @@ impl Measurement<'_> {
         let after = runner.tensors.download()?;
         result.verification = Some(match before.bytes() == after.bytes() {
             true => verification,
-            false => Verification::failed("the timed computations gave other bits".to_string()),
+            false => Verification::failed(
+                "the timed computations are not bitwise equal to the first".to_string(),
+            ),
         });
         if before.bytes() != after.bytes() {
             return Ok(result);
@@ -177,7 +179,7 @@ impl Measurement<'_> {
         Ok(result)
     }
 
-    /// Times a rung in turns with the one it changes; both were right before.
+    /// Times a rung alternately with the one it changes; both were right before.
     pub fn against(
         &self,
         rung: &Rung,

@@ -67,7 +67,7 @@ pub enum Blocks {
     Exactly(u32),
     /// As many as the device runs at once, in whole clusters; at least one.
     Filling,
-    /// One a multiprocessor.
+    /// One per multiprocessor.
     OneEach,
 }
 

@@ -11,7 +11,7 @@ A RUN is a file that `bench`, `probe` or `profile` wrote with --json, or a folde
 several, each is compared with the first.
 
 An .html page is one file that needs nothing else: no network, no scripts or fonts from elsewhere.
-Files appear whole or not at all.")]
+Files are written completely or not at all.")]
 pub struct ReportArgs {
     /// Results to show: files of records, or folders of such files
     #[arg(value_name = "RUN", required = true)]
@@ -25,7 +25,7 @@ pub struct ReportArgs {
     /// Replace files that exist
     #[arg(long)]
     pub force: bool,
-    /// Print a JSON record of what was done
+    /// Print a JSON record
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! One module a subcommand.
+//! One module per subcommand.
 
 mod bench;
 mod check;

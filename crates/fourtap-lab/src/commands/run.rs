@@ -16,7 +16,7 @@ use crate::record::{DTypes, ProblemRecord, SCHEMA};
 use crate::target::{Device, Target};
 use crate::tensors::MappedFile;
 
-/// What was done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
 struct RunSummary<'a> {
     schema: u32,

@@ -92,11 +92,11 @@ pub struct LoadedKernel {
 pub struct Grid {
     /// Blocks of the launch.
     pub blocks: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Blocks a cluster; none for a launch without.
+    /// Blocks per cluster; none for a launch without.
     pub cluster: Option<u32>,
 }
 

@@ -12,7 +12,7 @@ pub struct Efficiency {
     pub device: Option<String>,
     /// The kernels, in words.
     pub kernel: String,
-    /// Milliseconds, the same inputs again and again.
+    /// Milliseconds, the same inputs repeatedly.
     pub hot_ms: Option<f64>,
     /// Milliseconds, other inputs each time.
     pub cold_ms: Option<f64>,

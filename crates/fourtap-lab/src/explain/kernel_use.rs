@@ -11,7 +11,7 @@ use super::resources::KernelResources;
 pub struct DeviceDesc {
     /// Its name.
     pub name: String,
-    /// What the choice of kernels goes by.
+    /// What the choice of kernels depends on.
     pub size: DeviceSize,
     /// Compute capability.
     pub capability: (u32, u32),

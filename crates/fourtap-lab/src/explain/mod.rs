@@ -1,4 +1,4 @@
-//! What a case of a workload costs and what limits it, whatever the operator: amounts over measured ceilings.
+//! What a case of a workload costs and what limits it, for any operator: amounts over measured ceilings.
 
 mod achieved;
 mod ceilings;
@@ -49,7 +49,7 @@ pub trait Explanation {
     fn notes(&self) -> &[String];
 }
 
-/// What explanations are made from.
+/// What an explanation is made from.
 #[derive(Debug)]
 pub struct ExplainInputs<'a> {
     /// What the hardware can do at most.

@@ -4,14 +4,14 @@ use fourtap::cuda::jit::{Architecture, Nvrtc, Resources};
 use fourtap::cuda::{KERNEL_TABLE, SpecialisedKernel};
 use serde::Serialize;
 
-/// What one kernel takes.
+/// Registers, stack and shared memory of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelResources {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread, where spilled registers go.
+    /// Bytes of stack per thread, where spilled registers go.
     pub stack_bytes: u32,
-    /// Bytes of shared memory a block.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
     /// Who says so.
     pub source: String,

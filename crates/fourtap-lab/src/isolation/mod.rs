@@ -1,4 +1,4 @@
-//! Work in a process of its own: whatever becomes of it is told, and no process is left.
+//! Work in a subprocess: hangs and crashes are reported, and no process is left behind.
 
 mod worker;
 
@@ -18,13 +18,13 @@ const POLL: Duration = Duration::from_millis(5);
 /// A killed process that waits for its device may take a while to go; not to go at all is the driver's fault.
 const GOING: Duration = Duration::from_secs(20);
 
-/// What became of a process.
+/// How a process ended and what it printed.
 #[derive(Debug)]
 pub struct ProcessResult {
     by: ExitReason,
     /// What it printed.
     pub stdout: String,
-    /// What it complained of.
+    /// What it printed to standard error.
     pub stderr: String,
 }
 

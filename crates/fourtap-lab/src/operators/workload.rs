@@ -81,7 +81,7 @@ impl dyn Workload {
     }
 }
 
-/// What the random numbers of a workload are to be.
+/// How to generate the tensors of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSpec {
     /// Element type.

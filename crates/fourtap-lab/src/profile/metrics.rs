@@ -10,7 +10,7 @@ pub const TIME: &str = "gpu__time_duration.sum";
 /// Metrics of a launch are not counters: the profiler has them always, and does not list them.
 const LAUNCH: &str = "launch__";
 
-/// How busy each part is: without these nobody can say what binds.
+/// How busy each unit is: without these there is no bottleneck to name.
 pub const ESSENTIAL: [&str; 7] = [
     TIME,
     "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
@@ -92,7 +92,7 @@ pub fn wanted(more: &[String], known: &BTreeSet<String>) -> MetricSelection {
         } else if let Some(essential) = ESSENTIAL.iter().find(|&&essential| essential == name) {
             missing.push(*essential);
             notes.push(format!(
-                "{base}: the profiler does not know it on this device, so that part may bind unseen"
+                "{base}: the profiler does not know it on this device, so that unit may be the bottleneck unnoticed"
             ));
         } else if MORE.contains(&name) {
             others.push(base);
@@ -156,7 +156,7 @@ mod tests {
             wanted.missing,
             ["lts__t_sectors.avg.pct_of_peak_sustained_elapsed"]
         );
-        assert!(wanted.notes[0].contains("may bind unseen"));
+        assert!(wanted.notes[0].contains("may be the bottleneck unnoticed"));
         assert!(!wanted.is_blind());
     }
 

@@ -72,7 +72,7 @@ pub struct AttemptRecord {
     /// Why there is no time; empty if there is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub words: String,
-    /// How near the oracle it is.
+    /// Its error against the oracle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
     /// How long it takes.
@@ -120,7 +120,7 @@ pub struct TunedRecord {
     pub generations: u32,
     /// Why it ended, in words.
     pub ended: String,
-    /// The defaults and the fastest, timed in turns; the defaults first.
+    /// The defaults and the fastest, timed alternately; the defaults first.
     pub finals: Vec<Finalist>,
     /// The finalist whose choice to keep; 0: the defaults.
     pub winner: usize,

@@ -34,9 +34,9 @@ pub struct BenchRecord {
     pub device: Device,
     /// The kernels.
     pub kernel: KernelUsed,
-    /// How near the oracle the result is, or what is wrong with it.
+    /// The error of the result against the oracle, or what is wrong with it.
     pub verification: Verification,
-    /// The same inputs again and again, so that what caches can hold stays there.
+    /// The same inputs repeatedly, with warm caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
     /// Many copies of the inputs in turn, more than the largest cache holds.
@@ -78,7 +78,7 @@ pub struct KernelUsed {
     /// The mode asked for; only backward on CUDA has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Whether every run gives the same bits.
+    /// Whether it is bitwise reproducible.
     pub reproducible: bool,
     /// Bytes of memory to work in, given; only backward on CUDA needs any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ pub struct Roof {
     pub suspicious: bool,
 }
 
-/// Another way to the same result, in the same run.
+/// Another kernel variant for the same result, in the same run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlternativeResult {
     /// "baseline" (one thread per channel) or "deterministic" (bitwise reproducible backward).
@@ -108,9 +108,9 @@ pub struct AlternativeResult {
     pub role: String,
     /// The kernels.
     pub kernel: KernelUsed,
-    /// How near the oracle its result is.
+    /// The error of its result against the oracle.
     pub verification: Verification,
-    /// The same inputs again and again.
+    /// The same inputs repeatedly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
 }
@@ -163,12 +163,12 @@ impl BenchRecord {
         self.hot.as_ref().map(|hot| hot.median_ms)
     }
 
-    /// Another way in the same run, by its role.
+    /// Another variant in the same run, by its role.
     pub fn beside(&self, role: &str) -> Option<&AlternativeResult> {
         self.beside.iter().find(|beside| beside.role == role)
     }
 
-    /// How many times faster than the kernel of one thread a channel, hot.
+    /// How many times faster than the kernel of one thread per channel, hot.
     pub fn times_baseline(&self) -> Option<f64> {
         let baseline = self.beside("baseline")?.hot.as_ref()?;
         Some(baseline.median_ms / self.median_ms()?)
@@ -251,4 +251,23 @@ pub struct TrafficCounts {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_of_older_records_is_found_by_its_new_name() {
+        let read = |role: &str| -> AlternativeResult {
+            let verification = serde_json::json!({"passed": true, "rows": 1, "tensors": []});
+            let kernel = serde_json::json!({"words": "a kernel", "reproducible": true});
+            let record =
+                serde_json::json!({"role": role, "kernel": kernel, "verification": verification});
+            serde_json::from_value(record).unwrap()
+        };
+        assert_eq!(read("ruler").role, "baseline");
+        assert_eq!(read("baseline").role, "baseline");
+        assert_eq!(read("deterministic").role, "deterministic");
+    }
 }

@@ -1,4 +1,4 @@
-//! Results as they are kept: one JSON object a line. Tables, reports and comparisons are views of these.
+//! Results as they are stored: one JSON object per line. Tables, reports and comparisons are views of these.
 
 mod attempt;
 mod bench;
@@ -49,7 +49,7 @@ pub enum Line {
     Tuned(Box<TunedRecord>),
 }
 
-/// Billions a second, of a count and milliseconds.
+/// Billions per second, of a count and milliseconds.
 pub fn billions_a_second(count: u64, milliseconds: f64) -> f64 {
     count as f64 / milliseconds / 1e6
 }

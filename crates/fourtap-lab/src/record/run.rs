@@ -84,7 +84,7 @@ impl Run {
             _ => {
                 return Err(Error::Incomplete {
                     option: "--resume",
-                    expected: "--json FILE to go on with",
+                    expected: "--json FILE to continue",
                 });
             }
         };
@@ -185,7 +185,7 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         Some(schema) if schema == u64::from(SCHEMA) => value,
         Some(schema) => {
             return Err(format!(
-                "a record of form {schema}, where this version reads 1 to {SCHEMA}"
+                "a record of schema {schema}, where this version reads 1 to {SCHEMA}"
             ));
         }
     };

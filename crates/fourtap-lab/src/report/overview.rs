@@ -108,7 +108,7 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
         number: number::grouped(names.len() as f64),
         what: if names.len() == 1 { "rung" } else { "rungs" }.to_string(),
         detail: match broken.len() {
-            0 => "kernel ideas, all right where they apply".to_string(),
+            0 => "kernel ideas, all correct where they apply".to_string(),
             1 => "kernel ideas, 1 of them broken on some problem".to_string(),
             count => format!("kernel ideas, {count} of them broken on some problem"),
         },
@@ -127,7 +127,7 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
     figures
 }
 
-/// The rungs by name, without what ships and what is not ours.
+/// The rungs by name, without what ships and other libraries.
 fn rung_names(run: &Run) -> BTreeSet<&str> {
     let ideas = run.rungs.iter().filter(|it| is_idea(it));
     ideas.map(|it| it.rung.as_str()).collect()
@@ -272,7 +272,7 @@ pub fn warnings(run: &Run) -> Vec<String> {
         }
         for beside in record.beside.iter().filter(|it| !it.verification.passed) {
             warnings.push(format!(
-                "{}: the way called {} failed its verification, so it has no time: {}.",
+                "{}: the variant {} failed its verification, so it has no time: {}.",
                 record.name(),
                 beside.role,
                 beside
@@ -314,7 +314,7 @@ pub fn warnings(run: &Run) -> Vec<String> {
             false => "result",
         };
         warnings.push(format!(
-            "Clocks were lowered ({}) around {}: {}.",
+            "Clocks were throttled ({}) around {}: {}.",
             reasons.join(", "),
             counted(slowed.len(), noun),
             listed(&slowed)

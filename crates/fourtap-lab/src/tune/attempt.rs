@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use crate::record::{Outcome, Timing};
 use crate::verification::Verification;
 
-/// What an attempt found.
+/// The result of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AttemptResult {
     /// How it ended.
     pub outcome: Outcome,
     /// Why there is no time.
     pub words: String,
-    /// How near the oracle it is.
+    /// Its error against the oracle.
     pub verification: Option<Verification>,
     /// How long it takes.
     pub hot: Option<Timing>,

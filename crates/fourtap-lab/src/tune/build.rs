@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Subject;
 use crate::error::Result;
 
-/// What compiling came to.
+/// The result of compiling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BuildResult {
     /// Kernels compiled now; the others were compiled before.
@@ -28,9 +28,9 @@ pub struct BuildResult {
 pub struct CompiledKernel {
     /// What it is called.
     pub name: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread: where there is any, registers were spilled.
+    /// Bytes of stack per thread: where there is any, registers were spilled.
     pub stack_bytes: u32,
     /// Bytes of shared memory that it declares.
     pub shared_bytes: u64,

@@ -13,7 +13,7 @@ const SAME: f64 = 0.005;
 /// What a choice must gain to be kept: less is not worth another machine's surprise.
 const WORTH: f64 = 1.01;
 
-/// Times of the defaults and the finalists, taken in turns: a round is one sample of each, so what disturbs the machine
+/// Times of the defaults and the finalists, taken alternately: a round is one sample of each, so what disturbs the machine
 /// for a while disturbs all of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finals {

@@ -1,4 +1,4 @@
-//! The search for better choices: what a kernel declares, tried on a problem, each attempt verified before it is timed.
+//! The search for faster kernel parameters: what a kernel declares, tried on a problem, each attempt verified before it is timed.
 //!
 //! A [`Subject`] is a kernel on a problem, and its [`Engine`] what computes it: the processor, a CUDA device, or there a
 //! kernel of another crate. [`Points`] are the choices there are, [`Search`] says which to try next, [`BuildResult`] compiles what one

@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
             return Some("every point was tried");
         }
         if self.generation >= self.plan.generations {
-            return Some("as many generations as asked for");
+            return Some("the maximum number of generations was reached");
         }
         let exhaustive = self.is_exhaustive();
         let stale = |&best: &Option<f64>, &before: &Option<f64>| match (best, before) {
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
         let patience = PATIENCE as usize;
         let is_stale =
             count > patience && stale(&self.bests[count - 1], &self.bests[count - 1 - patience]);
-        (is_stale && !exhaustive).then_some("two generations brought nothing better")
+        (is_stale && !exhaustive).then_some("two generations found nothing better")
     }
 
     /// The fastest that is right.

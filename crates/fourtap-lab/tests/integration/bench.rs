@@ -81,7 +81,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_run_interrupted_before_its_first_record_begins_anew() {
+fn a_run_interrupted_before_its_first_record_starts_over() {
     for content in ["", "{\"kind\":\"probe\",\"sch"] {
         let folder = folder_with_small();
         let results = folder.path().join("results.jsonl");

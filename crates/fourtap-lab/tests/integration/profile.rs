@@ -151,7 +151,7 @@ fn counters_become_a_record_a_table_and_words() {
         "small/local/f16/forward",
         "msda_forward_gather",
         "0.424",
-        "instruction issue binds, busy 73 % of the time, close to it the load pipe of L1 at 70 %",
+        "bottleneck: instruction issue, busy 73 % of the time, close to it the L1 load/store pipe at 70 %",
         "loads from L2 or DRAM",
     ] {
         let flat = outcome

@@ -17,8 +17,8 @@ use fourtap_lab::extension::record::{
 };
 use fourtap_lab::extension::table::rungs;
 use fourtap_lab::extension::{
-    Device, DeviceChoice, EXIT_MISMATCH, Error, ExitCode, PartialRecord, Result, Sink, nearest,
-    note, print, probed, progress,
+    Device, DeviceChoice, Error, ExitCode, PartialRecord, Result, Sink, nearest, note, print,
+    probed, progress,
 };
 
 use self::cases::Cases;
@@ -405,7 +405,7 @@ fn ended(records: &[RungRecord]) -> ExitCode {
             note(&format!("{} {word}: {}", record.rung, record.words));
         }
         if record.outcome == Outcome::Wrong {
-            code = ExitCode::from(EXIT_MISMATCH);
+            code = ExitCode::MISMATCH;
         } else if code == ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
         }

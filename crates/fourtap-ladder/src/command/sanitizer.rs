@@ -97,7 +97,7 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
             .push("compute-sanitizer is not installed: rungs were not run under it".to_string());
         return Ok(findings);
     };
-    // What is not ours is not ours to check.
+    // Other libraries are not checked.
     let ours = chosen
         .iter()
         .filter(|contender| !matches!(contender, Contender::Library(_)));

@@ -1,4 +1,4 @@
-//! What a process of its own does with a rung.
+//! What the subprocess does with a rung.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ struct RungWorker<'a> {
 }
 
 impl RungWorker<'_> {
-    /// Small problems with each choice, then every case with each that is right; prints a record a case, of the fastest.
+    /// Small problems with each choice, then every case with each that is right; prints a record per case, of the fastest.
     fn measure(&self, cases: &Cases, choices: &[Choice]) -> Result<()> {
         let mut right = Vec::new();
         let (mut wrong, mut refused) = (None, String::new());
@@ -157,7 +157,7 @@ impl RungWorker<'_> {
         Ok(())
     }
 
-    /// Lets a library compute every case; prints a record a case.
+    /// Lets a library compute every case; prints a record per case.
     fn measure_library(&self, library: &Library, python: &Python, cases: &Cases) -> Result<()> {
         for case in cases.each(self.contender.operator()) {
             let seed = self.measurement.seed;

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "takes long: every small problem"]
+    #[ignore = "long: every small problem"]
     fn right_results_pass_and_slightly_wrong_ones_do_not_on_every_problem() {
         right_results_pass(&Vec::from_iter(0..SMALL.len()));
     }

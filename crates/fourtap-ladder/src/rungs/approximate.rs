@@ -141,7 +141,7 @@ fn dropping(shape: &Shape, choice: &Choice) -> PlanResult {
     let mut plan = Plan::of(Step::new("ladder_a19_drop", blocks(count)?, threads));
     plan.defines = vec![
         ("GROUP", lanes),
-        // Half a row of 32 samples with 16 channels, all of it with more: room for 48 KB of samples a block.
+        // Half a row of 32 samples with 16 channels, all of it with more: room for 48 KB of samples per block.
         ("PER_LANE", (32 / lanes).min(8)),
         ("HEADS", shape.heads),
         ("NARROW", narrow(shape)),

@@ -1,4 +1,4 @@
-//! What paid, together; and what was meant to.
+//! What paid, combined; and what was expected to.
 
 use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
@@ -9,7 +9,7 @@ pub const RUNGS: &[Rung] = &[A15_SUMS, A16, A16_HALF];
 const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "THREADS",
-        "threads a block, of which there is one a multiprocessor",
+        "threads per block, of which there is one per multiprocessor",
         &[512, 640, 768, 896],
         768,
     ),
@@ -85,8 +85,8 @@ const A15_SUMS: Rung = Rung {
 const A16: Rung = Rung {
     name: "a16",
     title: "combined",
-    idea: "geometry once a sample, neighbouring rows on one multiprocessor, two pixels a wavefront, the next sample's \
-           loads before this one's sums, and of a single head the small levels in shared memory",
+    idea: "geometry once per sample, neighbouring rows on one multiprocessor, two pixels per wavefront, the next \
+           sample's loads before this one's sums, and of a single head the small levels in shared memory",
     expected: "as fast as the shipped kernel, which is the same with strides, types and infinities besides",
     claim: Some(Claim {
         words: "1.86 TFLOPS, slower than its parts",

@@ -77,7 +77,7 @@ const A18_SOURCE: &str = concat!(
 );
 
 pub(super) const THREADS: Parameter =
-    Parameter::new("THREADS", "threads a block", &[128, 256, 384], 256);
+    Parameter::new("THREADS", "threads per block", &[128, 256, 384], 256);
 
 pub(super) const RESIDENT: Parameter = Parameter::new(
     "RESIDENT",
@@ -113,7 +113,7 @@ const A18_REORDERED_PARAMETERS: &[Parameter] = &[
     BATCH,
     Parameter::new(
         "GRID",
-        "bins a side that rows are sorted into",
+        "bins per side that rows are sorted into",
         &[16, 32, 64],
         32,
     ),

@@ -1,4 +1,4 @@
-//! One block a multiprocessor that keeps what it reads: persistent rungs, and work in an order that caches like.
+//! One block per multiprocessor that keeps what it reads: persistent rungs, and work in a cache-friendly order.
 
 use super::limits::VECTOR;
 use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
@@ -17,7 +17,7 @@ const SIDE_LIMIT: u32 = 1 << 23;
 
 const THREADS: Parameter = Parameter::new(
     "THREADS",
-    "threads a block, of which a multiprocessor has one",
+    "threads per block, of which a multiprocessor has one",
     &[512, 640, 768, 896, 1024],
     768,
 );
@@ -37,7 +37,7 @@ const ITEMS: Parameter = Parameter::new(
 const A05: Rung = Rung {
     name: "a05",
     title: "persistent",
-    idea: "one block a multiprocessor takes work from a counter and keeps whole small levels in shared memory",
+    idea: "one block per multiprocessor takes work from a counter and keeps whole small levels in shared memory",
     expected: "little either way: small levels mostly hit L1 anyway, which loses what shared memory takes, and each \
                piece of work ends with warps waiting for the last",
     claim: Some(Claim {
@@ -170,7 +170,7 @@ const A17_EVICT_LAST: Rung = Rung {
     name: "a17-evict-last",
     title: "L2-resident: evict last",
     idea: "value marked to leave L2 last, coordinates, weights and results to leave first",
-    expected: "nothing: DRAM does not bind, and what is read once hardly crowds out value",
+    expected: "nothing: DRAM is not the bottleneck, and what is read once hardly crowds out value",
     builds_on: Some("a17-plain"),
     parameters: &[THREADS, KEPT_PERCENT],
     plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, false, true)),
@@ -283,7 +283,7 @@ impl ResidentLevels {
         let records = choice.get("THREADS") / WARP * lanes.record_bytes;
         let Some(room) = hardware.shared_bytes.checked_sub(CONTROL_BYTES + records) else {
             return Err(format!(
-                "{} bytes of shared memory a block: the places of samples alone take {}",
+                "{} bytes of shared memory per block: the places of samples alone take {}",
                 hardware.shared_bytes,
                 CONTROL_BYTES + records
             ));
@@ -324,7 +324,7 @@ impl ResidentLevels {
         Some((number as u32, rows as u32))
     }
 
-    /// One block a multiprocessor, pieces of work from a counter.
+    /// One block per multiprocessor, pieces of work from a counter.
     fn plan(
         self,
         entry: &'static str,
@@ -372,7 +372,7 @@ impl ResidentLevels {
     }
 }
 
-/// One block a multiprocessor, and no more shared memory than it needs: the rest is L1.
+/// One block per multiprocessor, and no more shared memory than it needs: the rest is L1.
 fn persistent_step(
     entry: &'static str,
     hardware: &Hardware,

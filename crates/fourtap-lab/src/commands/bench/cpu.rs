@@ -49,7 +49,7 @@ impl CpuBench {
         }
     }
 
-    /// What everything after, of these operators, is held against.
+    /// The ceilings that results of these operators are compared with.
     pub fn ceilings(
         &self,
         operators: &[&'static dyn Operator],
@@ -86,7 +86,7 @@ impl CpuBench {
         measured.hot = Some(hot);
         measured.conditions = Some(Conditions { before, after });
         drop(timed);
-        say("timing on inputs in turn");
+        say("timing cold, on rotating inputs");
         measured.cold = cold(task, &outputs)?;
         Ok(measured)
     }
@@ -99,7 +99,7 @@ impl CpuBench {
             ("simd".to_string(), simd.into()),
             ("threads".to_string(), threads.into()),
         ]);
-        if let Some(entry) = Choices::of(trial)?.entry {
+        if let Some(entry) = Choices::of(trial).entry {
             words += &format!(", tuned: {}", entry.choice);
             parameters.insert("tuned".to_string(), entry.choice.into());
         }

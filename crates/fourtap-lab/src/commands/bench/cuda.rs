@@ -63,7 +63,7 @@ impl CudaBench {
         Ok(CudaBench { stopwatch, mode })
     }
 
-    /// What everything after, of these operators, is held against.
+    /// The ceilings that results of these operators are compared with.
     pub fn ceilings(
         &self,
         device: &Device,
@@ -118,7 +118,7 @@ impl CudaBench {
         };
         measured.hot = Some(hot.timing);
         measured.conditions = Some(hot.conditions);
-        say("timing on inputs in turn");
+        say("timing cold, on rotating inputs");
         measured.cold = self
             .cold(task, &measured.kernel, &tried.right, asked)?
             .map(|timed| timed.timing);
@@ -148,7 +148,7 @@ impl CudaBench {
     ) -> Result<VariantResult> {
         let cuda = variant.on(self.stopwatch.cuda(), task.trial);
         let mut kernel = device.explain(&cuda)?;
-        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as())?;
+        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as());
         if let Some(entry) = choices.entry {
             kernel.words += &format!(", tuned: {}", entry.choice);
             let tuned = entry.choice.into();

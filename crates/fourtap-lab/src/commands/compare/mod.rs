@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{json_line, note, print};
 use crate::cli::{CompareArgs, FailOn};
 use crate::comparison::{Comparison, Row, Verdict, compare, wrong};
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::record::Run;
 use crate::table;
@@ -53,7 +53,7 @@ pub fn execute(arguments: &CompareArgs) -> Result<ExitCode> {
     }
     Ok(match failed.is_empty() {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(EXIT_MISMATCH),
+        false => ExitCode::MISMATCH,
     })
 }
 
@@ -106,7 +106,9 @@ fn summary(comparison: &Comparison, wrong: usize) -> String {
 fn failures(conditions: &[FailOn], comparison: &Comparison, wrong: usize) -> Vec<String> {
     let mut failures = Vec::new();
     if !conditions.is_empty() && wrong > 0 {
-        failures.push(format!("expected right results in B, found {wrong} wrong"));
+        failures.push(format!(
+            "expected correct results in B, found {wrong} wrong"
+        ));
     }
     for condition in conditions {
         let (count, what) = match condition {

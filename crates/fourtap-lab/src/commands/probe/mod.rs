@@ -11,7 +11,7 @@ use self::isolation::isolated;
 use super::{note, print, print_json, progress};
 use crate::cli::{DeviceChoice, ProbeArgs, TargetArgs};
 use crate::cuda::Stopwatch;
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::end_with_parent;
 use crate::nearest::nearest;
@@ -75,7 +75,7 @@ fn ended(records: &[ProbeRecord]) -> ExitCode {
         };
         note(&format!("{} {word}: {}", record.name, record.words));
         if record.outcome == Outcome::Wrong {
-            code = ExitCode::from(EXIT_MISMATCH);
+            code = ExitCode::MISMATCH;
         } else if code == ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
         }

@@ -21,7 +21,7 @@ use crate::selection;
 use crate::sink::{PartialRecord, Sink};
 use crate::target::Device;
 
-/// How often the time beside the progress bar is drawn anew.
+/// How often the time beside the progress bar is redrawn.
 const TICK: Duration = Duration::from_millis(200);
 
 pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {

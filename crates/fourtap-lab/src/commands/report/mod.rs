@@ -14,7 +14,7 @@ use crate::record::{Run, SCHEMA, VERSION};
 use crate::report::{self, Report};
 use crate::units;
 
-/// What was done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
 struct ReportSummary<'a> {
     schema: u32,

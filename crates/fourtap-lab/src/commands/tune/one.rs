@@ -1,4 +1,4 @@
-//! `fourtap tune one`: a single choice, verified, and timed in turns with the defaults.
+//! `fourtap tune one`: a single choice, verified, and timed alternately with the defaults.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::trial_worker::TrialWorker;
 use super::{recorded, subject};
 use crate::cli::OneArgs;
 use crate::commands::{print, print_json};
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::record::{Origin, Outcome, Timing, TuneSubject};
 use crate::table;
 use crate::tune::{AttemptResult, BuildResult, Engine};
 use crate::verification::Verification;
 
-/// Most time of the choice's own timing, and in turns with the defaults.
+/// Most time of the choice's own timing, and alternately with the defaults.
 const ALONE: Duration = Duration::from_millis(400);
 const IN_TURNS: Duration = Duration::from_secs(5);
 
@@ -50,7 +50,7 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
         expected,
     };
     let choice = subject.space.choice(&arguments.set).map_err(setting)?;
-    let refused = |why: String| setting(format!("values that go together, found {why}"));
+    let refused = |why: String| setting(format!("values that fit together, found {why}"));
     subject.carried(&choice).map_err(refused)?;
     let mut worker = TrialWorker::new(&subject, &arguments.problem, arguments.limit);
     let mut built = None;
@@ -96,7 +96,7 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
     }
     Ok(match one.outcome {
         Outcome::Measured => ExitCode::SUCCESS,
-        Outcome::Wrong => ExitCode::from(EXIT_MISMATCH),
+        Outcome::Wrong => ExitCode::MISMATCH,
         _ => ExitCode::FAILURE,
     })
 }
@@ -104,7 +104,7 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
 fn in_words(one: &SingleAttempt) -> String {
     let found = match (&one.hot, one.speed) {
         (Some(hot), Some([speed, low, high])) => format!(
-            "right, {} ms; {speed:.3} times as fast as the defaults ({low:.3} to {high:.3})",
+            "correct, {} ms; {speed:.3} times as fast as the defaults ({low:.3} to {high:.3})",
             table::milliseconds(hot.median_ms)
         ),
         _ => format!("{:?}: {}", one.outcome, one.words).to_lowercase(),
@@ -115,7 +115,7 @@ fn in_words(one: &SingleAttempt) -> String {
         .and_then(|it| Some((it, it.registers()?)))
     {
         Some((built, registers)) => format!(
-            "{registers} registers a thread, {} bytes of stack; {found}",
+            "{registers} registers per thread, {} bytes of stack; {found}",
             built.stack_bytes()
         ),
         None => found,

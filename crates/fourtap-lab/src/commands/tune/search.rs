@@ -67,7 +67,7 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         if !matches!(session.sink, Sink::Stdout) {
             print(table::tuned(&tuned, &session.found.attempts))?;
         }
-        // What another crate's kernel is best at is worth knowing, but nothing goes by it.
+        // What is best for another crate's kernel is worth printing, but no call uses it.
         let is_library = !matches!(subject.engine, Engine::External(..));
         if let Some(file) = file.as_ref().filter(|_| is_library) {
             let entry = entry(&tuned).map_err(|expected| Error::Setting {
@@ -76,7 +76,7 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
             })?;
             let changed = keep::keep(file, entry, tuned.winner > 0)?;
             match (changed, tuned.winner) {
-                (true, 0) => note(&format!("took an older choice out of {}", file.display())),
+                (true, 0) => note(&format!("removed an older choice from {}", file.display())),
                 (true, _) => note(&format!("kept in {}", file.display())),
                 (false, _) => {}
             }
@@ -149,7 +149,7 @@ impl SearchSession<'_> {
         let is_over = || {
             let budget = arguments.budget?;
             let over = begun.elapsed().as_secs_f64() >= SEARCHING * budget.as_secs_f64();
-            over.then_some("its time was up")
+            over.then_some("its time budget was spent")
         };
         let mut stopped = None;
         let (mut attempts, mut generations) = (0, 0);
@@ -276,7 +276,7 @@ impl SearchSession<'_> {
         let speed = time.map(|time| usual.unwrap_or(time) / time);
         let verdict = match (speed, candidate.how) {
             (Some(_), CandidateOrigin::Default) => "the defaults".to_string(),
-            (Some(speed), _) => format!("{speed:.3} times the defaults' speed"),
+            (Some(speed), _) => format!("{speed:.3} speedup over the defaults"),
             (None, _) => match found.outcome {
                 Outcome::Wrong => "disqualified: wrong".to_string(),
                 Outcome::Hung => "disqualified: hung".to_string(),
@@ -381,7 +381,7 @@ fn concluded(
             kept.speed_low,
             kept.speed_high
         ),
-        _ => "nothing is faster than the defaults beyond doubt".to_string(),
+        _ => "nothing is faster than the defaults with confidence".to_string(),
     };
     tuned
 }

@@ -51,7 +51,7 @@ impl TrialWorker {
         self.asked(&Question::Build(settings(choice)), self.limit)
     }
 
-    /// Times choices in turns, for about so long; in words what became of them otherwise.
+    /// Times choices alternately, for about so long; in words what became of them otherwise.
     pub fn finals(
         &mut self,
         choices: &[Choice],

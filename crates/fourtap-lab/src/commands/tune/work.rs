@@ -1,4 +1,4 @@
-//! What a process of its own does: compile what a choice needs, verify and time it, or time several in turns.
+//! What the subprocess does: compile what a choice needs, verify and time it, or time several alternately.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub enum Question {
     Build(Settings),
     /// Verify this and time it for so many seconds.
     Attempt(Settings, f64),
-    /// Time these in turns for so many seconds.
+    /// Time these alternately for so many seconds.
     Finals(Vec<Settings>, f64),
 }
 

@@ -118,8 +118,8 @@ fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
     let class = Class::of_dense(problem.sizes(), &problem.options().mask);
     let tuned_as = ("dense-forward", class, dtype);
     let (choices, entry) = match device {
-        Some(device) => Choices::on_device(&device.name, tuned_as)?,
-        None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as)?, None),
+        Some(device) => Choices::on_device(&device.name, tuned_as),
+        None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as), None),
     };
     let tuning = entry.map(|entry| Tuning::of(&entry.choice));
     let kernels = match device {
@@ -363,9 +363,9 @@ impl Explanation {
             }),
         );
         let costs = format!(
-            "{} operations in both products, at 2 a channel for each pair of a query and a key it sees; {} \
-             exponentials, one a pair; {} if all is read and written once: {:.1} operations a byte. No matrix of \
-             queries and keys is kept in memory.",
+            "{} FLOP in both products, 2 per channel for each pair of a query and a key it sees; {} exponentials, \
+             one per pair; {} if all is read and written once: {:.1} FLOP/byte. The attention matrix is never stored \
+             in memory.",
             count(self.flop as f64),
             count(self.exponentials as f64),
             bytes(self.compulsory_bytes as f64),
@@ -378,9 +378,10 @@ impl Explanation {
         };
         let unknown = match self.kind.as_str() {
             "cuda" if self.kernels.is_empty() => {
-                "Not known: how fast exponentials are, which no probe measures, and which kernel runs and what it takes."
+                "Not known: the rate of exponentials, which no probe measures, and which kernel runs with what \
+                 resources."
             }
-            _ => "Not known: how fast exponentials are, which no probe measures.",
+            _ => "Not known: the rate of exponentials, which no probe measures.",
         };
         [text.as_str(), &costs, &ceilings, unknown]
             .map(|text| wrapped(text, 0))

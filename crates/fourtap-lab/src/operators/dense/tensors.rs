@@ -25,7 +25,7 @@ pub struct Tensors<'a> {
     value: Source<'a>,
     /// Of a file, from its metadata: `scale`, `causal` and `window`.
     options: Options,
-    /// Whether the logarithms of the sums of exponentials are computed, too.
+    /// Whether the log-sum-exp (LSE) is computed, too.
     with_lse: bool,
     /// Names in the file that mean nothing here.
     ignored: Vec<String>,

@@ -34,7 +34,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// The same, and the logarithms of the sums of exponentials.
+    /// The same, and the log-sum-exp (LSE).
     pub fn with_lse(self) -> Self {
         Trial {
             with_lse: true,

@@ -36,9 +36,9 @@ pub struct Workload {
     pub heads: u32,
     /// Heads of keys and values (Hk); as many, unless said otherwise.
     pub key_heads: Option<u32>,
-    /// Queries a sequence (Sq).
+    /// Queries per sequence (Sq).
     pub queries: u32,
-    /// Keys a sequence (Sk); as many, unless said otherwise.
+    /// Keys per sequence (Sk); as many, unless said otherwise.
     pub keys: Option<u32>,
     /// Channels of a query and a key (D).
     pub channels: u32,
@@ -167,7 +167,7 @@ impl Workload {
             _ => {}
         }
         let sizes = self.sizes();
-        // Four operations a pair and channel, counted in 64 bits.
+        // Four operations per pair and channel, counted in 64 bits.
         let products = [
             sizes.batch,
             sizes.query_heads,

@@ -1,4 +1,4 @@
-//! What a pass cannot do without.
+//! The least work of a pass.
 
 use fourtap::msda::Traffic;
 
@@ -6,7 +6,7 @@ use super::Trial;
 use super::coverage::PixelCoverage;
 use crate::roof::{LANES, MinimumWork};
 
-/// Of ten operations a channel and sample, those no way to compute it can save: four multiply-adds.
+/// Of ten operations per channel and sample, those no way to compute it can save: four multiply-adds.
 const LEAST_FLOP: f64 = 0.8;
 
 /// Of a pass whose points touch so much.

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
 const THREADS: u32 = 256;
-/// Instructions a thread and round.
+/// Instructions per thread and round.
 const ADDITIONS: u32 = 8;
 const TIMED_ROUNDS: u32 = 32;
 
@@ -189,7 +189,7 @@ pub fn probes() -> Vec<Probe> {
                 true => "all in the same 4 KiB",
                 false => "all over a quarter of L2",
             };
-            let what = format!("add {numbers} an instruction, {where_to}");
+            let what = format!("add {numbers} per instruction, {where_to}");
             let subject = Subject::ceiling(format!("atomic-{}-{place}", kind.name()), what);
             probes.push(subject.probe(move |gpu, subject| kind.measure(gpu, subject, contended)));
         }

@@ -10,7 +10,7 @@ use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
 
-/// Blocks a cluster that are tried. More than 8 must be allowed to a kernel, and more than 16 no device has.
+/// Blocks per cluster that are tried. More than 8 must be allowed to a kernel, and more than 16 no device has.
 pub const SIZES: [u32; 4] = [2, 4, 8, 16];
 
 const THREADS: u32 = 256;
@@ -22,10 +22,10 @@ const MANY: u32 = 200;
 /// One of the tries.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterConfig {
-    /// Blocks a cluster.
+    /// Blocks per cluster.
     blocks: u32,
     clusters: u32,
-    /// Shared memory a block.
+    /// Shared memory per block.
     bytes: u32,
 }
 
@@ -112,7 +112,7 @@ impl ClusterConfig {
                 Argument::Word(self.words()),
                 Argument::Address(found.as_ptr()),
             ];
-            // SAFETY: the kernel takes a number and an address. It writes so many words a block and pass, which `found`
+            // SAFETY: the kernel takes a number and an address. It writes so many words per block and pass, which `found`
             // has room for, and it lives until the work has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         })?;

@@ -13,7 +13,7 @@ use crate::record::{ProbeRecord, Unit};
 pub const LARGE_BYTES: u64 = 1 << 30;
 
 const THREADS: u32 = 256;
-/// Vectors a thread.
+/// Vectors per thread.
 const VECTORS: u32 = 2;
 const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
 

@@ -78,8 +78,8 @@ pub fn measure(gpu: &ProbeDevice<'_>, subject: &Subject, blocks: u32) -> Result<
                 Argument::Word(rounds),
                 Argument::Address(sums.as_ptr()),
             ];
-            // SAFETY: the kernel takes an address, a number and an address. It reads a part of `data` a block of a
-            // cluster into shared memory of that size, and writes a number a thread; both buffers live until the work
+            // SAFETY: the kernel takes an address, a number and an address. It reads a part of `data` per block of
+            // a cluster into shared memory of that size, and writes a number per thread; both buffers live until the work
             // has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         },

@@ -1,4 +1,4 @@
-//! What the device is.
+//! Device.
 
 use serde_json::Value;
 
@@ -11,11 +11,7 @@ use crate::target::dotted;
 
 /// What it is about.
 pub fn subject() -> Subject {
-    Subject::new(
-        "device",
-        "device",
-        "what the driver and the sensors say of the device",
-    )
+    Subject::new("device", "device", "what the driver and the sensors report")
 }
 
 /// What they say.
@@ -69,7 +65,7 @@ pub fn read(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
         ),
         ("tensor_maps", facts.has_tensor_maps.into()),
     ];
-    let words = "as the driver and the sensors say";
+    let words = "as reported by the driver and the sensors";
     let mut record = subject
         .record(gpu, Outcome::Works, words)
         .with("clusters", facts.has_clusters);

@@ -117,7 +117,7 @@ impl Kind {
                     Argument::Word(rounds),
                     Argument::Address(results.as_ptr()),
                 ];
-                // SAFETY: the kernel takes three numbers of 32 bits and an address, and writes a number a thread; the
+                // SAFETY: the kernel takes three numbers of 32 bits and an address, and writes a number per thread; the
                 // buffer lives until the work has been waited for.
                 unsafe { kernel.queue(cuda, grid, &arguments) }
             },

@@ -81,7 +81,7 @@ impl Gather {
         Subject::ceiling(self.name, self.what)
     }
 
-    /// Threads a block, and blocks a multiprocessor that leave registers for all loads in flight.
+    /// Threads per block, and blocks per multiprocessor that leave registers for all loads in flight.
     fn block(&self) -> (u32, u32) {
         if self.shared { (512, 2) } else { (256, 5) }
     }
@@ -143,7 +143,7 @@ impl Gather {
                     Argument::Address(sums.as_ptr()),
                 ];
                 // SAFETY: the kernel takes an address, two numbers and an address. It reads so many segments, which
-                // `data` holds and so does the shared memory asked for, and writes a number a thread; both buffers live
+                // `data` holds and so does the shared memory asked for, and writes a number per thread; both buffers live
                 // until the work has been waited for.
                 unsafe { kernel.queue(cuda, grid, &arguments) }
             },

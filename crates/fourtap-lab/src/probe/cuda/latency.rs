@@ -8,7 +8,7 @@ use crate::cuda::{Argument, Grid, LoadedKernel, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
-/// Launches a sample: long beside what reading the clock costs.
+/// Launches per sample: long beside what reading the clock costs.
 const LAUNCHES: u32 = 1000;
 
 /// Launches that are counted.

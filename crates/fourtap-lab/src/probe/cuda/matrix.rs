@@ -18,7 +18,7 @@ pub enum Kind {
     Wgmma,
 }
 
-/// The product that is added again and again.
+/// The product that is added repeatedly.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     rows: u32,
@@ -26,7 +26,7 @@ struct Shape {
     inner: u32,
     /// Times the product is added in a round.
     products: u32,
-    /// Threads a block, and threads that compute a product together.
+    /// Threads per block, and threads that compute a product together.
     threads: u32,
     together: u32,
     rounds: u32,

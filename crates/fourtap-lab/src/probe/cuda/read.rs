@@ -118,7 +118,7 @@ fn measure(
                 Argument::Address(sums.as_ptr()),
             ];
             // SAFETY: the kernel takes an address, three numbers and an address. It reads so many chunks, which `data`
-            // holds, and writes a number a thread; both buffers live until the work has been waited for.
+            // holds, and writes a number per thread; both buffers live until the work has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         },
         |thread, rounds| walk.sum(thread, rounds),

@@ -1,4 +1,4 @@
-//! Kernels that leave a number a thread, which depends on everything the thread read or computed.
+//! Kernels that leave a number per thread, which depends on everything the thread read or computed.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub struct Sums<'a> {
 
 impl Sums<'_> {
     /// Compares what every thread leaves after a few rounds with what the host `expected`, times many, and compares the
-    /// first and the last threads of those. `queue` launches so many rounds into a buffer of a number a thread.
+    /// first and the last threads of those. `queue` launches so many rounds into a buffer of a number per thread.
     pub fn timed(
         &self,
         gpu: &ProbeDevice<'_>,

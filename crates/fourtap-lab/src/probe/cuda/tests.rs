@@ -130,7 +130,7 @@ fn disassembled(code: &[u8]) -> Option<String> {
 }
 
 #[test]
-#[ignore = "takes long: compiles every probe"]
+#[ignore = "long: compiles every probe"]
 fn the_kernels_compile_without_a_word_and_use_no_stack() {
     let Some(nvrtc) = compiler() else { return };
     for expected in all() {

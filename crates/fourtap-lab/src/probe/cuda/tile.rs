@@ -15,7 +15,7 @@ use crate::record::{Claim, ProbeRecord, Unit};
 
 const THREADS: u32 = 256;
 const LANES: u32 = 32;
-/// Tiles a warp and round.
+/// Tiles per warp and round.
 const TILES: u32 = 8;
 const CHANNELS: u32 = 32;
 const CHECKED_ROUNDS: u32 = 3;
@@ -254,7 +254,7 @@ impl TileCopy {
                 Argument::Address(sums.as_ptr()),
             ];
             // SAFETY: the kernel takes an address or, of this method, a tensor map of it, three numbers and an address.
-            // Tiles lie inside the image, and a number a thread is written; both buffers live until the work has been
+            // Tiles lie inside the image, and a number per thread is written; both buffers live until the work has been
             // waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         };

@@ -32,7 +32,7 @@ pub struct DotRow {
     pub values: [String; 2],
     /// The marks; the last lies on top.
     pub marks: Vec<Mark>,
-    /// Everything in words, a line a fact.
+    /// Everything in words, one line per fact.
     pub words: String,
 }
 

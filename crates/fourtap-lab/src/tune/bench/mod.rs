@@ -1,4 +1,4 @@
-//! Choices tried: each verified before it is timed, and the fastest timed in turns.
+//! Choices tried: each verified before it is timed, and the fastest timed alternately.
 
 mod cpu;
 mod cuda;
@@ -25,16 +25,16 @@ pub trait Bench {
     /// Computes once, into tensors of NaN.
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>>;
 
-    /// Whether it gives the same bits every time.
+    /// Whether it is bitwise reproducible.
     fn repeats_bits(&mut self, choice: &Choice) -> Result<bool>;
 
-    /// How near the oracle a result is.
+    /// The error of a result against the oracle.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
 
-    /// Computes again and again for about so long; with what the last gave.
+    /// Computes repeatedly for about so long; with what the last gave.
     fn timed(&mut self, choice: &Choice, budget: Duration) -> Result<(Timing, Vec<Array>)>;
 
-    /// Times choices in turns: `next` is told the milliseconds of the one it named last, at first none, and names the
+    /// Times choices alternately: `next` is told the milliseconds of the one it named last, at first none, and names the
     /// next, or none to end.
     fn in_turns(
         &mut self,
@@ -107,7 +107,7 @@ impl ChoiceTester {
         }
         let keeps_bits = self.declares_bits && self.space.keeps_bits(choice);
         if !same && *usual_repeats && repeats && keeps_bits {
-            let words = "it gave other bits than the defaults".to_string();
+            let words = "it is not bitwise equal to the defaults".to_string();
             return Ok(AttemptResult::wrong(Verification::failed(words)));
         }
         let (timing, after) = self.bench.timed(choice, budget)?;
@@ -115,7 +115,7 @@ impl ChoiceTester {
         let timing = self.faults.slowed(choice, timing);
         let still_right = match repeats {
             true if are_same(&outputs, &after) => None,
-            true => Some("the timed computations gave other bits".to_string()),
+            true => Some("the timed computations are not bitwise equal to the first".to_string()),
             false => self.bench.verified(&after, self.seed)?.found,
         };
         Ok(match still_right {
@@ -124,7 +124,7 @@ impl ChoiceTester {
         })
     }
 
-    /// Times choices in turns until they are told apart, or for about so long.
+    /// Times choices alternately until they are told apart, or for about so long.
     pub fn finals(&mut self, choices: &[Choice], budget: Duration) -> Result<Finals> {
         let mut rounds = Rounds::new(choices.len(), budget);
         self.bench.in_turns(choices, &mut |sample| {

@@ -18,7 +18,7 @@ pub fn timing(median_ms: f64) -> Value {
         "ci_high_ms": 1.003 * median_ms, "spread": 0.006, "launches_a_sample": 4, "input_sets": 1})
 }
 
-/// A result near enough to the oracle.
+/// A result within the error tolerance.
 pub fn passed() -> Value {
     json!({"passed": true, "rows": 200, "tensors": [{"tensor": "out", "elements": 6400, "max_error": 1e-4,
         "max_allowed": 1e-3, "relative_error": 2.1e-4, "relative_allowed": 1e-3}]})
@@ -127,7 +127,7 @@ pub fn probes() -> Vec<Value> {
         "device",
         "shared-memory",
         "works",
-        "227 KiB a block if asked for",
+        "227 KiB per block if asked for",
     ));
     probes.push(probe(
         "tma",
@@ -177,7 +177,7 @@ pub fn counters(direction: &str) -> Value {
     with_origin(record)
 }
 
-/// One a line.
+/// One per line.
 pub fn lines(records: &[Value]) -> String {
     records.iter().map(|record| format!("{record}\n")).collect()
 }

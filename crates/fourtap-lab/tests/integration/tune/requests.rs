@@ -83,7 +83,7 @@ fn wrong_requests_are_refused_in_words() {
         ),
         (
             &["tune", "tiny.toml", "--resume"],
-            "--json FILE to go on with",
+            "--json FILE to continue",
         ),
         (&["tune", "one", "poem"], "expected a workload or a kernel"),
         (

@@ -82,7 +82,7 @@ fn what_is_faster_beyond_doubt_is_kept_and_used() {
         .collect::<Vec<_>>()
         .join(" ");
     assert!(
-        words.contains("cpu-msda-forward goes by an entry of"),
+        words.contains("cpu-msda-forward uses an entry of"),
         "{words}"
     );
     assert!(
@@ -90,7 +90,7 @@ fn what_is_faster_beyond_doubt_is_kept_and_used() {
         "{words}"
     );
     assert!(words.contains("times as fast as the defaults"), "{words}");
-    assert!(explained(true).contains("cpu-msda-forward goes by its defaults"));
+    assert!(explained(true).contains("cpu-msda-forward uses its defaults"));
 
     let bench = [
         "bench",
@@ -167,7 +167,7 @@ fn each_way_to_end_is_recorded_and_the_search_goes_on() {
     let page = fs::read_to_string(folder.join("tune.html")).unwrap();
     for expected in [
         "Progress over generations",
-        "What each parameter does",
+        "Effect of each parameter",
         "Attempts without a time",
     ] {
         assert!(page.contains(expected), "{expected}");

@@ -51,7 +51,7 @@ impl Machine {
     /// A device with the kernels chosen for a case.
     pub fn cuda(case: &Case, device: &DeviceDesc) -> Result<Self> {
         let described = case.described();
-        let (_, entry) = Choices::on_device(&device.name, case.tuned_as())?;
+        let (_, entry) = Choices::on_device(&device.name, case.tuned_as());
         let choice = entry.map(|entry| &entry.choice);
         let (launches, reason, sorts, scatters, workspace_bytes) = match case.direction {
             Direction::Forward => {

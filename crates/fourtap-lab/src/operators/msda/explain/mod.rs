@@ -59,7 +59,7 @@ pub struct Explanation {
     pub floor_cold: Option<Floor>,
     /// What was measured, against that.
     pub achieved: Option<Efficiency>,
-    /// Bytes the counters are of, and what they say binds.
+    /// What hardware counters say of each kernel.
     pub counted: Vec<KernelBinding>,
     /// Ideas, judged.
     pub verdicts: Vec<Verdict>,
@@ -74,7 +74,7 @@ pub struct Explanation {
 pub struct KernelBinding {
     /// The kernel.
     pub kernel: String,
-    /// What binds it, in a sentence.
+    /// Its bottleneck, in a sentence.
     pub binding: String,
 }
 
@@ -134,8 +134,8 @@ fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
         counted: binding.collect(),
         verdicts,
         choices: match machine {
-            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as())?,
-            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as())?.0,
+            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as()),
+            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as()).0,
         },
         machine,
         notes: known.notes,

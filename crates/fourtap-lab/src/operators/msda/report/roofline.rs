@@ -57,10 +57,10 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     if blocks.is_empty() {
         return None;
     }
-    let lead = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not figures of a datasheet. \
-                A benchmark is a point at each level of memory whose bytes are known: at L1 all that its samples ask \
-                for (hot), at DRAM what must move at least once (cold, where that was timed), and where hardware \
-                counters were read, what really moved. Nothing is clamped.";
+    let lead = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not datasheet figures. A \
+                benchmark is one point per level of the memory hierarchy whose bytes are known: at L1 all that its \
+                samples read (hot), at DRAM what must move at least once (cold, where that was timed), and where \
+                hardware counters were read, what really moved. Nothing is clamped.";
     blocks.insert(0, Block::words(lead));
     Some(Section {
         id: "roofline",
@@ -127,7 +127,7 @@ fn add_pass(
             1 => "1 point lies".to_string(),
             count => format!("{count} points lie"),
         };
-        caption += &format!(" {lie} above the roof with reason: {reason}.");
+        caption += &format!(" {lie} above the roof for a known reason: {reason}.");
     }
     let table = table(pass, &placed, roofs);
     let points = placed.into_iter().map(|it| it.point).collect();
@@ -136,7 +136,7 @@ fn add_pass(
         points,
     };
     let slug = format!("{}roofline-{}", part.prefix, direction.name());
-    let title = format!("{pass}: operations a byte and a second");
+    let title = format!("{pass}: arithmetic intensity and performance");
     blocks.push(Block::Chart {
         chart: Chart::new(&slug, &title, &caption, |layout| chart.draw(layout)),
     });
@@ -151,7 +151,7 @@ fn table(pass: &str, placed: &[PlacedPoint], roofs: &[Roof]) -> Table {
     let heads = [
         "benchmark",
         "bytes at",
-        "#operations a byte",
+        "#FLOP/byte",
         "#GFLOP/s",
         "#of its roof",
     ];
@@ -267,7 +267,7 @@ fn place(
                 (false, _) => "at least",
             }
         ),
-        format!("operations a byte: {}", rate(intensity)),
+        format!("arithmetic intensity: {} FLOP/byte", rate(intensity)),
         format!("speed: {}", number::operations(speed)),
         format!("{temperature}: {} ms", milliseconds(timing.median_ms)),
     ];

@@ -7,7 +7,7 @@ use crate::record::{BenchRecord, Timing};
 use crate::report::chart::{Chart, DotChart, DotRow, Layout, Mark, Shape};
 use crate::report::number::{self, milliseconds, or_dash, percent, times};
 use crate::report::{
-    Block, Cell, Part, Section, Table, hot_in_words, strips, times_best_peer, variant,
+    Block, Cell, Part, Section, Table, data_label, hot_in_words, strips, times_best_peer,
 };
 
 /// The section; none without benchmarks.
@@ -61,12 +61,12 @@ fn add_pass(
             false => in_milliseconds(&timed),
         };
         let title = match has_baseline {
-            true => format!("{pass}: how many times as fast as the baseline"),
+            true => format!("{pass}: speedup over the baseline"),
             false => format!("{pass}: time"),
         };
         let mut caption = match has_baseline {
-            true => "Hot medians on a logarithmic axis; to the right is faster. The baseline is the plainest kernel, \
-                     one thread a channel, timed in the same run."
+            true => "Hot medians on a logarithmic axis; to the right is faster. The baseline is one thread per \
+                     channel, timed in the same run."
                 .to_string(),
             false => "Hot medians on a logarithmic axis, with their 95 % confidence intervals; to the left is faster."
                 .to_string(),
@@ -174,7 +174,7 @@ fn against_baseline(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
         });
         rows.push(DotRow {
             group: record.workload.clone(),
-            label: variant(record),
+            label: data_label(record),
             detail: String::new(),
             values: [
                 format!("{} ms", milliseconds(hot.median_ms)),
@@ -188,17 +188,17 @@ fn against_baseline(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     match seconds.as_slice() {
         [] => {}
         [role] => legend.push((Shape::Second, format!("fourtap, {role}"))),
-        _ => legend.push((Shape::Second, "fourtap, other ways".to_string())),
+        _ => legend.push((Shape::Second, "fourtap, other variants".to_string())),
     }
     if has_peers {
         legend.push((
             Shape::BestPeer,
             "fastest peer, measured separately".to_string(),
         ));
-        legend.push((Shape::Peer, "other peers, likewise".to_string()));
+        legend.push((Shape::Peer, "other peers, measured separately".to_string()));
     }
     DotChart {
-        axis: "times as fast as the baseline".to_string(),
+        axis: "speedup over the baseline".to_string(),
         reference: Some((1.0, "the baseline".to_string())),
         heads: ["hot".to_string(), "× baseline".to_string()],
         rows,
@@ -209,7 +209,7 @@ fn against_baseline(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
 fn in_milliseconds(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     let row = |(record, hot): (&BenchRecord, &Timing)| DotRow {
         group: record.workload.clone(),
-        label: variant(record),
+        label: data_label(record),
         detail: String::new(),
         values: [
             format!("{} ms", milliseconds(hot.median_ms)),
@@ -272,7 +272,7 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
         let error = Some(record.verification.relative_error()).filter(|_| hot.is_some());
         table.rows.push(vec![
             Cell::words(&record.workload),
-            Cell::words(variant(record)),
+            Cell::words(data_label(record)),
             time,
             Cell::number(
                 or_dash(hot, |hot| percent(hot.uncertainty())),

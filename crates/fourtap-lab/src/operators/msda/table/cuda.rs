@@ -11,17 +11,17 @@ use crate::table::{
 
 /// What the columns of both tables mean.
 const CAPTION: &str = "\
-hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
-copies of them in turn, more than L2 holds. % of DRAM: time to copy what must move at least once.
-x baseline: how many times faster than one thread a channel. error: distance to the oracle over its
-length, in the 2-norm, of the worst tensor. Shares, ratios and x baseline are of hot.";
+hot: the same inputs repeatedly; ±: half the 95 % confidence interval of its median; cold:
+rotating copies, more than L2 holds. % of DRAM: time to copy what must move at least once.
+x baseline: speedup over one thread per channel. error: relative error in the 2-norm, of the worst
+tensor. Shares, ratios and x baseline are of hot.";
 
-const FORWARD_CAPTION: &str = "gather: bytes the samples ask of value.";
+const FORWARD_CAPTION: &str = "gather: bytes of value that samples read.";
 
 const BACKWARD_CAPTION: &str = "\
 Backward computes all three gradients; it must move what forward reads, grad_out and the gradients.
-det.: in deterministic mode, in the same run; same: what was timed gives the same bits every run.
-MB: workspace, given beforehand.";
+det.: in deterministic mode, in the same run; same: what was timed is bitwise reproducible.
+MB: workspace, allocated beforehand.";
 
 /// Letters of a workload's name that fit a table of 100 columns.
 const FORWARD_NAME_WIDTH: usize = 18;
