@@ -8,7 +8,7 @@ use clap::Args;
 /// `fourtap compare`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Benchmarks are matched by name and sizes. The verdict is based on the ratio of hot medians, B over A,
+Benchmarks are matched by name and sizes. The verdict is based on the ratio of hot medians, B / A,
 and its confidence interval (99 % for all benchmarks together):
   SLOWER   the whole interval lies above 1 + noise
   FASTER   the whole interval lies below 1 - noise

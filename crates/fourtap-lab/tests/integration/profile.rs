@@ -235,7 +235,7 @@ fn a_name_the_profiler_does_not_know_is_left_out_with_a_word() {
     for part in [
         "note: sm__pipe_tensor_active: the profiler does not know it",
         "did you mean sm__pipe_tensor_cycles_active?",
-        "note: lts__t_sectors: the profiler does not know it on this device, so that part may bind unseen",
+        "note: lts__t_sectors: the profiler does not know it on this device, so that unit may be the bottleneck unnoticed",
     ] {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
     }

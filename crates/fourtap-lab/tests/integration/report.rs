@@ -181,7 +181,7 @@ fn what_is_doubtful_is_said_in_words() {
             "detr-encoder/local/f16/forward failed its verification, so it has no time",
             "out: 3 where the oracle says 4",
             "1 median is uncertain by more than 2.0 %",
-            "Clocks were lowered (power cap)",
+            "Clocks were throttled (power cap)",
             "1 result is suspicious",
             "the run was interrupted",
             "changes that are not committed",

@@ -217,7 +217,7 @@ fn a_killed_search_is_gone_on_with() {
     assert!(!own_table(folder).exists());
 
     let refused = search(folder, &["--json", "tune.jsonl"]);
-    fails("half a record", &refused, "half a one");
+    fails("half a record", &refused, "an incomplete one");
     let outcome = search(folder, &["--json", "tune.jsonl", "--resume"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let after = fs::read_to_string(&file).unwrap();
@@ -288,7 +288,7 @@ fn nothing_is_kept_unless_it_may_be() {
     assert_eq!(off.status.code(), Some(1));
     let words = String::from_utf8(off.stderr).unwrap();
     assert!(
-        words.contains("expected a file to keep choices in"),
+        words.contains("expected a tuning table to store choices in"),
         "{words}"
     );
 }
@@ -300,7 +300,7 @@ fn defaults_that_fail_end_the_search_with_the_reason() {
     fails(
         "wrong defaults",
         &outcome,
-        "expected the defaults to compute it right",
+        "expected the defaults to compute it correctly",
     );
 }
 

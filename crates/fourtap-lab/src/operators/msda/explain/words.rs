@@ -92,7 +92,7 @@ impl Explanation {
     }
 
     fn memory_in_words(&self) -> String {
-        let mut table = with_header(&["between", "at least", "at most", "counted", "operations/B"]);
+        let mut table = with_header(&["between", "at least", "at most", "counted", "FLOP/byte"]);
         for level in &self.memory {
             table.add_row([
                 level.what.to_string(),
