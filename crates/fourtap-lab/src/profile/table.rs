@@ -30,7 +30,7 @@ pub fn counters(records: &[CountersRecord]) -> String {
         "L1\nhits",
         "L2\nhits",
         "warps",
-        "bottleneck",
+        "bottle-\nneck",
     ]);
     for record in records {
         let metrics = &record.metrics;

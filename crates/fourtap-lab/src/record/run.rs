@@ -261,7 +261,7 @@ mod tests {
             ("{\"a\": 1}".to_string(), "an object of another kind"),
             (
                 changed("/schema", json!(99)),
-                "a record of form 99, where this version reads 1 to 2",
+                "a record of schema 99, where this version reads 1 to 2",
             ),
             (changed("/kind", json!("poem")), "poem"),
             (changed("/direction", json!("sideways")), "sideways"),
