@@ -1,4 +1,4 @@
-//! A command that is part of a chore, and what it took.
+//! A command that is part of a task, and how long it took.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A command run at the root of the repository, whose failure fails the chore.
+/// A command run at the root of the repository, whose failure fails the task.
 pub struct Chore(Command);
 
 /// Cargo, the one that runs this program.
@@ -32,7 +32,7 @@ pub fn root() -> PathBuf {
 /// What the steps so far took: name, elapsed time, processor time where the system tells.
 static STEPS: Mutex<Vec<(String, Duration, Option<Duration>)>> = Mutex::new(Vec::new());
 
-/// Runs a step of a longer chore, and says how long it took.
+/// Runs a step of a longer task, and says how long it took.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     eprintln!("\n== {name}");
     let (begin, processors) = (Instant::now(), processor_time());

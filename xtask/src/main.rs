@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test` and friends, with nothing but Rust and Python installed.
+//! The project's tasks, `cargo xtask test` and others, with nothing but Rust and Python installed.
 
 mod bundle;
 mod chore;
@@ -13,11 +13,11 @@ mod workspace;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-cargo xtask CHORE
+cargo xtask TASK
 
   test [--all | --changed] [--rust] [TEST...]
-                     everything that protects from a mistake: formatting, lints, features, tests, documentation, Python.
-                     --all adds the parts that take long, --changed those of them whose files have changed since they were
+                     everything that catches mistakes: formatting, lints, features, tests, documentation, Python.
+                     --all adds the long-running parts, --changed those of them whose files have changed since they were
                      last tested; --rust leaves Python out; TEST and other options go to the test programs.
                      Needs no GPU. Installs NVRTC, PyTorch and transformers (6 GB) once per machine, into the user's
                      cache folder or FOURTAP_ENVIRONMENTS.
@@ -28,7 +28,7 @@ cargo xtask CHORE
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
                      compare-pytorch dense: dense attention and scaled_dot_product_attention
 
-Options after a chore's name go to what it runs.";
+Options after a task's name go to what it runs.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             println!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        other => Err(format!("there is no chore {other:?}\n\n{HELP}")),
+        other => Err(format!("there is no task {other:?}\n\n{HELP}")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

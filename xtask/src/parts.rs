@@ -35,7 +35,7 @@ pub const PARTS: [Part; 9] = [
     },
     Part {
         name: "browser",
-        about: "reports looked at in Chromium",
+        about: "reports opened in Chromium",
         protects: &["crates/fourtap-lab"],
         run: || long_tests("fourtap-lab integration", "report_in_browser"),
     },

@@ -36,15 +36,15 @@ pub fn environment() -> Result<Environment, String> {
 }
 
 /// The package as this clone has it, beside the environment's packages.
-struct Installed {
+struct PythonPackage {
     environment: Environment,
     folder: PathBuf,
 }
 
-impl Installed {
+impl PythonPackage {
     /// Where `pip install .` puts it.
     fn new() -> Result<Self, String> {
-        Ok(Installed {
+        Ok(PythonPackage {
             environment: environment()?,
             folder: root().join("target/python"),
         })
@@ -77,7 +77,7 @@ impl Installed {
 /// Formatting, lints, types; then the package is installed, and its tests and examples in docstrings
 /// are run on what was installed.
 pub fn test() -> Result<(), String> {
-    let installed = Installed::new()?;
+    let installed = PythonPackage::new()?;
     let environment = &installed.environment;
     let ruff =
         |arguments: &[&str]| chore(environment.program("ruff"), arguments).arguments(&SOURCES);
@@ -101,7 +101,7 @@ pub fn test() -> Result<(), String> {
 
 /// The tests that take long, whole models, with the package as users build it.
 pub fn test_slow() -> Result<(), String> {
-    let installed = Installed::new()?;
+    let installed = PythonPackage::new()?;
     installed.install("release")?;
     let tests = ["--durations=10", "-m", "slow"];
     installed.pytest(&tests).run()

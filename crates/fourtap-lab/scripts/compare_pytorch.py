@@ -1,4 +1,4 @@
-"""Times fourtap and PyTorch's grid_sample composition on the same tensors, in turns, on all cores of this machine.
+"""Times fourtap and PyTorch's grid_sample composition on the same tensors, alternately, on all cores of this machine.
 
 PyTorch's side is what Deformable-DETR calls ms_deform_attn_core_pytorch: one grid_sample a level, then a weighted
 sum. Both sides' results are compared before anything is timed. Usually run as `cargo xtask compare-pytorch`.
@@ -118,7 +118,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="turns each side gets (default: 5)")
     parser.add_argument("--repeats", type=int, default=3, help="PyTorch calls a turn (default: 3)")
     parser.add_argument("--images", type=int, default=1, help="images (default: 1)")
-    parser.add_argument("--output", type=pathlib.Path, help="append one JSON record a line to this file")
+    parser.add_argument("--output", type=pathlib.Path, help="append one JSON record per line to this file")
     options = parser.parse_args()
 
     generator = torch.Generator().manual_seed(0)

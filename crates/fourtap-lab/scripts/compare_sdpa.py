@@ -1,4 +1,4 @@
-"""Times fourtap's dense attention and PyTorch's on the same tensors, in turns, on all cores of this machine.
+"""Times fourtap's dense attention and PyTorch's on the same tensors, alternately, on all cores of this machine.
 
 PyTorch's side is torch.nn.functional.scaled_dot_product_attention in the same element type. Both sides' results are
 compared before anything is timed. Usually run as `cargo xtask compare-pytorch dense`.
@@ -90,10 +90,10 @@ def main():
     parser.add_argument("--budget", type=float, default=0.5, help="seconds of PyTorch a turn (default: 0.5)")
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this; repeatable")
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="only this; repeatable")
-    parser.add_argument("--output", type=pathlib.Path, help="append one JSON record a line to this file")
+    parser.add_argument("--output", type=pathlib.Path, help="append one JSON record per line to this file")
     options = parser.parse_args()
 
-    print(f"PyTorch {torch.__version__} on {torch.get_num_threads()} threads; medians in ms, in turns")
+    print(f"PyTorch {torch.__version__} on {torch.get_num_threads()} threads; medians in ms, timed alternately")
     print("ratio: PyTorch over fourtap; smallest and largest: of single turns\n")
     print(f"{'':24} {'':5} {'PyTorch':>9} {'fourtap':>9} {'ratio':>7} {'smallest':>9} {'largest':>8}")
     for case in CASES:

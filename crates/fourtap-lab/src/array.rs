@@ -1,4 +1,4 @@
-//! Tensors in memory of their own.
+//! Owned tensors in host memory.
 
 use fourtap::{DType, Element, Layout, Place, Shape, View, ViewMut, bf16, f16};
 use rayon::prelude::*;

@@ -1,12 +1,11 @@
-//! Which entry of a tuning table a kernel goes by.
+//! Which entry of a tuning table a kernel uses.
 
 use fourtap::Backend;
 use fourtap::cpu::Cpu;
 use fourtap::tuning::{Class, Entry, Space, active};
 use serde::Serialize;
 
-use crate::computation::{Computation, TunedAs};
-use crate::error::Result;
+use crate::computation::{Computation, TuningKey};
 
 /// How a kernel is chosen for a problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,12 +17,12 @@ pub struct Choices {
     /// What they know this machine by.
     pub device: String,
     /// What a table says of them; none where none knows them, and the defaults are used.
-    pub entry: Option<EntryUsed>,
+    pub entry: Option<TuningEntry>,
 }
 
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EntryUsed {
+pub struct TuningEntry {
     /// What it chooses.
     pub choice: String,
     /// Who found it, and what it gained.
@@ -34,12 +33,12 @@ pub struct EntryUsed {
 
 impl Choices {
     /// Of a computation, by what computes it.
-    pub fn of(computation: &dyn Computation) -> Result<Self> {
+    pub fn of(computation: &dyn Computation) -> Self {
         Choices::by(&computation.backend(), computation.tuned_as())
     }
 
     /// Of a computation by another backend.
-    pub fn by(backend: &Backend, (computed, class, dtype): TunedAs) -> Result<Self> {
+    pub fn by(backend: &Backend, (computed, class, dtype): TuningKey) -> Self {
         let cpu = match backend {
             Backend::Cuda(cuda) => {
                 let kernel = format!("cuda-{computed}");
@@ -61,40 +60,35 @@ impl Choices {
         Choices::new(kernel, class, Cpu::tuning_device(), entry)
     }
 
-    /// What a CUDA device of this name, which need not be here, would go by.
+    /// What a CUDA device of this name, which need not be here, would use.
     pub fn on_device(
         name: &str,
-        (computed, class, dtype): TunedAs,
-    ) -> Result<(Self, Option<&'static Entry>)> {
+        (computed, class, dtype): TuningKey,
+    ) -> (Self, Option<&'static Entry>) {
         let kernel = format!("cuda-{computed}");
         let is_it = |device: &str| device == name;
         let entry = active().find(&kernel, (class, dtype), is_it, true);
-        let choices = Choices::new(kernel, class, name.to_string(), entry)?;
-        Ok((choices, entry))
+        let choices = Choices::new(kernel, class, name.to_string(), entry);
+        (choices, entry)
     }
 
-    fn new(
-        kernel: String,
-        class: Class,
-        device: String,
-        entry: Option<&'static Entry>,
-    ) -> Result<Self> {
+    fn new(kernel: String, class: Class, device: String, entry: Option<&'static Entry>) -> Self {
         let tables = active();
         let file_of = |entry: &Entry| {
             let mut tables = tables.tables();
             let found = tables.find(|(_, table)| table.entries().contains(entry));
             found.and_then(|(file, _)| Some(file?.display().to_string()))
         };
-        Ok(Choices {
+        Choices {
             kernel,
             class: class.to_string(),
             device,
-            entry: entry.map(|entry| EntryUsed {
+            entry: entry.map(|entry| TuningEntry {
                 choice: entry.choice.to_string(),
                 provenance: entry.provenance.clone(),
                 file: file_of(entry),
             }),
-        })
+        }
     }
 
     /// In a sentence or two.
@@ -107,11 +101,11 @@ impl Choices {
         } = self;
         match entry {
             None => format!(
-                "{kernel} goes by its defaults: no table knows problems of class {class} on {device}. `fourtap tune` \
-                 looks for better."
+                "{kernel} uses its defaults: no tuning table has problems of class {class} on {device}. `fourtap tune` \
+                 searches for better."
             ),
             Some(entry) => format!(
-                "{kernel} goes by an entry of {} for problems of class {class} on {device}: {}. {}.",
+                "{kernel} uses an entry of {} for problems of class {class} on {device}: {}. {}.",
                 entry.file.as_deref().unwrap_or("the built-in table"),
                 entry.choice,
                 entry.provenance

@@ -1,4 +1,4 @@
-//! What is verified and timed, whatever the operator.
+//! What is verified and timed, for any operator.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::cli::Direction;
 use crate::cuda::DeviceTrial;
 use crate::error::Result;
 use crate::record::{DTypes, KernelUsed, ProblemRecord, TrafficCounts};
-use crate::roof::Least;
+use crate::roof::MinimumWork;
 use crate::verification::Verification;
 
 /// What tables know a computation by: the name of its kernel's space without the device it is for, as in "msda-forward", and
 /// its problem.
-pub type TunedAs = (&'static str, Class, DType);
+pub type TuningKey = (&'static str, Class, DType);
 
-/// What is known of a computation before it is measured.
+/// What the model says of a computation before it is measured.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct CostEstimate {
     /// Bytes and operations, by the model.
     pub traffic: TrafficCounts,
     /// Share of the neighbours of samples that lie inside their level, where there are any.
@@ -29,7 +29,7 @@ pub struct Counted {
     /// Share of the pixels that some sample reads, likewise.
     pub touched_fraction: Option<f64>,
     /// What it cannot do without, if that is known.
-    pub least: Option<Least>,
+    pub least: Option<MinimumWork>,
 }
 
 /// The tensors of a problem in host memory, random or of a file, checked to fit each other.
@@ -72,9 +72,9 @@ pub trait Computation: Debug + Sync {
     fn compulsory_bytes(&self) -> u64;
 
     /// All that can be counted of it.
-    fn counted(&self) -> Counted;
+    fn counted(&self) -> CostEstimate;
 
-    /// How near the oracle `outputs` are, or what is wrong with them; `seed` chooses what is compared.
+    /// The error of `outputs` against the oracle, or what is wrong with them; `seed` chooses what is compared.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
 
     /// Which kernels serve it on a device.
@@ -86,15 +86,15 @@ pub trait Computation: Debug + Sync {
     ) -> Result<KernelUsed>;
 
     /// What tables know it by.
-    fn tuned_as(&self) -> TunedAs;
+    fn tuned_as(&self) -> TuningKey;
 
-    /// Whether the device has a fast mode and one with the same bits every run.
+    /// Whether the device has a fast mode and a bitwise reproducible one.
     fn has_modes(&self) -> bool {
         false
     }
 
-    /// The device with the plainest kernels there are for it, to time beside others; none if there is but one kind.
-    fn ruler(&self, _: &Cuda) -> Option<Cuda> {
+    /// The device with the baseline kernel, one thread per channel; none if there is only one kernel.
+    fn baseline(&self, _: &Cuda) -> Option<Cuda> {
         None
     }
 

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors, and hints what to do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub enum Error {
         found: String,
     },
     /// A results file ends in the middle of a record.
-    #[error("{}: expected to end with a whole record, found {bytes} bytes of half a one", .file.display())]
+    #[error("{}: expected to end with a whole record, found {bytes} bytes of an incomplete one", .file.display())]
     TornRecords { file: PathBuf, bytes: u64 },
     /// An option that needs another one.
     #[error("{option}: expected {expected}, found none")]
@@ -125,14 +125,14 @@ pub enum Error {
         requested: String,
         source: Box<fourtap::cuda::CudaError>,
     },
-    /// An option that says nothing about the device in use.
+    /// An option that does not apply to the device in use.
     #[error("{option}: expected to compute on {expected}, found {found}")]
     Misplaced {
         option: &'static str,
         expected: &'static str,
         found: String,
     },
-    /// An option that another operator has no use for.
+    /// An option that does not apply to the operator.
     #[error("{option}: expected a problem of {}, found {found}, which is none", .expected.in_words())]
     WrongOperator {
         option: &'static str,
@@ -140,20 +140,20 @@ pub enum Error {
         found: String,
         hint: Option<&'static str>,
     },
-    /// A parameter that cannot be chosen so.
+    /// A parameter with a value it cannot have.
     #[error("--set {setting}: expected {expected}")]
     Setting { setting: String, expected: String },
     /// Nothing to tune has this name.
     #[error("{name}: expected a workload or a kernel that can be tuned, found neither")]
     UnknownTarget { name: String, near: Option<String> },
-    /// The defaults cannot be what others are held against.
-    #[error("{subject}: expected the defaults to compute it right, found that {found}")]
+    /// The defaults cannot be the reference for other choices.
+    #[error("{subject}: expected the defaults to compute it correctly, found that {found}")]
     Defaults { subject: String, found: String },
     /// The fastest could not be timed again.
-    #[error("{subject}: expected times of the fastest in turns, found that {found}")]
+    #[error("{subject}: expected alternating times of the fastest choices, found that {found}")]
     Finals { subject: String, found: String },
-    /// Choices have no file to be kept in.
-    #[error("tune: expected a file to keep choices in, found that there is to be none")]
+    /// There is no file to store choices in.
+    #[error("tune: expected a tuning table to store choices in, found none")]
     NoTuningFile,
     /// A probe, which has one right answer, computed another.
     #[error("probe {probe}: expected {expected}, found {found}")]
@@ -207,14 +207,14 @@ pub enum Error {
     )]
     NothingProbed { filter: String, count: usize },
     /// This program cannot be started a second time.
-    #[error("a process of its own for each probe: cannot be started: {0}")]
+    #[error("subprocess: cannot be started: {0}")]
     Start(io::Error),
     /// The seeds asked for run past the last one.
     #[error(
         "--seed {seed}: expected room for {cases} seeds, found the last possible seed before their end"
     )]
     Seeds { seed: u64, cases: u64 },
-    /// A result is not near enough to the oracle.
+    /// A result is outside the error tolerance.
     #[error("{benchmark}: verification failed, so it is not timed: {found}")]
     Verification { benchmark: String, found: String },
     /// `doctor`, `cache` or `bake` failed.
@@ -230,9 +230,6 @@ pub enum Error {
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// A verification failed.
-pub const EXIT_MISMATCH: u8 = ExitCode::MISMATCH.number();
 
 impl Error {
     /// What the user may try.
@@ -280,7 +277,7 @@ impl Error {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"
             }
             Error::TornRecords { .. } => {
-                "an interruption left it; `fourtap bench --resume` removes it and goes on, or choose another file"
+                "an interruption left it; `fourtap bench --resume` removes it and continues, or choose another file"
             }
             Error::NothingInCommon { .. } => {
                 "benchmarks are matched by name and sizes: measure the same workloads with the same options"
@@ -348,12 +345,12 @@ impl Error {
                 "--import FILE reads counters taken on another machine; `fourtap doctor` says what is missing"
             }
             Error::CounterPermission => {
-                "run as root, or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module \
-                 and load it anew; in a container also --cap-add=SYS_ADMIN"
+                "run as root, or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia \
+                 module and reload it; in a container also --cap-add=SYS_ADMIN"
             }
             Error::Profiler { .. } => {
-                "`fourtap bench` must work first; a virtual machine or another profiler that runs may keep counters from \
-                 being read"
+                "`fourtap bench` must work first; a virtual machine or another profiler that runs may keep counters \
+                 from being read"
             }
             Error::Metric { .. } => "`ncu --query-metrics` lists them",
             Error::CounterFile { .. } => {

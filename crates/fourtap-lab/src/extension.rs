@@ -12,19 +12,21 @@ use clap::ArgMatches;
 pub use crate::array::Array;
 pub use crate::cli::{DeviceChoice, Distribution, TargetArgs, parse_setting};
 pub use crate::commands::{note, print, print_json, probe::measured as probed, progress};
-pub use crate::cuda::{Argument, DeviceArray, Grid, Hardware, Loaded, Source, Stopwatch, Timed};
-pub use crate::error::{EXIT_MISMATCH, Error, Result};
+pub use crate::cuda::{
+    Argument, DeviceArray, DeviceTiming, Grid, Hardware, LoadedKernel, Source, Stopwatch,
+};
+pub use crate::error::{Error, Result};
 pub use crate::exit::ExitCode;
 pub use crate::nearest::nearest;
 pub use crate::operators::dense::Workload as DenseWorkload;
 pub use crate::operators::msda::{Trial, Workload as MsdaWorkload, verify_forward};
 pub use crate::operators::{Operator, Workload};
-pub use crate::sink::{Sink, Torn};
+pub use crate::sink::{PartialRecord, Sink};
 pub use crate::statistics::median;
 pub use crate::target::{Device, Target};
 pub use crate::tune::{Bench, ExternalKernel, Subject};
 pub use crate::units::parse_duration;
-pub use crate::verification::{Nearness, Rule, Verification};
+pub use crate::verification::{Rule, TensorError, Verification};
 
 /// Random tensors, the same on every machine.
 pub mod generate {
@@ -47,7 +49,7 @@ pub mod profile {
 pub mod record {
     pub use crate::operators::msda::ProblemSizes;
     pub use crate::record::{
-        Against, Binding, Conditions, Line, Origin, Outcome, ProbeRecord, Run, RungClaim,
+        Binding, Conditions, Line, Origin, Outcome, PairedComparison, ProbeRecord, Run, RungClaim,
         RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems, Timing,
         TrafficCounts, billions_a_second,
     };

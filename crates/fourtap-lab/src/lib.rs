@@ -1,4 +1,4 @@
-//! `fourtap`: compute, measure and explain attention, deformable and dense, from the command line.
+//! `fourtap`: compute, benchmark, profile and tune deformable and dense attention from the command line.
 //!
 //! All that other crates can use is [`run`], and what [`extension`] lists for programs that add kernels of their own.
 

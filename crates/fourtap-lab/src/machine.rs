@@ -1,4 +1,4 @@
-//! What this machine is, as far as it tells.
+//! The machine: processor, caches and memory, as far as known.
 
 use std::fs;
 use std::path::Path;

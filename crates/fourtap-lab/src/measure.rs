@@ -1,4 +1,4 @@
-//! How long a computation takes.
+//! Timing of computations on the CPU.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The name that was probably meant.
+//! "Did you mean": the nearest known name.
 
 /// The candidate nearest to `wanted`, if it is near enough to be a slip of the pen.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

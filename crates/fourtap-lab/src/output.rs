@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Atomically written output files.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

@@ -1,4 +1,4 @@
-//! How to start this program again: what may hang or crash runs in a process of its own.
+//! How to start this program again: what may hang or crash runs in a subprocess.
 
 use std::io;
 use std::process::Command;

@@ -14,9 +14,9 @@ pub struct Ceilings<'a> {
     pub cache_bytes: u64,
 }
 
-/// What a pass cannot do without.
+/// The least work of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Least {
+pub struct MinimumWork {
     /// Bytes that must come from or go to memory.
     pub moved: f64,
     /// Bytes of value that must be read, by each sample that needs them.
@@ -35,7 +35,7 @@ pub const TENSOR_CORES: &[&str] = &["tensor-wgmma-f16", "tensor-mma-f16"];
 
 impl Ceilings<'_> {
     /// The roof over a pass; none if nothing was measured that bounds it.
-    pub fn roof(&self, least: Least) -> Option<Roof> {
+    pub fn roof(&self, least: MinimumWork) -> Option<Roof> {
         let beyond = (least.moved - self.cache_bytes as f64).max(0.0);
         let always = [
             self.limit(least.gathered, &["gather-128-l1", "gather-64-l1"]),
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Ceilings of so many billions a second.
+    /// Ceilings of so many billions per second.
     fn probes(rates: &[(&str, u64)]) -> Vec<ProbeRecord> {
         let second = || Timing::of(vec![1000.0]);
         let probe = |&(name, rate): &(&str, u64)| {
@@ -121,8 +121,8 @@ mod tests {
     }
 
     /// What a forward pass may need.
-    fn least() -> Least {
-        Least {
+    fn least() -> MinimumWork {
+        MinimumWork {
             moved: 4e9,
             gathered: 100e9,
             flop: 40e9,

@@ -1,4 +1,4 @@
-//! Where records go as they are made.
+//! Where records are written as results come.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,9 +23,9 @@ pub enum Sink {
     },
 }
 
-/// What to do with the half of a record that an interruption left at the end of a file.
+/// What to do with an incomplete record that an interruption left at the end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Torn {
+pub enum PartialRecord {
     /// Leave the file alone and say so.
     Refuse,
     /// Cut it off.
@@ -34,7 +34,7 @@ pub enum Torn {
 
 impl Sink {
     /// To FILE, or to standard output for `-`.
-    pub fn open(path: Option<&Path>, torn: Torn) -> Result<Self> {
+    pub fn open(path: Option<&Path>, torn: PartialRecord) -> Result<Self> {
         let Some(path) = path else {
             return Ok(Sink::Nowhere);
         };
@@ -53,8 +53,8 @@ impl Sink {
             let length = file.metadata().map_err(failed)?.len();
             match torn {
                 _ if whole == length => {}
-                Torn::Remove => file.set_len(whole).map_err(failed)?,
-                Torn::Refuse => {
+                PartialRecord::Remove => file.set_len(whole).map_err(failed)?,
+                PartialRecord::Refuse => {
                     return Err(Error::TornRecords {
                         file: path.to_path_buf(),
                         bytes: length - whole,
@@ -129,19 +129,19 @@ mod tests {
             ("", ""),
         ] {
             let (_folder, path) = torn_file(content);
-            Sink::open(Some(&path), Torn::Remove).unwrap();
+            Sink::open(Some(&path), PartialRecord::Remove).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), kept);
         }
         let long = "x".repeat(200_000);
         let (_folder, path) = torn_file(&format!("{{}}\n{long}"));
-        Sink::open(Some(&path), Torn::Remove).unwrap();
+        Sink::open(Some(&path), PartialRecord::Remove).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{}\n");
     }
 
     #[test]
     fn half_a_record_is_otherwise_refused_and_kept() {
         let (_folder, path) = torn_file("{}\n{\"half");
-        let refused = Sink::open(Some(&path), Torn::Refuse).unwrap_err();
+        let refused = Sink::open(Some(&path), PartialRecord::Refuse).unwrap_err();
         assert!(
             matches!(refused, Error::TornRecords { bytes: 6, .. }),
             "{refused}"

@@ -1,4 +1,4 @@
-//! What a set of timings says.
+//! Statistics of timings: medians and confidence intervals.
 
 /// The middle of some timings, and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Where to compute.
+//! The device to compute on.
 
 use fourtap::Backend;
 use fourtap::cpu::{Cpu, Simd};
@@ -70,14 +70,14 @@ pub fn parse_dotted(text: &str) -> Option<(u32, u32)> {
 
 /// What `arguments` ask for, before it is known what there is to compute.
 #[derive(Clone, Debug)]
-pub enum Chosen {
+pub enum RequestedTarget {
     /// These vector paths, best first.
     Cpu(Vec<Simd>),
     /// This device, with the kernel and the mode asked for.
     Cuda(Cuda),
 }
 
-impl Chosen {
+impl RequestedTarget {
     /// Resolves `auto`.
     pub fn new(arguments: &TargetArgs) -> Result<Self> {
         let found = |requested| {
@@ -110,8 +110,8 @@ impl Chosen {
                 expected: "a CUDA device",
                 found: "the CPU".to_string(),
             }),
-            Some(cuda) => Ok(Chosen::Cuda(cuda)),
-            None => Ok(Chosen::Cpu(match arguments.simd {
+            Some(cuda) => Ok(RequestedTarget::Cuda(cuda)),
+            None => Ok(RequestedTarget::Cpu(match arguments.simd {
                 Some(simd) => vec![Cpu::with_simd(simd.into())?.simd()],
                 None => Simd::available().collect(),
             })),
@@ -122,12 +122,12 @@ impl Chosen {
 impl Target {
     /// The one `arguments` ask for.
     pub fn new(arguments: &TargetArgs) -> Result<Self> {
-        match Chosen::new(arguments)? {
-            Chosen::Cuda(cuda) => Ok(Target {
+        match RequestedTarget::new(arguments)? {
+            RequestedTarget::Cuda(cuda) => Ok(Target {
                 device: Device::of_cuda(&cuda.device()),
                 backend: Backend::Cuda(cuda),
             }),
-            Chosen::Cpu(paths) => {
+            RequestedTarget::Cpu(paths) => {
                 let simd = paths.first().copied().unwrap_or(Simd::Portable);
                 Ok(Target {
                     backend: Backend::Cpu(Cpu::with_simd(simd)?),

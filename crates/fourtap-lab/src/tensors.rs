@@ -16,7 +16,7 @@ use crate::nearest::nearest;
 use crate::operators::{OPERATORS, Operator};
 
 /// A tensor by name, its axes and how many they are.
-pub type Known = (&'static str, &'static str, usize);
+pub type TensorSpec = (&'static str, &'static str, usize);
 
 /// A file in memory, read as it is touched.
 #[derive(Debug)]
@@ -122,14 +122,14 @@ pub struct Reader<'a> {
     file: &'a MappedFile,
     parsed: SafeTensors<'a>,
     placement: Placement,
-    known: &'static [Known],
+    known: &'static [TensorSpec],
 }
 
 impl<'a> Reader<'a> {
     pub fn new(
         file: &'a MappedFile,
         placement: Placement,
-        known: &'static [Known],
+        known: &'static [TensorSpec],
     ) -> Result<Self> {
         let parsed = SafeTensors::deserialize(&file.map).map_err(|error| Error::Header {
             file: file.path.clone(),

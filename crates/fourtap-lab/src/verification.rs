@@ -1,4 +1,4 @@
-//! How near the oracle a result is: a timing of a wrong result is never printed.
+//! The error of a result against the oracle: a timing of a wrong result is never printed.
 
 use fourtap::msda::oracle::Sum;
 use fourtap::verify::{Pass, judge};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 
-/// What was compared, and how near it came.
+/// What was compared, and its error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
     /// Whether the result is right.
@@ -18,7 +18,7 @@ pub struct Verification {
     /// query).
     pub rows: usize,
     /// Each tensor of the result.
-    pub tensors: Vec<Nearness>,
+    pub tensors: Vec<TensorError>,
 }
 
 impl Verification {
@@ -32,16 +32,16 @@ impl Verification {
         }
     }
 
-    /// The worst tensor's distance to the oracle over its length, in the 2-norm.
+    /// The worst tensor's relative error in the 2-norm.
     pub fn relative_error(&self) -> f64 {
         let errors = self.tensors.iter().map(|tensor| tensor.relative_error);
         errors.fold(0.0, f64::max)
     }
 }
 
-/// How near the oracle a tensor is.
+/// The error of a tensor against the oracle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Nearness {
+pub struct TensorError {
     /// Its name.
     pub tensor: String,
     /// Elements compared.
@@ -50,7 +50,7 @@ pub struct Nearness {
     pub max_error: f64,
     /// The largest allowed.
     pub max_allowed: f64,
-    /// Distance over length of the reference, both in the 2-norm.
+    /// Relative error in the 2-norm.
     pub relative_error: f64,
     /// The largest such ratio allowed.
     pub relative_allowed: f64,
@@ -59,7 +59,7 @@ pub struct Nearness {
 /// One row of a result, with what the oracle and the naive implementation say.
 pub type Row = (Vec<f64>, Vec<Sum<f64>>, Vec<Sum<f32>>);
 
-/// What a result of forward is held to.
+/// The error tolerance of a result of forward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// The operator's.
@@ -69,7 +69,7 @@ pub enum Rule {
     Stated(f64),
 }
 
-/// That an element of an output is still what it was before.
+/// Whether an element of an output was never written.
 pub fn unwritten(names: &[&str], outputs: &[Array]) -> Option<Verification> {
     let mut named = names.iter().zip(outputs);
     named.find_map(|(name, output)| {
@@ -111,7 +111,7 @@ pub fn judged(
                 judgement.relative_allowed
             ));
         }
-        tensors.push(Nearness {
+        tensors.push(TensorError {
             tensor: name.to_string(),
             elements: found.len(),
             max_error: judgement.max_error,

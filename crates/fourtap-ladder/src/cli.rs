@@ -1,4 +1,4 @@
-//! What can be typed after `ladder`.
+//! The command line of `ladder`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,27 +6,26 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fourtap_lab::extension::{DeviceChoice, Distribution, parse_duration, parse_setting};
 
-/// Climb the ladder of kernel ideas: verify, time and rank each
+/// Verify, time and rank every kernel idea of the ladder
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Each RUNG is one idea for a fast forward kernel: a01 to a19 and the single changes s1 and s2 of
 deformable attention, in f16 with f32 locations, and d01 to d10 of dense attention, in f16;
 'shipped' and 'shipped-dense' are what the library itself uses, d09 is PyTorch. D6 is d06.
 
-A rung runs in a process of its own under a time limit: one that hangs or fails is a result, and the
-others still run. Before it has a time it must compute every element of small problems right, pass
-the tools of compute-sanitizer where that is installed, and compute sampled rows of the workload
-right.
+A rung runs in a subprocess under a time limit: one that hangs or fails is recorded as that, and the
+others still run. Before it is timed, every element of small problems must match the f64 oracle,
+compute-sanitizer must be clean where it is installed, and sampled rows of the workload must match.
 
-'gather' is what the samples ask for, over the time, as a share of what L1 delivers at most in
-pieces of 64 bytes; 'DRAM' what must move at least once, as a share of what DRAM delivers; 'tensor'
-the operations of dense attention as a share of what tensor cores do by mma.sync.")]
+'gather' is the bandwidth the samples ask for, as a share of L1's peak in pieces of 64 bytes; 'DRAM'
+the bandwidth of what must move at least once, as a share of DRAM's; 'tensor' the FLOP/s of dense
+attention as a share of what tensor cores reach by mma.sync.")]
 pub struct LadderArgs {
-    /// Rungs to climb, by name or the beginning of one [default: all]
+    /// Rungs to run, by name or prefix [default: all]
     #[arg(value_name = "RUNG")]
     pub rungs: Vec<String>,
-    /// Workloads: built-in names or .toml files; of dense attention dense-s512, dense-s1024 and
-    /// dense-b4-h16-s2048 [default: seed-full, detr-encoder and three small ones; those three]
+    /// Workloads: built-in names or .toml files; for dense attention dense-s512, dense-s1024 and
+    /// dense-b4-h16-s2048 [default: seed-full, detr-encoder and three small ones; dense: those three]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workload: Vec<PathBuf>,
     /// Where the sampling points lie: uniform, local, window [default: uniform and local]
@@ -37,37 +36,37 @@ pub struct LadderArgs {
         hide_possible_values = true
     )]
     pub distribution: Vec<Distribution>,
-    /// Of dense attention: query i sees keys 0 to i only
+    /// Causal mask, for dense attention
     #[arg(long)]
     pub causal: bool,
     /// A Python that has PyTorch with CUDA, for d09
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: PathBuf,
-    /// Other parameters than the defaults, as in THREADS=128; see --list
+    /// Parameters that differ from the defaults, as in THREADS=128; see --list
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
     pub set: Vec<(String, u32)>,
     /// Try every combination of each rung's parameters, and keep the fastest
     #[arg(long, conflicts_with = "set")]
     pub sweep: bool,
-    /// Read hardware counters of the first workload too, to say what binds (needs Nsight Compute)
+    /// Also read hardware counters of the first workload, to name the bottleneck (needs Nsight Compute)
     #[arg(long)]
     pub counters: bool,
     /// Do not run compute-sanitizer; the records then say so
     #[arg(long)]
     pub no_sanitizer: bool,
-    /// Seed of the random numbers
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// List the rungs with their ideas and parameters, and exit
     #[arg(long)]
     pub list: bool,
-    /// How long one rung may take, as in 30s or 2m [default: 60s; 10m with --sweep]
+    /// Time limit of one rung, as in 30s or 2m [default: 60s; 10m with --sweep]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub limit: Option<Duration>,
-    /// Append a JSON record a result to FILE; - prints them instead of tables
+    /// Append one JSON record per result to FILE; - prints them instead of tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// What to climb on: auto, cuda or cuda:N
+    /// Device to run on: auto, cuda or cuda:N
     #[arg(
         long,
         default_value = "auto",
@@ -77,12 +76,12 @@ pub struct LadderArgs {
     pub device: DeviceChoice,
     /// Do this with the one rung here, for the process that watches it
     #[arg(long, value_name = "WHAT", hide = true)]
-    pub in_this_process: Option<Errand>,
+    pub in_this_process: Option<WorkerTask>,
 }
 
-/// What a process of its own does with a rung.
+/// What the subprocess does with a rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Errand {
+pub enum WorkerTask {
     /// Everything, and print records.
     Measure,
     /// Small problems only, watched by a sanitizer.
@@ -91,13 +90,13 @@ pub enum Errand {
     Launch,
 }
 
-impl Errand {
+impl WorkerTask {
     /// As typed.
     pub fn name(self) -> &'static str {
         match self {
-            Errand::Measure => "measure",
-            Errand::Check => "check",
-            Errand::Launch => "launch",
+            WorkerTask::Measure => "measure",
+            WorkerTask::Check => "check",
+            WorkerTask::Launch => "launch",
         }
     }
 }

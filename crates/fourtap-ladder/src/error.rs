@@ -1,9 +1,9 @@
-//! What can go wrong on the ladder, and what to do about it.
+//! Errors of the ladder, and hints what to do about them.
 
 use fourtap::cuda::CudaError;
-use fourtap_lab::extension::{EXIT_MISMATCH, Error, ExitCode};
+use fourtap_lab::extension::{Error, ExitCode};
 
-/// Why a climb failed, where the lab has no such error.
+/// Why a run failed, where the lab has no such error.
 #[derive(Debug, thiserror::Error)]
 pub enum LadderError {
     /// What was typed means nothing.
@@ -18,7 +18,7 @@ pub enum LadderError {
     /// Rungs are kernels for CUDA devices.
     #[error("ladder: expected to compute on a CUDA device, found the CPU")]
     OnCpu,
-    /// There is no device to climb on.
+    /// There is no device to run on.
     #[error("ladder: expected a CUDA device, found none to use: {0}")]
     NoDevice(Box<CudaError>),
     /// A rung computed something else.
@@ -46,7 +46,7 @@ impl LadderError {
 
     fn exit_code(&self) -> ExitCode {
         match self {
-            LadderError::Wrong { .. } => ExitCode::from(EXIT_MISMATCH),
+            LadderError::Wrong { .. } => ExitCode::MISMATCH,
             LadderError::Usage(_) | LadderError::OnCpu => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }

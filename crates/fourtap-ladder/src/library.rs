@@ -1,4 +1,4 @@
-//! What others' libraries do with the same problem: measured in their own process, verified like everything else.
+//! Other libraries on the same problem: measured in their own process, verified like everything else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub const ALL: &[Library] = &[
     sdpa(
         "d09-flash",
         "flash",
-        "not ours: PyTorch SDPA, FLASH",
+        "PyTorch SDPA, FLASH",
         "scaled_dot_product_attention with FlashAttention-2 forced",
     ),
     Library {
@@ -53,20 +53,20 @@ pub const ALL: &[Library] = &[
         ..sdpa(
             "d09-cudnn",
             "cudnn",
-            "not ours: PyTorch SDPA, CUDNN",
+            "PyTorch SDPA, CUDNN",
             "scaled_dot_product_attention with cuDNN forced",
         )
     },
     sdpa(
         "d09-efficient",
         "efficient",
-        "not ours: PyTorch SDPA, EFFICIENT",
+        "PyTorch SDPA, EFFICIENT",
         "scaled_dot_product_attention with the memory-efficient kernels forced",
     ),
     sdpa(
         "d09-math",
         "math",
-        "not ours: PyTorch SDPA, MATH",
+        "PyTorch SDPA, MATH",
         "scaled_dot_product_attention as separate products and a softmax",
     ),
     Library {
@@ -74,7 +74,7 @@ pub const ALL: &[Library] = &[
         ..sdpa(
             "d09-gemm",
             "gemm",
-            "not ours: Q K^T alone, cuBLAS",
+            "Q K^T alone, cuBLAS",
             "torch.matmul of queries and keys, half of the work and none of the softmax",
         )
     },
@@ -105,7 +105,7 @@ pub struct Python {
     pub device: u32,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub enum Answer {
     /// There is no such library here, in words.
@@ -114,7 +114,7 @@ pub enum Answer {
     Refused(String),
     /// It computed.
     Computed {
-        /// How near the oracle.
+        /// Its error against the oracle.
         verification: Verification,
         /// How long it took, if it was right.
         timing: Option<Timing>,
@@ -126,7 +126,7 @@ pub enum Answer {
 /// What the script says.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Said {
+struct ScriptOutput {
     unavailable: Option<String>,
     refused: Option<String>,
     software: String,
@@ -192,7 +192,7 @@ impl Library {
             let words = said.map_or(words, str::to_string);
             return Ok(Answer::Unavailable(words));
         }
-        let said: Said = match ended.stdout.lines().last().map(serde_json::from_str) {
+        let said: ScriptOutput = match ended.stdout.lines().last().map(serde_json::from_str) {
             Some(Ok(said)) => said,
             _ => {
                 return Ok(Answer::Unavailable(
@@ -211,7 +211,7 @@ impl Library {
         let found = numbers_in(&found, numbers.inputs()[0].dtype());
         let mut verification = numbers.verify_rows(self.product, &rows, &found, Rule::Operator)?;
         if verification.passed && !said.same_bits {
-            let words = "the timed computations gave other bits".to_string();
+            let words = "the timed computations are not bitwise equal to the first".to_string();
             verification = Verification::failed(words);
         }
         let timing = Timing {

@@ -4,11 +4,11 @@
 
 mod case;
 mod cli;
-mod climb;
 mod command;
 mod dense;
 mod error;
 mod library;
+mod measurement;
 mod msda;
 mod numbers;
 mod plan;

@@ -1,4 +1,4 @@
-//! A problem of either operator with its numbers.
+//! A problem of either operator with its tensors.
 
 use fourtap::cuda::Cuda;
 use fourtap_lab::extension::record::RungOperator;
@@ -18,7 +18,7 @@ pub enum AnyShape {
 
 /// What rungs are given by value.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // copied once a problem
+#[allow(clippy::large_enum_variant)] // copied once per problem
 pub enum ProblemArgument {
     /// Those of deformable attention.
     Msda(msda::ProblemArgument),

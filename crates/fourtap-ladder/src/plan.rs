@@ -67,7 +67,7 @@ pub enum Blocks {
     Exactly(u32),
     /// As many as the device runs at once, in whole clusters; at least one.
     Filling,
-    /// One a multiprocessor.
+    /// One per multiprocessor.
     OneEach,
 }
 
@@ -141,4 +141,4 @@ impl Plan {
 }
 
 /// A plan, or in words why there is none for such a problem or device.
-pub type Planned = Result<Plan, String>;
+pub type PlanResult = Result<Plan, String>;

@@ -1,4 +1,4 @@
-//! What takes part: every idea for a fast forward kernel as a rung, what the library ships, and what others do.
+//! The contenders: every idea for a fast forward kernel as a rung, what the library ships, and other libraries.
 //!
 //! A rung is a kernel file of kernels/ and, in [`rungs`], what to know of it: the idea, its parameters, how it is launched. It
 //! computes one operator: deformable attention with value in f16 and locations and weights in f32, or dense attention in
@@ -9,16 +9,16 @@ use fourtap_lab::extension::{Hardware, Rule};
 
 use crate::library::{self, Library};
 use crate::numbers::AnyShape;
-use crate::plan::{Choice, Parameter, Planned, Shape};
+use crate::plan::{Choice, Parameter, PlanResult, Shape};
 use crate::{dense, msda, rungs};
 
 /// How a rung of either operator is launched.
 #[derive(Clone, Copy, Debug)]
 pub enum Planner {
     /// Deformable attention.
-    Msda(fn(&Shape, &Hardware, &Choice) -> Planned),
+    Msda(fn(&Shape, &Hardware, &Choice) -> PlanResult),
     /// Dense attention.
-    Dense(fn(&dense::Shape, &Hardware, &Choice) -> Planned),
+    Dense(fn(&dense::Shape, &Hardware, &Choice) -> PlanResult),
 }
 
 /// What others published for the same idea, and why ours differs.
@@ -67,7 +67,7 @@ impl Rung {
     }
 
     /// How this rung computes a problem, or why it cannot.
-    pub fn planned(&self, shape: &AnyShape, hardware: &Hardware, choice: &Choice) -> Planned {
+    pub fn planned(&self, shape: &AnyShape, hardware: &Hardware, choice: &Choice) -> PlanResult {
         match (self.plan, shape) {
             (Planner::Msda(plan), AnyShape::Msda(shape)) => {
                 msda::expect_takeable(shape)?;
@@ -147,7 +147,7 @@ impl Contender {
         }
     }
 
-    /// What its results are held to.
+    /// The error tolerance of its results.
     pub fn rule(&self) -> Rule {
         match self {
             Contender::Rung(Rung {
@@ -183,8 +183,8 @@ pub fn blind_spot(rung: &str, tool: &str) -> Option<&'static str> {
     }
 }
 
-/// Everything that takes part: of each operator what the library ships, which all others are held against, then the
-/// rungs; then what is not ours.
+/// Everything that takes part: of each operator what the library ships, which all others are compared with, then the
+/// rungs; then other libraries.
 pub fn contenders() -> Vec<Contender> {
     let rungs = rungs::all();
     let of = |operator: RungOperator| {

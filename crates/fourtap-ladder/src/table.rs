@@ -1,4 +1,4 @@
-//! The rungs there are, for people.
+//! The list of rungs as a text table.
 
 use comfy_table::ContentArrangement;
 use fourtap_lab::extension::table::with_header;

@@ -226,8 +226,8 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
     });
     let lines: Vec<_> = lines.collect();
     let table = format!(
-        "# What rungs were compiled to by NVRTC 13.0, without an error: by their fingerprints. Written by the test of the ladder\n\
-         # that compares it, with FOURTAP_WRITE_TABLE=1.\n{}\n",
+        "# What rungs were compiled to by NVRTC 13.0, without an error: by their fingerprints. Written by the test \
+         of the ladder\n# that compares it, with FOURTAP_WRITE_TABLE=1.\n{}\n",
         lines.join("\n")
     );
     if writes {
@@ -236,7 +236,7 @@ fn every_rung_compiles_for_every_value_of_its_parameters() {
     }
     assert!(
         committed == table || !is_of_table,
-        "all rungs compile, but to something else than kernels/compiled.txt says; if that is meant, write it anew with \
+        "all rungs compile, but to something else than kernels/compiled.txt says; if that is meant, rewrite it with \
          FOURTAP_WRITE_TABLE=1 and commit it"
     );
 }

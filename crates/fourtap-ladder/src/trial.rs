@@ -3,7 +3,7 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 use fourtap_lab::extension::record::RungLaunch;
-use fourtap_lab::extension::{Argument, Array, DeviceArray, Grid, Loaded, Result, Source};
+use fourtap_lab::extension::{Argument, Array, DeviceArray, Grid, LoadedKernel, Result, Source};
 
 use crate::msda::MapsArgument;
 use crate::numbers::{AnyShape, Numbers, ProblemArgument};
@@ -55,8 +55,8 @@ impl<'a> Tensors<'a> {
 
 /// A rung's kernels, loaded, with the memory they work in.
 #[derive(Debug)]
-pub struct Ready {
-    steps: Vec<(Step, Loaded, Grid)>,
+pub struct LoadedRung {
+    steps: Vec<(Step, LoadedKernel, Grid)>,
     scratch: Buffer,
     cleared_bytes: usize,
     problem: ProblemArgument,
@@ -67,7 +67,7 @@ pub struct Ready {
     pub scratch_bytes: u64,
 }
 
-impl Ready {
+impl LoadedRung {
     /// Compiles and loads what the rung's plan for this problem says; in words if it has none.
     pub fn new(
         rung: &Rung,
@@ -106,7 +106,7 @@ impl Ready {
         let scratch = Buffer::alloc(cuda.context(), bytes)?;
         let inputs = tensors.inputs.each_ref().map(DeviceArray::address);
         let problem = shape.argument(inputs, tensors.out.address(), scratch.as_ptr());
-        Ok(Ok(Ready {
+        Ok(Ok(LoadedRung {
             steps,
             maps: maps(&plan.maps, shape, inputs[0], cuda)?,
             cleared_bytes: plan.cleared_bytes as usize,
@@ -168,7 +168,7 @@ pub fn source(
     }
 }
 
-fn grid(step: &Step, loaded: &Loaded, cuda: &Cuda) -> Result<Grid> {
+fn grid(step: &Step, loaded: &LoadedKernel, cuda: &Cuda) -> Result<Grid> {
     let grid = Grid {
         blocks: step.cluster.unwrap_or(1),
         threads: step.threads,

@@ -15,8 +15,8 @@ use fourtap_lab::extension::{
 };
 
 use crate::case::Case;
-use crate::climb::Runner;
 use crate::dense;
+use crate::measurement::Runner;
 use crate::numbers::Numbers;
 use crate::plan::{Choice, Hardware};
 use crate::rung::{Contender, Rung};

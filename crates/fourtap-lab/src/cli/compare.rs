@@ -8,14 +8,14 @@ use clap::Args;
 /// `fourtap compare`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Benchmarks are matched by name and sizes. The verdict rests on the ratio of hot medians, B over A,
-and an interval so wide that all of them together hold the true ratios 99 times in 100:
+Benchmarks are matched by name and sizes. The verdict is based on the ratio of hot medians, B / A,
+and its confidence interval (99 % for all benchmarks together):
   SLOWER   the whole interval lies above 1 + noise
   FASTER   the whole interval lies below 1 - noise
   SAME     the whole interval lies within 3 % of 1
   UNCLEAR  anything else: measure again, longer or on a quieter machine
-Noise is what two runs of the same code differ by: 1 %, or more if that shows where a benchmark has
-several records, as after `bench --json FILE` with the same FILE twice. They are used together.
+Noise is what two runs of the same code differ by: 1 %, or more if repeated records of a benchmark
+differ more, as after `bench --json FILE` with the same FILE twice. Repeated records are pooled.
 
 Conditions of --fail-on, one or several separated by commas:
   slower     any SLOWER; slower:3%: any that is slower by at least 3 %
@@ -23,7 +23,7 @@ Conditions of --fail-on, one or several separated by commas:
   missing    a benchmark of A that B does not have
 With any of them a wrong result in B is a failure as well.")]
 pub struct CompareArgs {
-    /// Results to compare with: a file of records, or a folder of such files
+    /// Reference results: a file of records, or a folder of such files
     #[arg(value_name = "A")]
     pub before: PathBuf,
     /// Results to judge
@@ -35,10 +35,10 @@ pub struct CompareArgs {
     /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Show those that are the same as well
+    /// Also show benchmarks that are the same
     #[arg(long)]
     pub all: bool,
-    /// Print a JSON record a benchmark instead of a table
+    /// Print one JSON record per benchmark instead of a table
     #[arg(long)]
     pub json: bool,
 }

@@ -44,7 +44,7 @@ pub struct CaseArgs {
         hide_possible_values = true
     )]
     pub direction: Direction,
-    /// Images, or sequences, instead of the workload's own number
+    /// Batch size (images or sequences) instead of the workload's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,
 }
@@ -52,9 +52,9 @@ pub struct CaseArgs {
 /// `fourtap explain`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Amounts are counted from the sizes and, for the first image, from the points themselves. A predicted
-time is an amount over a measured ceiling: what the hardware needs at least if nothing else got in
-its way. The largest of them is the floor, and what binds.
+Bytes and FLOP are counted from the sizes and, for the first image, from the points themselves. Each
+limit is an amount over a measured ceiling: the least time that part of the hardware needs. The
+largest of them is the lower bound, and the bottleneck.
 
 No GPU is needed: ceilings are read from results of `fourtap probe`, and the kernel is chosen for
 the device they were measured on. With --device cuda:N it is chosen for that device of this machine.")]
@@ -64,10 +64,10 @@ pub struct ExplainArgs {
     /// Measured ceilings: a file of records, or a folder of such files [default: those of an H200]
     #[arg(long, value_name = "RUN")]
     pub probes: Option<PathBuf>,
-    /// Results and counters to set the prediction against [default: those beside --probes, if any]
+    /// Results and counters to compare the prediction with [default: those next to --probes, if any]
     #[arg(long, value_name = "RUN")]
     pub results: Option<PathBuf>,
-    /// What to explain it for: auto (the device of --probes), cpu, cuda or cuda:N
+    /// Device to explain it for: auto (the device of --probes), cpu, cuda or cuda:N
     #[arg(
         long,
         value_name = "DEVICE",
@@ -75,7 +75,7 @@ pub struct ExplainArgs {
         help_heading = "Device"
     )]
     pub device: DeviceChoice,
-    /// Print one JSON object with all numbers instead of words
+    /// Print one JSON object with all numbers instead of text
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 mod choices;
 mod compare;
@@ -29,17 +29,17 @@ pub use explain::{CaseArgs, ExplainArgs};
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
-pub use tune::{OneArgs, SearchArgs, TuneArgs, TuneProblem, TuneWhat, WorkArgs, parse_setting};
+pub use tune::{OneArgs, SearchArgs, TuneArgs, TuneCommand, TuneProblem, WorkArgs, parse_setting};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  success
   1  an error: bad input, a file that cannot be read or written, not enough memory
   2  wrong usage of the command line
-  3  a verification failed: a result is not near enough to the f64 oracle; or `compare` found what
-     it was to fail on";
+  3  a verification failed: a result is outside the error tolerance of the f64 oracle; or `compare`
+     met a --fail-on condition";
 
-/// Attention, deformable and dense: compute it, time it, check it.
+/// Deformable and dense attention: compute, verify, benchmark, profile and tune.
 #[derive(Debug, Parser)]
 #[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -53,23 +53,23 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compute the attention, and its gradients, of tensors in a file
+    /// Compute attention, and its gradients, from tensors in a file
     Run(RunArgs),
-    /// Verify against the oracle on a sample, then time
+    /// Benchmark workloads: verify against the f64 oracle, then time
     Bench(BenchArgs),
     /// Compare two sets of results, benchmark by benchmark
     Compare(CompareArgs),
-    /// Measure what the hardware can do at most
+    /// Measure the hardware's ceilings: bandwidths, FLOP/s, latencies
     Probe(ProbeArgs),
-    /// Say what a workload costs, what limits it and why
+    /// Predict what limits a workload, from bytes, FLOP and measured ceilings
     Explain(ExplainArgs),
-    /// Read the hardware counters of a workload, and what they say
+    /// Read hardware counters with Nsight Compute, and name the bottleneck
     Profile(ProfileArgs),
-    /// Search for better choices about a kernel, each verified, then timed
+    /// Search for faster kernel parameters on this machine
     Tune(Box<TuneArgs>),
-    /// Write a page about results, with charts
+    /// Write a report with charts (HTML or Markdown) from results
     Report(ReportArgs),
-    /// Hold random problems to the f64 oracle, every element compared
+    /// Check random problems against the f64 oracle, every element
     Check(CheckArgs),
     #[command(flatten)]
     Admin(fourtap_admin::Command),
@@ -80,8 +80,8 @@ pub enum Command {
     },
 }
 
-/// What was typed.
-pub enum Typed {
+/// A parsed command line.
+pub enum ParsedCommand {
     /// For this program.
     Own(Cli),
     /// For an extension.
@@ -96,17 +96,17 @@ pub enum Typed {
 }
 
 /// What these words say, the first being the program's name.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Typed, clap::Error> {
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<ParsedCommand, clap::Error> {
     let matches = command().try_get_matches_from(words)?;
     match (extension::current(), matches.subcommand()) {
         (Some(added), Some((name, arguments))) if name == added.subcommand().get_name() => {
-            Ok(Typed::Added {
+            Ok(ParsedCommand::Added {
                 extension: added,
                 threads: ThreadsArgs::from_arg_matches(&matches)?,
                 arguments: arguments.clone(),
             })
         }
-        _ => Cli::from_arg_matches(&matches).map(Typed::Own),
+        _ => Cli::from_arg_matches(&matches).map(ParsedCommand::Own),
     }
 }
 
@@ -119,7 +119,7 @@ pub fn command() -> clap::Command {
     }
 }
 
-/// Prints help, or what is wrong with what was typed.
+/// Prints help, or what is wrong with the command line.
 pub fn refuse(usage: &clap::Error) -> ExitCode {
     // Where it cannot be printed, the number still tells.
     let _ = usage.print();
@@ -140,13 +140,13 @@ pub struct TargetArgs {
     /// Where to compute: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
-    /// CUDA kernel: best, gather or channel (one thread a channel, what speed is measured against)
+    /// CUDA kernel: best, gather or channel (the baseline: one thread per channel)
     #[arg(long, value_name = "NAME", hide_possible_values = true)]
     pub kernel: Option<KernelChoice>,
-    /// CUDA backward with the same bits every run, which the CPU's has anyway
+    /// Bitwise reproducible backward on CUDA; on the CPU it always is
     #[arg(long)]
     pub deterministic: bool,
-    /// CPU instructions: avx512, avx2 or portable [default: the best there are]
+    /// CPU instruction set: avx512, avx2 or portable [default: the best available]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
 }
@@ -163,16 +163,15 @@ Tensors of IN (F16, BF16, F32 or F64; locations and weights F32 or the type of v
   grad_out            [N, Q, M*D]         only for --grad
 
 Tensors of OUT: out [N, Q, M*D]; with --grad also grad_value, grad_locations and grad_weights.
-OUT appears whole or not at all.
+OUT is written completely or not at all.
 
 Dense attention has other tensors, all of one type; OUT holds out [B, Hq, Sq, Dv] and with --lse
 also lse [B, Hq, Sq]:
   query               [B, Hq, Sq, D]
   key                 [B, Hk, Sk, D]
   value               [B, Hk, Sk, Dv]
-What is to be computed is in the file's metadata: 'scale' (1/sqrt(D) without), 'causal' (top-left or
-bottom-right) and 'window' (LEFT,RIGHT: keys seen before and after the diagonal, as in 128,0 or
-all,64).")]
+Options are in the file's metadata: 'scale' (default 1/sqrt(D)), 'causal' (top-left or bottom-right)
+and 'window' (LEFT,RIGHT: keys seen before and after the diagonal, as in 128,0 or all,64).")]
 pub struct RunArgs {
     /// A safetensors file with the inputs
     #[arg(value_name = "IN")]
@@ -183,13 +182,13 @@ pub struct RunArgs {
     /// Also compute the three gradients, from grad_out in IN
     #[arg(long)]
     pub grad: bool,
-    /// Also compute the logarithms of the sums of exponentials, of dense attention
+    /// Also compute the log-sum-exp (LSE) of dense attention
     #[arg(long)]
     pub lse: bool,
     /// Replace OUT if it exists
     #[arg(long)]
     pub force: bool,
-    /// Print a JSON record of what was done
+    /// Print a JSON record
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -203,21 +202,20 @@ A WORKLOAD is a built-in name (see --list), msda or dense for all of an operator
 the same form, or a .safetensors file with the tensors of `fourtap run`, which is timed as it is:
 --dtype, --distribution, --images and --coordinates do not apply to it.
 
-Dense attention has a forward pass only, of normal numbers: --distribution and --coordinates do not
-apply to it. On the CPU `dense` leaves out what takes long; on CUDA it is timed in f16 and bf16.
+Dense attention has only a forward pass, on standard normal inputs: --distribution and --coordinates
+do not apply to it. On the CPU `dense` skips large workloads; on CUDA it is timed in f16 and bf16.
 
-Distributions: 'local' scatters points around each query's reference point (sigma 4 pixels of each
+Distributions: 'local' puts points around each query's reference point (sigma 4 pixels of each
 level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
 into the same 6 x 6 pixels of each level, where gradients of value contend.
 
-A result is two figures: hot (the same inputs again and again, so that what caches can hold stays
-there) and cold (copies of them in turn, more than the largest cache holds). What the hardware can
-do at most is measured first; a result faster than that allows is marked suspicious. On CUDA the
-ruler, one thread a channel, is timed in the same run. Backward computes all three gradients, in
-workspace given beforehand; where its bits may differ from run to run, deterministic mode is timed
-beside it.")]
+A result is two times: hot (the same inputs repeatedly, with warm caches) and cold (rotating through
+copies larger than the largest cache). The hardware's ceilings are measured first; a result faster
+than they allow is marked suspicious. On CUDA the baseline, one thread per channel, is timed in the
+same run. Backward computes all three gradients, in workspace allocated beforehand; where it is not
+bitwise reproducible, deterministic mode is timed too.")]
 pub struct BenchArgs {
-    /// What to time [default: msda, all of deformable attention]
+    /// Workloads to time [default: msda, all of deformable attention]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<PathBuf>,
     /// Element types of value: f32, f16, bf16, f64 [default: f32; on CUDA f16, bf16 and f32]
@@ -252,22 +250,22 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub distribution: Vec<Distribution>,
-    /// Images, or sequences, instead of the workload's own number
+    /// Batch size (images or sequences) instead of the workload's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,
-    /// Seed of the random numbers
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Append a JSON record a result to FILE; - prints them instead of a table
+    /// Append one JSON record per result to FILE; - prints them instead of a table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Go on with --json FILE after an interruption
+    /// Continue an interrupted run: skip what --json FILE holds
     #[arg(long)]
     pub resume: bool,
-    /// Also write a page about the results, with charts
+    /// Also write a report with charts
     #[arg(long, value_name = "PAGE")]
     pub report: Option<PathBuf>,
-    /// Half a minute or so: four workloads, one image, f32, bf16 and f16
+    /// About half a minute: four workloads, one image, f32, bf16 and f16
     #[arg(long)]
     pub quick: bool,
     /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward
@@ -283,12 +281,12 @@ pub struct BenchArgs {
 /// `fourtap check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On the CPU both passes of deformable attention go through every vector path. On CUDA they go through
-the best kernels and those of one thread a channel, with levels in host memory and, every third
-problem, in the device's; backward in both its modes, with --deterministic in that one only.
+On the CPU both passes of deformable attention are checked with every instruction set. On CUDA they
+are checked with the best kernels and the baseline (one thread per channel), with level shapes in
+host memory and, every third problem, in device memory; backward in both modes, or with
+--deterministic only in that one.
 
-Dense attention has a forward pass: on the CPU with and without lse, on CUDA in f16 and bf16, the
-types there are.")]
+Dense attention has a forward pass: on the CPU with and without LSE, on CUDA in f16 and bf16.")]
 pub struct CheckArgs {
     /// Operators to check: msda, dense [default: both]
     #[arg(
@@ -299,13 +297,13 @@ pub struct CheckArgs {
         value_parser = operators::parser()
     )]
     pub operator: Vec<&'static dyn Operator>,
-    /// Random problems of each operator to check
+    /// Random problems per operator
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub cases: u64,
     /// Seed of the first problem; the others follow
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Print a JSON record instead of words
+    /// Print a JSON record instead of text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

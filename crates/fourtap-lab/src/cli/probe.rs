@@ -11,8 +11,8 @@ use crate::units;
 /// `fourtap probe`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Each probe runs in a process of its own under a time limit: one that hangs or crashes is a result,
-and the others still run. What a probe computes is compared before its time counts; a wrong result
+Each probe runs in a subprocess under a time limit: one that hangs or crashes is recorded as that,
+and the others still run. What a probe computes is verified before its time counts; a wrong result
 has no rate. 'claim' is what others published for the same.")]
 pub struct ProbeArgs {
     /// Probes to run, by name [default: all of the device]
@@ -24,13 +24,13 @@ pub struct ProbeArgs {
     /// List the probes of the device and exit
     #[arg(long)]
     pub list: bool,
-    /// How long one probe may take, as in 30s or 2m [default: 30s]
+    /// Time limit of one probe, as in 30s or 2m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub limit: Option<Duration>,
-    /// Append a JSON record a result to FILE; - prints them instead of tables
+    /// Append one JSON record per result to FILE; - prints them instead of tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// What to probe: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one
+    /// Device to probe: auto, cpu, cuda or cuda:N; auto is cuda:0 if there is one
     #[arg(
         long,
         default_value = "auto",

@@ -10,11 +10,10 @@ use super::{CaseArgs, DeviceChoice};
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 The workload is computed once under Nsight Compute's `ncu`, and verified there against the oracle.
-Each kernel is replayed until every counter has been read, with clocks as they are and caches
-emptied before each replay: bytes are those of a cold launch.
+Each kernel is replayed until every counter has been read, with unlocked clocks and caches flushed
+before each replay: bytes are those of a cold launch.
 
-What binds is what is busiest, if it is busy for at least 60 % of the time; else nothing is, and the
-kernel waits: latency.")]
+The bottleneck is the busiest unit, if it is busy for at least 60 % of the time; else it is latency.")]
 pub struct ProfileArgs {
     #[command(flatten)]
     pub case: CaseArgs,
@@ -24,7 +23,7 @@ pub struct ProfileArgs {
     /// Read counters from a file that `ncu --csv` wrote, instead of running it
     #[arg(long, value_name = "FILE")]
     pub import: Option<PathBuf>,
-    /// More counters to read than those that say what binds, by ncu's names
+    /// Additional counters to read, by ncu's names
     #[arg(
         long,
         value_name = "NAMES",
@@ -32,10 +31,10 @@ pub struct ProfileArgs {
         conflicts_with = "import"
     )]
     pub metrics: Vec<String>,
-    /// Append a JSON record a kernel to FILE; - prints them instead of a table
+    /// Append one JSON record per kernel to FILE; - prints them instead of a table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The device to profile on: auto, cuda or cuda:N; auto is cuda:0
+    /// Device to profile on: auto, cuda or cuda:N; auto is cuda:0
     #[arg(
         long,
         value_name = "DEVICE",

@@ -17,7 +17,7 @@ For a README that is read on light and on dark pages:
   fourtap report RUN --chart NAME -o dark.svg --theme dark
 
 An .html page is one file that needs nothing else: no network, no scripts or fonts from elsewhere.
-Files appear whole or not at all.")]
+Files are written completely or not at all.")]
 pub struct ReportArgs {
     /// Results to show: files of records, or folders of such files
     #[arg(value_name = "RUN", required = true)]
@@ -43,7 +43,7 @@ pub struct ReportArgs {
     /// Replace files that exist
     #[arg(long)]
     pub force: bool,
-    /// Print a JSON record of what was done
+    /// Print a JSON record
     #[arg(long)]
     pub json: bool,
 }

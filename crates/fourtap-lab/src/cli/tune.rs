@@ -16,31 +16,32 @@ use crate::units;
 A TARGET is a workload (see `fourtap bench --list`), for which every kernel it uses is tuned, or a
 kernel (see --space), on a workload of its kind.
 
-The first generation is the defaults, what the machine's sizes suggest, and chance; later ones
-change and mix the best. Where there are few enough choices, all of them are tried. Kernels are
-compiled by several processes while the device times others. What is tried runs in a process apart,
-under a time limit: one that hangs, crashes or computes something else is a result, and the search
-goes on with another process. Before a choice has a time it must compute sampled rows right, and the
-very bits of the defaults unless --other-bits allows others.
+A choice is one value per parameter. The first generation is the defaults, what the machine's sizes
+suggest, and random choices; later ones mutate and mix the best. Small spaces are searched
+exhaustively. Kernels are compiled in parallel while the device times others. Each attempt runs in a
+subprocess under a time limit: one that hangs, crashes or computes wrongly is recorded as that, and
+the search continues. Before a choice is timed, sampled rows must match the oracle, and all bytes
+those of the defaults unless --allow-rounding-changes is given.
 
-The fastest are timed again, in turns with the defaults, until they are told apart. What is faster
-beyond doubt is kept in a file of yours, for problems of the same class on this device; every call
-looks there first. FOURTAP_TUNE names another file; FOURTAP_TUNE=off goes by the defaults."
+The fastest are timed again, alternately with the defaults, until they can be told apart. What is
+faster with confidence is stored in your tuning table, for problems of the same class on this
+device; every call looks there first. FOURTAP_TUNE names another file; FOURTAP_TUNE=off ignores all
+tables."
 )]
 pub struct TuneArgs {
     /// What else to do.
     #[command(subcommand)]
-    pub what: Option<TuneWhat>,
+    pub what: Option<TuneCommand>,
     #[command(flatten)]
     pub search: SearchArgs,
 }
 
 /// What `fourtap tune` does besides searching.
 #[derive(Clone, Debug, Subcommand)]
-pub enum TuneWhat {
-    /// Try a single choice: verify it, and time it in turns with the defaults
+pub enum TuneCommand {
+    /// Try a single choice: verify it, and time it alternately with the defaults
     One(OneArgs),
-    /// Print the table of choices that searches found, from their records
+    /// Print the tuning table that searches found, from their records
     Table {
         /// Files of records, or folders of such files
         #[arg(value_name = "RUN", required = true)]
@@ -70,43 +71,43 @@ pub struct SearchArgs {
     /// Fix parameters, as in tasks_each=8; the others are searched
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
     pub set: Vec<(String, u32)>,
-    /// Also choices whose results may differ from the defaults' in their last bits
+    /// Also try choices whose results may differ from the defaults' in the last bits
     #[arg(long)]
-    pub other_bits: bool,
-    /// Generations, at most
+    pub allow_rounding_changes: bool,
+    /// Maximum number of generations
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub generations: u32,
-    /// Attempts a generation
+    /// Attempts per generation
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub population: u32,
-    /// How many of the best the next generation is made of, and go to the finals
+    /// How many of the best breed the next generation and go to the finals
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub top_k: u32,
-    /// Time for each target, as in 5m [default: none set]
+    /// Time limit per target, as in 5m [default: none]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub budget: Option<Duration>,
-    /// How long one attempt may take
+    /// Time limit of one attempt
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub limit: Duration,
-    /// How long its kernels may take to compile
+    /// Time limit of compiling its kernels
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub build_limit: Duration,
-    /// Append a JSON record an attempt to FILE; - prints them instead of tables
+    /// Append one JSON record per attempt to FILE; - prints them instead of tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Go on with --json FILE after an interruption
+    /// Continue an interrupted search: skip what --json FILE holds
     #[arg(long)]
     pub resume: bool,
-    /// Also write every attempt as a row of a table, for spreadsheets
+    /// Also write every attempt as a row of a CSV file
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Also write a page about the search, with charts
+    /// Also write a report of the search, with charts
     #[arg(long, value_name = "PAGE")]
     pub report: Option<PathBuf>,
-    /// Keep nothing: say what was found, and leave your file as it is
+    /// Store nothing: print what was found and leave your tuning table as it is
     #[arg(long)]
     pub dry_run: bool,
-    /// List the kernels that can be tuned, or the TARGETs, with their parameters, and exit
+    /// List the kernels that can be tuned (or the TARGETs) with their parameters, and exit
     #[arg(long)]
     pub space: bool,
 }
@@ -133,13 +134,13 @@ pub struct TuneProblem {
         hide_possible_values = true
     )]
     pub distribution: Distribution,
-    /// Images, or sequences, instead of the workload's own number
+    /// Batch size (images or sequences) instead of the workload's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub images: Option<u32>,
-    /// Seed of the random numbers
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// What to tune for: auto, cpu or cuda:N
+    /// Device to tune for: auto, cpu or cuda:N
     #[arg(
         long,
         default_value = "auto",
@@ -155,20 +156,20 @@ pub struct OneArgs {
     /// The kernel; `fourtap tune --space` lists them
     #[arg(value_name = "KERNEL")]
     pub kernel: String,
-    /// Other parameters than the defaults, as in tasks_each=8
+    /// Parameters that differ from the defaults, as in tasks_each=8
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_setting)]
     pub set: Vec<(String, u32)>,
     #[command(flatten)]
     pub problem: TuneProblem,
-    /// How long it may take
+    /// Time limit
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub limit: Duration,
-    /// Print a JSON record instead of words
+    /// Print a JSON record instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// What a process of its own is told; its errands come by standard input.
+/// The arguments of the subprocess; its tasks come by standard input.
 #[derive(Clone, Debug, Args)]
 pub struct WorkArgs {
     /// The kernel.

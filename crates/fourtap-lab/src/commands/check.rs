@@ -7,7 +7,7 @@ use crate::cli::CheckArgs;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::operators::{OPERATORS, Operator, refused};
-use crate::target::Chosen;
+use crate::target::RequestedTarget;
 use fourtap_admin::check::{Mismatch, Report};
 
 pub fn execute(arguments: &CheckArgs) -> Result<ExitCode> {
@@ -22,12 +22,14 @@ pub fn execute(arguments: &CheckArgs) -> Result<ExitCode> {
         let found = names.join(", ");
         return Err(refused("--kernel", found, |it| it.has_named_kernels()));
     }
-    let chosen = Chosen::new(&arguments.target)?;
+    let chosen = RequestedTarget::new(&arguments.target)?;
     let mut code = ExitCode::SUCCESS;
     for operator in operators {
         let report = match &chosen {
-            Chosen::Cpu(paths) => operator.check_on_cpu(seeds.clone(), paths),
-            Chosen::Cuda(cuda) => operator.check_on_cuda(seeds.clone(), *cuda, &arguments.target),
+            RequestedTarget::Cpu(paths) => operator.check_on_cpu(seeds.clone(), paths),
+            RequestedTarget::Cuda(cuda) => {
+                operator.check_on_cuda(seeds.clone(), *cuda, &arguments.target)
+            }
         };
         say(operator, &report, arguments.json)?;
         if !report.mismatches.is_empty() {

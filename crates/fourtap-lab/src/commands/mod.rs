@@ -1,4 +1,4 @@
-//! One module a subcommand.
+//! One module per subcommand.
 
 mod bench;
 mod check;
@@ -12,22 +12,22 @@ mod tune;
 
 use serde::Serialize;
 
-use crate::cli::{self, Command, Typed};
+use crate::cli::{self, Command, ParsedCommand};
 use crate::console;
 pub use crate::console::{note, progress};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 
 /// Does what was typed.
-pub fn execute(typed: Typed) -> Result<ExitCode> {
+pub fn execute(typed: ParsedCommand) -> Result<ExitCode> {
     let threads = match &typed {
-        Typed::Own(cli) => &cli.threads,
-        Typed::Added { threads, .. } => threads,
+        ParsedCommand::Own(cli) => &cli.threads,
+        ParsedCommand::Added { threads, .. } => threads,
     };
     threads.start()?;
     let command = match typed {
-        Typed::Own(cli) => cli.command,
-        Typed::Added {
+        ParsedCommand::Own(cli) => cli.command,
+        ParsedCommand::Added {
             extension,
             arguments,
             ..

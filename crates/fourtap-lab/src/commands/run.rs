@@ -16,9 +16,9 @@ use crate::record::{DTypes, ProblemRecord, SCHEMA};
 use crate::target::{Device, Target};
 use crate::tensors::MappedFile;
 
-/// What was done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct RunSummary<'a> {
     schema: u32,
     version: &'a str,
     command: &'a str,
@@ -90,7 +90,7 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     let device = &target.device;
     if arguments.json {
         let (problem, dtypes) = trials[0].recorded();
-        print_json(&Done {
+        print_json(&RunSummary {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             command: "run",

@@ -1,4 +1,4 @@
-//! Two sets of results, benchmark by benchmark: what changed, as far as the samples can tell.
+//! Two sets of results, benchmark by benchmark: what changed, as far as the samples show.
 //!
 //! **Ratio.** Median of the hot samples of B over that of A. Its interval is made of the intervals of both medians
 //! ([`statistics::median_interval`]), their distances to the medians added as squares on the scale of logarithms. It

@@ -70,7 +70,7 @@ pub fn notes(
     }
     if noise.is_measured() {
         notes.push(format!(
-            "repeated runs are used together, and the noise is what they differ by, at least {:.0} %",
+            "repeated runs are pooled, and the noise is what they differ by, at least {:.0} %",
             100.0 * LEAST_NOISE
         ));
     }
@@ -87,8 +87,9 @@ fn throttled(side: &str, run: &Run) -> Option<String> {
     }
     let reasons: Vec<&str> = reasons.into_iter().collect();
     let (all, reasons) = (run.benches.len(), reasons.join(", "));
-    (count > 0)
-        .then(|| format!("clocks were lowered in {count} of {all} benchmarks of {side}: {reasons}"))
+    (count > 0).then(|| {
+        format!("clocks were throttled in {count} of {all} benchmarks of {side}: {reasons}")
+    })
 }
 
 /// The mean of what the clocks read before and after each benchmark, in MHz.

@@ -1,4 +1,4 @@
-//! What a comparison promises, held to timings made up to be like real ones and taken by the very code that takes those.
+//! What a comparison promises, tested with simulated timings, sampled by the code that samples real ones.
 
 use std::cell::Cell;
 use std::path::Path;

@@ -71,19 +71,19 @@ impl Source {
     }
 
     /// Compiles it for a device, if that was not done before, and takes it there.
-    pub fn load(&self, cuda: &Cuda) -> Result<Loaded> {
+    pub fn load(&self, cuda: &Cuda) -> Result<LoadedKernel> {
         let (major, minor) = cuda.device().compute_capability();
         let program = self.program(jit::architecture_for(major, minor)?);
         let (code, _) = jit::machine_code(&program)?;
         let kernel = Library::load(&code)?.kernel(self.entry)?;
         kernel.prepare(cuda.context())?;
-        Ok(Loaded { kernel })
+        Ok(LoadedKernel { kernel })
     }
 }
 
 /// A kernel ready to launch.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedKernel {
     kernel: Kernel,
 }
 
@@ -92,11 +92,11 @@ pub struct Loaded {
 pub struct Grid {
     /// Blocks of the launch.
     pub blocks: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Blocks a cluster; none for a launch without.
+    /// Blocks per cluster; none for a launch without.
     pub cluster: Option<u32>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Argument<'a> {
     }
 }
 
-impl Loaded {
+impl LoadedKernel {
     /// What the compiler made of it.
     pub fn facts(&self, cuda: &Cuda) -> Result<KernelFacts> {
         Ok(self.kernel.facts(cuda.device())?)

@@ -10,7 +10,7 @@ mod trial;
 
 pub use array::DeviceArray;
 pub use hardware::Hardware;
-pub use kernel::{Argument, Grid, Loaded, Source};
+pub use kernel::{Argument, Grid, LoadedKernel, Source};
 pub use mode::Mode;
-pub use stopwatch::{Stopwatch, Timed};
+pub use stopwatch::{DeviceTiming, Stopwatch};
 pub use trial::DeviceTrial;

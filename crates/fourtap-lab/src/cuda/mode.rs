@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// In whatever order is fast.
     Fast,
-    /// In one order, so that every run gives the same bits.
+    /// In one order, so that it is bitwise reproducible.
     Deterministic,
 }
 

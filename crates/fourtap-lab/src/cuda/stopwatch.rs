@@ -22,10 +22,10 @@ const WARM_UP_LAUNCHES: u32 = 3;
 /// How long to replay before the first that counts: an idle device's clocks are low.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// What was timed, and how the device was meanwhile.
+/// A timing, and the state of the device meanwhile.
 #[derive(Clone, Debug)]
-pub struct Timed {
-    /// Milliseconds a launch.
+pub struct DeviceTiming {
+    /// Milliseconds per launch.
     pub timing: Timing,
     /// Clocks and the like.
     pub conditions: Conditions,
@@ -77,16 +77,16 @@ impl Stopwatch {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Times the same work again and again: what the caches can hold stays there.
+    /// Times the same work repeatedly, with warm caches.
     pub fn hot(
         &self,
         budget: Duration,
         mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         self.in_turn(budget, 1, |cuda, _| work(cuda))
     }
 
-    /// Times work on so many `sets` of inputs, one after another, again and again.
+    /// Times work on so many `sets` of inputs, one after another, repeatedly.
     ///
     /// Launches are replayed as a graph, because a kernel of a few microseconds ends before the host has launched the
     /// next.
@@ -95,7 +95,7 @@ impl Stopwatch {
         budget: Duration,
         sets: u32,
         mut work: impl FnMut(&Cuda, u32) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let _entered = self.cuda.context().enter()?;
         let (graph, launches) = self.filled(sets, &mut work)?;
         // SAFETY: all memory the recorded work touches is kept by `work`, which outlives the graph, and everything
@@ -125,7 +125,7 @@ impl Stopwatch {
         Ok(samples.chunks_exact(2).map(ratio).collect())
     }
 
-    /// Times so many kinds of work in turns: `next` is told the milliseconds of the one it named last, at first none, and
+    /// Times so many kinds of work alternately: `next` is told the milliseconds of the one it named last, at first none, and
     /// names the next, or none to end.
     pub fn in_turns(
         &self,
@@ -172,13 +172,13 @@ impl Stopwatch {
         Ok((self.recorded(|| several(launches))?, launches))
     }
 
-    /// Times so many launches a sample, each given to the stream by itself: what a program without a graph sees.
+    /// Times so many launches per sample, each given to the stream by itself: what a program without a graph sees.
     pub fn queued(
         &self,
         budget: Duration,
         launches: u32,
         mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let _entered = self.cuda.context().enter()?;
         let launch_all = || self.elapsed(|_| (0..launches).try_for_each(|_| work(&self.cuda)));
         self.sampled(budget, launches, 1, launch_all)
@@ -211,7 +211,7 @@ impl Stopwatch {
         launches: u32,
         sets: u32,
         mut sample: impl FnMut() -> Result<f64>,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let started = Instant::now();
         while started.elapsed() < WARM_UP {
             sample()?;
@@ -219,7 +219,7 @@ impl Stopwatch {
         let before = self.sensors.read();
         let samples_ms = repeat(budget, || Ok(sample()? / f64::from(launches)))?;
         let after = self.sensors.read();
-        Ok(Timed {
+        Ok(DeviceTiming {
             timing: Timing {
                 launches_a_sample: launches,
                 input_sets: sets,

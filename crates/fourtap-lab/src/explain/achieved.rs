@@ -7,12 +7,12 @@ use crate::record::BenchRecord;
 
 /// How a measured time stands to the floor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Achieved {
+pub struct Efficiency {
     /// Where it was measured.
     pub device: Option<String>,
     /// The kernels, in words.
     pub kernel: String,
-    /// Milliseconds, the same inputs again and again.
+    /// Milliseconds, the same inputs repeatedly.
     pub hot_ms: Option<f64>,
     /// Milliseconds, other inputs each time.
     pub cold_ms: Option<f64>,
@@ -24,13 +24,13 @@ pub struct Achieved {
     pub gathered_gb_s: Option<f64>,
 }
 
-impl Achieved {
+impl Efficiency {
     /// A record, set against the floors.
     pub fn of(record: &BenchRecord, (hot, cold): (Option<&Floor>, Option<&Floor>)) -> Self {
         let hot_ms = record.median_ms();
         let cold_ms = record.cold.as_ref().map(|cold| cold.median_ms);
         let share = |floor: Option<&Floor>, time: Option<f64>| Some(floor?.milliseconds / time?);
-        Achieved {
+        Efficiency {
             device: record.device.model.clone(),
             kernel: record.kernel.words.clone(),
             hot_ms,

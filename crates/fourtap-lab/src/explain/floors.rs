@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::limits::{Limit, When};
+use super::limits::{Limit, LimitCondition};
 use super::words::{bytes, time};
-use super::{Achieved, Floor};
+use super::{Efficiency, Floor};
 use crate::table::{align_right, or_dash, with_header, wrapped};
 
 /// The least time each part of a machine allows, and the largest of them.
@@ -19,7 +19,7 @@ pub struct Floors<'a> {
 }
 
 impl Floors<'_> {
-    /// Every limit a row, and what binds.
+    /// One row per limit, and the bottleneck.
     pub fn in_words(&self) -> String {
         let mut table = with_header(&[
             "limit",
@@ -37,9 +37,9 @@ impl Floors<'_> {
                 limit.probe.clone(),
                 or_dash(limit.milliseconds.map(time)),
                 match limit.when {
-                    When::Always => "always".to_string(),
-                    When::Cold => "cold".to_string(),
-                    When::If => "if".to_string(),
+                    LimitCondition::Always => "always".to_string(),
+                    LimitCondition::Cold => "cold".to_string(),
+                    LimitCondition::If => "if".to_string(),
                 },
             ]);
         }
@@ -51,13 +51,13 @@ impl Floors<'_> {
         }
         let mut text = format!("Least time by each limit: amount over ceiling\n{table}\n");
         text += &wrapped(
-            "cold: only if no cache holds the inputs before. if: for comparison. A dash: not measured.",
+            "cold: only if no cache holds the inputs beforehand. if: for comparison. A dash: not measured.",
             0,
         );
         if self.limits.iter().any(|limit| limit.name == "issue") {
             text += &wrapped(
-                "Instructions: a multiply-add for each neighbour and channel, in 16 bits one to widen it, and loads of \
-                 16 bytes a lane; issued as fast as multiply-adds were measured to be.",
+                "Instructions: a multiply-add for each neighbour and channel, in 16 bits one to convert it, and loads \
+                 of 16 bytes per lane; issued at the rate measured for multiply-adds.",
                 0,
             );
         }
@@ -68,17 +68,18 @@ impl Floors<'_> {
         let floor = |floor: &Floor| format!("{} ({})", time(floor.milliseconds), floor.what);
         let mut words = match (self.hot, self.cold) {
             (Some(hot), Some(cold)) if hot == cold => {
-                format!("The floor, and what binds: {}, hot and cold.", floor(hot))
+                format!("Lower bound, and bottleneck: {}, hot and cold.", floor(hot))
             }
             (Some(hot), Some(cold)) => format!(
-                "The floor, and what binds: hot {}, cold {}.",
+                "Lower bound, and bottleneck: hot {}, cold {}.",
                 floor(hot),
                 floor(cold)
             ),
-            (None, Some(cold)) => format!("The floor, and what binds: cold {}.", floor(cold)),
-            (_, None) => "No ceiling is known, so no floor.".to_string(),
+            (None, Some(cold)) => format!("Lower bound, and bottleneck: cold {}.", floor(cold)),
+            (_, None) => "No ceiling is known, so no lower bound.".to_string(),
         };
-        let unmeasured = |limit: &&Limit| limit.when == When::Always && limit.ceiling.is_none();
+        let unmeasured =
+            |limit: &&Limit| limit.when == LimitCondition::Always && limit.ceiling.is_none();
         if self.cold.is_some() && self.limits.iter().any(|limit| unmeasured(&limit)) {
             words += " A limit that was not measured may be higher.";
         }
@@ -86,7 +87,7 @@ impl Floors<'_> {
     }
 
     /// A measured time beside them.
-    pub fn against(&self, achieved: &Achieved) -> String {
+    pub fn against(&self, achieved: &Efficiency) -> String {
         let mut words = String::new();
         if let Some(hot) = achieved.hot_ms {
             let _ = write!(words, "Hot {}", time(hot));
@@ -94,12 +95,12 @@ impl Floors<'_> {
                 let left = (hot - floor.milliseconds).max(0.0);
                 let _ = write!(
                     words,
-                    ", {:.0} % of the speed the floor allows; {} are left",
+                    ", {:.0} % of the speed the lower bound allows; {} are left",
                     100.0 * share,
                     time(left)
                 );
                 if share > 1.0 {
-                    words += ": faster than the floor, so the ceiling, the amount or the result is wrong";
+                    words += ": faster than the lower bound, so the ceiling, the amount or the result is wrong";
                 }
             }
         }

@@ -4,14 +4,14 @@ use fourtap::cuda::{DeviceSize, SpecialisedKernel};
 use serde::Serialize;
 
 use super::occupancy::{Block, Multiprocessor, Occupancy};
-use super::resources::Taken;
+use super::resources::KernelResources;
 
 /// A CUDA device by what explanations need of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceLike {
+pub struct DeviceDesc {
     /// Its name.
     pub name: String,
-    /// What the choice of kernels goes by.
+    /// What the choice of kernels depends on.
     pub size: DeviceSize,
     /// Compute capability.
     pub capability: (u32, u32),
@@ -27,7 +27,7 @@ pub struct KernelUse {
     /// Threads of each.
     pub threads: u32,
     /// What it takes, if anybody knows.
-    pub taken: Option<Taken>,
+    pub taken: Option<KernelResources>,
     /// How many a multiprocessor holds, if that is known.
     pub occupancy: Option<Occupancy>,
     /// Bytes of neighbours a thread can ask for before it needs the first, if it gathers.
@@ -38,15 +38,15 @@ impl KernelUse {
     /// Of so many blocks and threads of each, with so many bytes of shared memory asked for beyond what is declared.
     pub fn new(
         kernel: &dyn SpecialisedKernel,
-        device: &DeviceLike,
+        device: &DeviceDesc,
         [blocks, threads]: [u32; 2],
         asked: u32,
     ) -> Self {
-        let mut taken = Taken::by(kernel, device.capability);
+        let mut taken = KernelResources::by(kernel, device.capability);
         if let Some(taken) = &mut taken {
             taken.shared_bytes += asked;
         }
-        let held = |taken: &Taken| {
+        let held = |taken: &KernelResources| {
             Multiprocessor::of(device.capability)?.holds(Block {
                 threads,
                 registers: taken.registers,

@@ -7,7 +7,7 @@ use super::ceilings::{Ceiling, Ceilings};
 /// When a limit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum When {
+pub enum LimitCondition {
     /// For every computation.
     Always,
     /// Only if no cache holds any input before.
@@ -34,7 +34,7 @@ pub struct Limit {
     /// Milliseconds, if the ceiling is known.
     pub milliseconds: Option<f64>,
     /// When it holds.
-    pub when: When,
+    pub when: LimitCondition,
 }
 
 impl Limit {
@@ -45,7 +45,7 @@ impl Limit {
         what: &str,
         (amount, unit): (f64, &'static str),
         probes: &[&str],
-        when: When,
+        when: LimitCondition,
     ) -> Self {
         let ceiling = ceilings.fastest(probes).cloned();
         Limit {
@@ -79,7 +79,9 @@ pub struct Floor {
 impl Floor {
     /// Of computations on inputs used just before, or on others each time.
     pub fn of(limits: &[Limit], cold: bool) -> Option<Self> {
-        let holds = |limit: &&Limit| limit.when == When::Always || cold && limit.when == When::Cold;
+        let holds = |limit: &&Limit| {
+            limit.when == LimitCondition::Always || cold && limit.when == LimitCondition::Cold
+        };
         let timed = limits.iter().filter(holds);
         let timed = timed.filter_map(|limit| Some((limit, limit.milliseconds?)));
         let (limit, milliseconds) = timed.max_by(|a, b| a.1.total_cmp(&b.1))?;

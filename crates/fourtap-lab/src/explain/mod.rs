@@ -1,4 +1,4 @@
-//! What a case of a workload costs and what limits it, whatever the operator: amounts over measured ceilings.
+//! What a case of a workload costs and what limits it, for any operator: amounts over measured ceilings.
 
 mod achieved;
 mod ceilings;
@@ -14,11 +14,11 @@ use std::fmt::Debug;
 use crate::error::Result;
 use crate::record::{DTypes, ProblemRecord, Run};
 
-pub use achieved::Achieved;
+pub use achieved::Efficiency;
 pub use ceilings::{Ceiling, Ceilings};
 pub use floors::Floors;
-pub use kernel_use::{DeviceLike, KernelUse};
-pub use limits::{Floor, Limit, When};
+pub use kernel_use::{DeviceDesc, KernelUse};
+pub use limits::{Floor, Limit, LimitCondition};
 pub use occupancy::Multiprocessor;
 pub use words::{bytes, count, kernel_in_words, plural, time};
 
@@ -34,7 +34,7 @@ pub trait Case: Debug {
     fn dtypes(&self) -> DTypes;
 
     /// Everything there is to say about it.
-    fn explained(&self, known: Known<'_>) -> Result<Box<dyn Explanation>>;
+    fn explained(&self, known: ExplainInputs<'_>) -> Result<Box<dyn Explanation>>;
 }
 
 /// Everything there is to say about a case.
@@ -49,13 +49,13 @@ pub trait Explanation {
     fn notes(&self) -> &[String];
 }
 
-/// What explanations are made from.
+/// What an explanation is made from.
 #[derive(Debug)]
-pub struct Known<'a> {
+pub struct ExplainInputs<'a> {
     /// What the hardware can do at most.
     pub ceilings: &'a Ceilings,
     /// The CUDA device it would be computed on; none for the processor.
-    pub device: Option<&'a DeviceLike>,
+    pub device: Option<&'a DeviceDesc>,
     /// Results that were named to set the prediction against.
     pub results: Option<&'a Run>,
     /// Else results that lie beside the ceilings.
@@ -64,7 +64,7 @@ pub struct Known<'a> {
     pub notes: Vec<String>,
 }
 
-impl Known<'_> {
+impl ExplainInputs<'_> {
     /// Where results may be.
     pub fn run(&self) -> Option<&Run> {
         self.results.or(self.beside)

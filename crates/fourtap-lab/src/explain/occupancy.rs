@@ -22,7 +22,7 @@ pub struct Multiprocessor {
 pub struct Block {
     /// Threads.
     pub threads: u32,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
     /// Bytes of shared memory, declared and asked for.
     pub shared_bytes: u32,

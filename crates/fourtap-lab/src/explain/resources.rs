@@ -4,20 +4,20 @@ use fourtap::cuda::jit::{Architecture, Nvrtc, Resources};
 use fourtap::cuda::{KERNEL_TABLE, SpecialisedKernel};
 use serde::Serialize;
 
-/// What one kernel takes.
+/// Registers, stack and shared memory of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Taken {
-    /// Registers a thread.
+pub struct KernelResources {
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread, where spilled registers go.
+    /// Bytes of stack per thread, where spilled registers go.
     pub stack_bytes: u32,
-    /// Bytes of shared memory a block.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
     /// Who says so.
     pub source: String,
 }
 
-impl Taken {
+impl KernelResources {
     /// By a kernel on a device of this compute capability, if anybody knows.
     pub fn by(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Option<Self> {
         compiled(kernel, (major, minor)).or_else(|| {
@@ -27,13 +27,13 @@ impl Taken {
     }
 }
 
-fn compiled(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Option<Taken> {
+fn compiled(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Option<KernelResources> {
     let nvrtc = Nvrtc::get().ok()?;
     let program = kernel.program(nvrtc.best_for(major, minor).ok()?);
     let code = nvrtc.compile(&program).ok()?.code;
     let kernels = Resources::of(&code).ok()?;
     let taken = kernels.iter().find(|taken| taken.name == kernel.entry())?;
-    Some(Taken {
+    Some(KernelResources {
         registers: taken.registers,
         stack_bytes: taken.stack_bytes,
         shared_bytes: u32::try_from(taken.static_shared_bytes).ok()?,
@@ -41,14 +41,14 @@ fn compiled(kernel: &dyn SpecialisedKernel, (major, minor): (u32, u32)) -> Optio
     })
 }
 
-fn listed(kernel: &str, architecture: &str) -> Option<Taken> {
+fn listed(kernel: &str, architecture: &str) -> Option<KernelResources> {
     let words = KERNEL_TABLE
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let mut rows = words.filter_map(|words| <[&str; 6]>::try_from(words).ok());
     let row = rows.find(|row| row[0] == kernel && row[1] == architecture)?;
     let [_, _, _fingerprint, registers, stack_bytes, shared_bytes] = row;
-    Some(Taken {
+    Some(KernelResources {
         registers: registers.parse().ok()?,
         stack_bytes: stack_bytes.parse().ok()?,
         shared_bytes: shared_bytes.parse().ok()?,

@@ -17,7 +17,7 @@ pub fn kernel_in_words(kernel: &KernelUse) -> String {
     let mut text = format!("{name}: {blocks} blocks of {threads} threads");
     match taken {
         None => {
-            text += "; what it takes is unknown: no compiler (NVRTC), and not in kernels/table.txt";
+            text += "; registers and shared memory unknown: no compiler (NVRTC), and not in kernels/table.txt";
         }
         Some(taken) => {
             let _ = write!(
@@ -35,7 +35,7 @@ pub fn kernel_in_words(kernel: &KernelUse) -> String {
         let share = 100.0 * f64::from(occupancy.warps) / f64::from(occupancy.most_warps);
         let _ = write!(
             text,
-            ": {} a multiprocessor, {} of {} warps ({share:.0} %), limited by {}",
+            ": {} per multiprocessor, {} of {} warps ({share:.0} %), limited by {}",
             match occupancy.blocks {
                 1 => "1 block".to_string(),
                 blocks => format!("{blocks} blocks"),

@@ -1,4 +1,4 @@
-//! Work in a process of its own: whatever becomes of it is told, and no process is left.
+//! Work in a subprocess: hangs and crashes are reported, and no process is left behind.
 
 mod worker;
 
@@ -18,33 +18,33 @@ const POLL: Duration = Duration::from_millis(5);
 /// A killed process that waits for its device may take a while to go; not to go at all is the driver's fault.
 const GOING: Duration = Duration::from_secs(20);
 
-/// What became of a process.
+/// How a process ended and what it printed.
 #[derive(Debug)]
-pub struct Ended {
-    by: End,
+pub struct ProcessResult {
+    by: ExitReason,
     /// What it printed.
     pub stdout: String,
-    /// What it complained of.
+    /// What it printed to standard error.
     pub stderr: String,
 }
 
 #[derive(Debug)]
-enum End {
+enum ExitReason {
     Itself(ExitStatus),
     Killed,
     /// It was killed and is still there, as one that waits for a broken device may be.
     Never,
 }
 
-impl Ended {
+impl ProcessResult {
     /// How it ended, if not as it should.
     pub fn trouble(&self, limit: Duration) -> Option<(Outcome, String)> {
         let seconds = limit.as_secs_f64();
         let hung = format!("it did not end within {seconds} s and was killed");
         let status = match self.by {
-            End::Itself(status) => status,
-            End::Killed => return Some((Outcome::Hung, hung)),
-            End::Never => {
+            ExitReason::Itself(status) => status,
+            ExitReason::Killed => return Some((Outcome::Hung, hung)),
+            ExitReason::Never => {
                 let words = format!("{hung}, but its process is still there");
                 return Some((Outcome::Hung, words));
             }
@@ -66,23 +66,23 @@ impl Ended {
 }
 
 /// Runs a program for at most so long.
-pub fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
-    let mut watched = Watched::start(command)?;
-    let stdout = watched.0.stdout.take().map(reader);
-    let stderr = watched.0.stderr.take().map(reader);
-    let by = watched.end(limit)?;
+pub fn run(command: &mut Command, limit: Duration) -> Result<ProcessResult> {
+    let mut child = ChildGuard::start(command)?;
+    let stdout = child.0.stdout.take().map(reader);
+    let stderr = child.0.stderr.take().map(reader);
+    let by = child.end(limit)?;
     // Whoever reads from one that never ends would wait as long.
     let [stdout, stderr] = match by {
-        End::Never => Default::default(),
+        ExitReason::Never => Default::default(),
         _ => [text(stdout), text(stderr)],
     };
-    Ok(Ended { by, stdout, stderr })
+    Ok(ProcessResult { by, stdout, stderr })
 }
 
 /// A process that does not outlive this.
-struct Watched(Child);
+struct ChildGuard(Child);
 
-impl Watched {
+impl ChildGuard {
     /// Its input stays open as long as this process lives; its end tells the other to end too.
     fn start(command: &mut Command) -> Result<Self> {
         let child = command
@@ -90,19 +90,19 @@ impl Watched {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        child.map(Watched).map_err(Error::Start)
+        child.map(ChildGuard).map_err(Error::Start)
     }
 
     /// How it ended, or ends by being killed after so long.
-    fn end(&mut self, limit: Duration) -> Result<End> {
+    fn end(&mut self, limit: Duration) -> Result<ExitReason> {
         if let Some(status) = self.wait(limit)? {
-            return Ok(End::Itself(status));
+            return Ok(ExitReason::Itself(status));
         }
         // It may have ended just now: then there is nobody to kill.
         let _ = self.0.kill();
         Ok(match self.wait(GOING)? {
-            Some(_) => End::Killed,
-            None => End::Never,
+            Some(_) => ExitReason::Killed,
+            None => ExitReason::Never,
         })
     }
 
@@ -121,7 +121,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.0.kill();
@@ -225,10 +225,10 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn one_that_is_dropped_is_gone() {
-        let watched = Watched::start(&mut shell("exec sleep 600")).unwrap();
-        let listed = std::path::PathBuf::from(format!("/proc/{}", watched.0.id()));
+        let child = ChildGuard::start(&mut shell("exec sleep 600")).unwrap();
+        let listed = std::path::PathBuf::from(format!("/proc/{}", child.0.id()));
         assert!(listed.exists());
-        drop(watched);
+        drop(child);
         assert!(!listed.exists());
     }
 

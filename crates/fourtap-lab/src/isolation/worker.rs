@@ -7,18 +7,18 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{End, Ended, GOING, Watched, reader, text};
+use super::{ChildGuard, ExitReason, GOING, ProcessResult, reader, text};
 use crate::error::{Error, Result};
 use crate::record::Outcome;
 
 /// Asks a process questions of a line each, and gets a line for an answer. One that ends badly is replaced for the next.
 pub struct Worker {
     start: Box<dyn Fn() -> Result<Command> + Send>,
-    running: Option<Running>,
+    running: Option<WorkerProcess>,
 }
 
-struct Running {
-    child: Watched,
+struct WorkerProcess {
+    child: ChildGuard,
     questions: ChildStdin,
     answers: Receiver<String>,
     stderr: Option<JoinHandle<Vec<u8>>>,
@@ -41,7 +41,7 @@ impl Worker {
     ) -> Result<std::result::Result<String, (Outcome, String)>> {
         let running = match self.running.take() {
             Some(running) => running,
-            None => Running::start(&mut (self.start)()?)?,
+            None => WorkerProcess::start(&mut (self.start)()?)?,
         };
         let running = self.running.insert(running);
         // One that is gone already is heard of below.
@@ -59,12 +59,12 @@ impl Worker {
     }
 }
 
-impl Running {
+impl WorkerProcess {
     fn start(command: &mut Command) -> Result<Self> {
-        let mut child = Watched::start(command)?;
+        let mut child = ChildGuard::start(command)?;
         let missing = || Error::Start(std::io::Error::other("it has no pipes"));
         let stdout = child.0.stdout.take().ok_or_else(missing)?;
-        Ok(Running {
+        Ok(WorkerProcess {
             questions: child.0.stdin.take().ok_or_else(missing)?,
             answers: lines(stdout),
             stderr: child.0.stderr.take().map(reader),
@@ -73,15 +73,15 @@ impl Running {
     }
 
     /// How it ended, or ends by being killed: at once if it is known to hang.
-    fn end(mut self, is_hung: bool) -> Result<Ended> {
+    fn end(mut self, is_hung: bool) -> Result<ProcessResult> {
         let limit = if is_hung { Duration::ZERO } else { GOING };
         let by = self.child.end(limit)?;
         let stderr = match by {
             // Whoever reads from it would wait as long.
-            End::Never => String::new(),
+            ExitReason::Never => String::new(),
             _ => text(self.stderr.take()),
         };
-        Ok(Ended {
+        Ok(ProcessResult {
             by,
             stdout: String::new(),
             stderr,

@@ -1,4 +1,4 @@
-//! The operators, a folder each: workloads, tensors, computations and how they are verified, and what tables, explanations,
+//! The operators, one folder each: workloads, tensors, computations and how they are verified, and what tables, explanations,
 //! reports and searches say of them.
 //!
 //! Everything else asks [`Operator`] and [`Workload`]. [`OPERATORS`] is the one place that knows operators by name: another
@@ -27,7 +27,7 @@ use crate::tensors::MappedFile;
 use fourtap_admin::check;
 
 pub use named::parser;
-pub use workload::{BuiltIn, Filling, Numbers, Workload, built_in, parsed, read};
+pub use workload::{BuiltIn, DataSpec, Numbers, Workload, built_in, parsed, read};
 
 /// Every operator, in the order they are shown; the first is what is meant where none is named.
 pub static OPERATORS: [&dyn Operator; 2] = [&msda::Msda, &dense::Dense];
@@ -56,7 +56,7 @@ pub trait Operator: Debug + Sync {
         false
     }
 
-    /// Whether it can also give the logarithms of the sums of exponentials.
+    /// Whether it can also give the log-sum-exp (LSE).
     fn has_lse(&self) -> bool {
         false
     }
@@ -134,7 +134,7 @@ pub enum Reading {
     Compute {
         /// Gradients too.
         grad: bool,
-        /// The logarithms of the sums of exponentials too.
+        /// The log-sum-exp (LSE) too.
         lse: bool,
     },
     /// To time every pass; what is not there is random by this seed.

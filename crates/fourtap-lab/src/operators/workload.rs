@@ -18,7 +18,7 @@ use crate::computation::TensorSet;
 use crate::error::{Error, Result};
 use crate::explain::Case;
 use crate::record::{DTypes, ProblemRecord};
-use crate::tune::{Gpu, Planned, Points, threads};
+use crate::tune::{Gpu, LaunchPlan, Points, threads};
 
 /// A workload that is compiled in: its name, and the text of its file.
 pub type BuiltIn = (&'static str, &'static str);
@@ -46,16 +46,16 @@ pub trait Workload: Any + Debug + Send + Sync {
     fn problem(&self, dtype: DType) -> Result<ProblemRecord>;
 
     /// Its element types, for a record.
-    fn dtypes(&self, filling: &Filling) -> DTypes;
+    fn dtypes(&self, filling: &DataSpec) -> DTypes;
 
     /// Which problems are like it.
     fn class(&self) -> Result<Class>;
 
     /// Bytes of memory to compute every pass in.
-    fn bytes(&self, filling: &Filling) -> Result<u64>;
+    fn bytes(&self, filling: &DataSpec) -> Result<u64>;
 
     /// Random numbers, the same on every machine.
-    fn filled(&self, filling: &Filling) -> Result<Box<dyn TensorSet>>;
+    fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>>;
 
     /// One case of it, to be explained.
     fn case(&self, arguments: &CaseArgs) -> Result<Box<dyn Case>>;
@@ -66,7 +66,7 @@ pub trait Workload: Any + Debug + Send + Sync {
         device: DeviceSize,
         pass: (DType, Direction),
         choice: &Choice,
-    ) -> Result<Planned>;
+    ) -> Result<LaunchPlan>;
 
     /// Choices for the library's kernels on a CUDA device that are worth trying first.
     fn hints(&self, points: &Points, gpu: &Gpu) -> Vec<Choice> {
@@ -81,9 +81,9 @@ impl dyn Workload {
     }
 }
 
-/// What the random numbers of a workload are to be.
+/// How to generate the tensors of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filling {
+pub struct DataSpec {
     /// Element type.
     pub dtype: DType,
     /// Element type of sampling locations and attention weights, if there are any.
@@ -141,7 +141,7 @@ pub fn built_in(name: &str) -> Option<Result<Arc<dyn Workload>>> {
 pub fn read(path: &Path) -> Result<Arc<dyn Workload>> {
     /// What else there is depends on it.
     #[derive(Deserialize)]
-    struct Of {
+    struct OperatorField {
         #[serde(default = "usual")]
         operator: &'static dyn Operator,
     }
@@ -157,7 +157,7 @@ pub fn read(path: &Path) -> Result<Arc<dyn Workload>> {
     }
     let origin = path.display().to_string();
     let text = fs::read_to_string(path).map_err(failed)?;
-    let Of { operator } = parsed(&origin, &text)?;
+    let OperatorField { operator } = parsed(&origin, &text)?;
     operator.workload(&origin, &text)
 }
 

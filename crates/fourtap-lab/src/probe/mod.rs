@@ -1,4 +1,4 @@
-//! What the hardware can do at most, measured.
+//! Probes: the hardware's ceilings, measured.
 //!
 //! A probe verifies what it computed before its time counts. One that may hang or crash is run in a process of its own by
 //! `fourtap probe`.

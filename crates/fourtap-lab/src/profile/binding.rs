@@ -1,12 +1,12 @@
-//! What binds a kernel, by how busy its parts were.
+//! The bottleneck of a kernel, by how busy its units were.
 
 use std::collections::BTreeMap;
 
 use super::metrics::TIME;
 use crate::record::Binding;
 
-/// From here on a part counts as what binds: pipes that are asked at random times do not get much busier than that
-/// before requests queue. Below it for all parts, waiting is what takes the time.
+/// From here on a unit counts as the bottleneck: pipes that are requested at random times do not get much busier than that
+/// before requests queue. Below it for all units, latency is.
 const BUSY: f64 = 60.0;
 
 /// Points behind the busiest that still deserve a word.
@@ -24,7 +24,7 @@ struct Part {
 const PARTS: [Part; 6] = [
     Part {
         limit: "l1",
-        words: "the load pipe of L1",
+        words: "the L1 load/store pipe",
         metrics: &[
             "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
             "l1tex__throughput.avg.pct_of_peak_sustained_active",
@@ -48,7 +48,7 @@ const PARTS: [Part; 6] = [
     },
     Part {
         limit: "fma",
-        words: "the multiply-add pipe",
+        words: "the FMA pipe",
         metrics: &["sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed"],
     },
     Part {
@@ -70,8 +70,11 @@ const PARTS: [Part; 6] = [
 const STALLS: [(&str, &str); 10] = [
     ("long_scoreboard", "loads from L2 or DRAM"),
     ("short_scoreboard", "shared memory"),
-    ("lg_throttle", "room in the queue of loads"),
-    ("mio_throttle", "room in the queue of shared memory"),
+    ("lg_throttle", "room in the load/store queue (LG throttle)"),
+    (
+        "mio_throttle",
+        "room in the shared-memory queue (MIO throttle)",
+    ),
     ("math_pipe_throttle", "an arithmetic pipe"),
     ("barrier", "other warps at a barrier"),
     ("wait", "the fixed latency of instructions"),
@@ -93,7 +96,7 @@ impl Part {
     }
 }
 
-/// What binds; none if no metric says how busy anything was.
+/// The bottleneck; none if no metric says how busy anything was.
 pub fn binding(metrics: &Metrics) -> Option<Binding> {
     let known = PARTS
         .iter()
@@ -107,9 +110,9 @@ pub fn binding(metrics: &Metrics) -> Option<Binding> {
         .map(|(part, busy)| format!("{} at {busy:.0} %", part.words))
         .collect();
     let mut words = match most >= BUSY {
-        true => format!("{} binds, busy {most:.0} % of the time", first.words),
+        true => format!("bottleneck: {}, busy {most:.0} % of the time", first.words),
         false => format!(
-            "nothing is busy for {BUSY:.0} % of the time, so waiting binds; most is {} at {most:.0} %",
+            "bottleneck: latency, nothing is busy for {BUSY:.0} % of the time; the busiest is {} at {most:.0} %",
             first.words
         ),
     };
@@ -166,7 +169,7 @@ fn stalls(metrics: &Metrics) -> Option<String> {
     let longest: Vec<String> = stalls
         .iter()
         .take(2)
-        .map(|(words, cycles)| format!("{words} ({cycles:.1} cycles an instruction)"))
+        .map(|(words, cycles)| format!("{words} ({cycles:.1} cycles per instruction)"))
         .collect();
     (!longest.is_empty()).then(|| format!("warps wait most for {}", longest.join(" and ")))
 }
@@ -221,9 +224,9 @@ mod tests {
         .unwrap();
         assert_eq!((found.limit.as_str(), found.busy), ("latency", 0.599));
         assert!(
-            found
-                .words
-                .contains("warps wait most for loads from L2 or DRAM (12.0 cycles an instruction)"),
+            found.words.contains(
+                "warps wait most for loads from L2 or DRAM (12.0 cycles per instruction)"
+            ),
             "{}",
             found.words
         );
@@ -234,7 +237,7 @@ mod tests {
         let words = binding(&metrics(&[(ISSUE, 73.0), (L1, 70.0), (DRAM, 20.0)]))
             .unwrap()
             .words;
-        assert!(words.contains("the load pipe of L1 at 70 %"), "{words}");
+        assert!(words.contains("the L1 load/store pipe at 70 %"), "{words}");
         assert!(!words.contains("DRAM at"), "{words}");
     }
 

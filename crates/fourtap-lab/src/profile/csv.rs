@@ -63,7 +63,7 @@ pub fn launches(file: &Path, text: &str) -> Result<Vec<Launch>> {
         ));
     };
     let long = table.long();
-    let mut found = Found::default();
+    let mut found = ParsedCounters::default();
     for row in rows {
         let row = row.map_err(|line| wrong(Some(line), "a quote without an end".to_string()))?;
         let id = row.fields.first().map_or("", String::as_str);
@@ -137,14 +137,14 @@ impl Table {
 }
 
 #[derive(Default)]
-struct Found {
+struct ParsedCounters {
     launches: Vec<Launch>,
     /// By the profiler's numbers of launches.
     places: BTreeMap<String, usize>,
     units: Vec<String>,
 }
 
-impl Found {
+impl ParsedCounters {
     fn launch(&mut self, id: &str, kernel: &str) -> usize {
         let next = self.launches.len();
         let place = *self.places.entry(id.to_string()).or_insert(next);

@@ -10,7 +10,7 @@ pub const TIME: &str = "gpu__time_duration.sum";
 /// Metrics of a launch are not counters: the profiler has them always, and does not list them.
 const LAUNCH: &str = "launch__";
 
-/// How busy each part is: without these nobody can say what binds.
+/// How busy each unit is: without these there is no bottleneck to name.
 pub const ESSENTIAL: [&str; 7] = [
     TIME,
     "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
@@ -58,7 +58,7 @@ const MORE: [&str; 31] = [
 
 /// What to ask for, and what must be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MetricSelection {
     /// To read.
     pub metrics: Vec<String>,
     /// In words, what is left out and why that matters.
@@ -67,7 +67,7 @@ pub struct Wanted {
     pub missing: Vec<&'static str>,
 }
 
-impl Wanted {
+impl MetricSelection {
     /// Whether nothing is left that says how busy any part is.
     pub fn is_blind(&self) -> bool {
         let busy = ESSENTIAL.iter().filter(|&&name| name != TIME);
@@ -76,7 +76,7 @@ impl Wanted {
 }
 
 /// The usual counters and these `more`, as far as the profiler knows their base names; if it named none, all.
-pub fn wanted(more: &[String], known: &BTreeSet<String>) -> Wanted {
+pub fn wanted(more: &[String], known: &BTreeSet<String>) -> MetricSelection {
     let mut metrics: Vec<String> = Vec::new();
     let (mut notes, mut missing, mut others) = (Vec::new(), Vec::new(), Vec::new());
     let usual = ESSENTIAL.iter().chain(&MORE).copied();
@@ -92,7 +92,7 @@ pub fn wanted(more: &[String], known: &BTreeSet<String>) -> Wanted {
         } else if let Some(essential) = ESSENTIAL.iter().find(|&&essential| essential == name) {
             missing.push(*essential);
             notes.push(format!(
-                "{base}: the profiler does not know it on this device, so that part may bind unseen"
+                "{base}: the profiler does not know it on this device, so that unit may be the bottleneck unnoticed"
             ));
         } else if MORE.contains(&name) {
             others.push(base);
@@ -110,7 +110,7 @@ pub fn wanted(more: &[String], known: &BTreeSet<String>) -> Wanted {
             others.join(", ")
         ));
     }
-    Wanted {
+    MetricSelection {
         metrics,
         notes,
         missing,
@@ -156,7 +156,7 @@ mod tests {
             wanted.missing,
             ["lts__t_sectors.avg.pct_of_peak_sustained_elapsed"]
         );
-        assert!(wanted.notes[0].contains("may bind unseen"));
+        assert!(wanted.notes[0].contains("may be the bottleneck unnoticed"));
         assert!(!wanted.is_blind());
     }
 

@@ -1,4 +1,4 @@
-//! Hardware counters through Nsight Compute, and what they say binds.
+//! Hardware counters through Nsight Compute, and the bottleneck they show.
 
 mod binding;
 mod csv;

@@ -91,7 +91,7 @@ impl Ncu {
 
     /// What it prints of a program's kernels: the raw page in base units. Clocks are left alone, since fixed ones are
     /// not those that benchmarks run at, and caches are emptied before each replay, so that replays are alike.
-    pub fn profile(&self, metrics: &[String], program: &Command) -> Result<Profiled> {
+    pub fn profile(&self, metrics: &[String], program: &Command) -> Result<NcuOutput> {
         for name in metrics {
             if !name.split('.').all(is_name) {
                 return Err(Error::Metric {
@@ -110,7 +110,7 @@ impl Ncu {
             .arg(program.get_program())
             .args(program.get_args());
         let output = started(&self.path, &mut command)?;
-        Ok(Profiled {
+        Ok(NcuOutput {
             ncu: self.path.clone(),
             succeeded: output.status.success(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -121,7 +121,7 @@ impl Ncu {
 
 /// What a run of the profiler printed.
 #[derive(Clone, Debug)]
-pub struct Profiled {
+pub struct NcuOutput {
     ncu: PathBuf,
     succeeded: bool,
     /// The counters, among other things.
@@ -129,7 +129,7 @@ pub struct Profiled {
     stderr: String,
 }
 
-impl Profiled {
+impl NcuOutput {
     /// In a typed error, why there are no counters; none if nothing speaks against them.
     pub fn failure(&self) -> Option<Error> {
         let everything = || self.stdout.lines().chain(self.stderr.lines());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{CaseArgs, DeviceChoice, Direction, TargetArgs};
 use crate::cuda::DeviceTrial;
 use crate::error::{Error, Result};
-use crate::operators::{Filling, Workload};
+use crate::operators::{DataSpec, Workload};
 use crate::target::{Device, Target};
 use crate::verification::Verification;
 
@@ -49,7 +49,7 @@ pub fn compute(
         deterministic: false,
         simd: None,
     })?;
-    let tensors = workload.filled(&Filling {
+    let tensors = workload.filled(&DataSpec {
         dtype: arguments.dtype.into(),
         coordinates: arguments.coordinates.dtype(arguments.dtype.into()),
         distribution: arguments.distribution,

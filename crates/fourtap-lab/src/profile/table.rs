@@ -16,11 +16,21 @@ const NAME_WIDTH: usize = 26;
 /// What the names of all our kernels begin with, which tells nothing here.
 const OURS: &str = "msda_";
 
-/// Every kernel a row, and below what binds it.
+/// One row per kernel, and below its bottleneck.
 pub fn counters(records: &[CountersRecord]) -> String {
     let mut table = with_header(&[
-        "kernel", "ms", "L1\npipe", "L2", "DRAM", "FMA", "tensor", "issue", "L1\nhits", "L2\nhits",
-        "warps", "binds",
+        "kernel",
+        "ms",
+        "L1\npipe",
+        "L2",
+        "DRAM",
+        "FMA",
+        "tensor",
+        "issue",
+        "L1\nhits",
+        "L2\nhits",
+        "warps",
+        "bottle-\nneck",
     ]);
     for record in records {
         let metrics = &record.metrics;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Origin, Outcome, ProblemRecord, Timing};
 use crate::target::Device;
-use crate::tune::{Built, How};
+use crate::tune::{BuildResult, CandidateOrigin};
 use crate::verification::Verification;
 
 /// What is tuned, and where.
@@ -58,7 +58,7 @@ pub struct AttemptRecord {
     /// Counted from 0.
     pub generation: u32,
     /// How it was found.
-    pub how: How,
+    pub how: CandidateOrigin,
     /// Numbers of the attempts it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parents: Vec<u32>,
@@ -66,13 +66,13 @@ pub struct AttemptRecord {
     pub parameters: BTreeMap<String, u32>,
     /// What compiling it came to; none where there is nothing to compile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub built: Option<Built>,
+    pub built: Option<BuildResult>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why there is no time; empty if there is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub words: String,
-    /// How near the oracle it is.
+    /// Its error against the oracle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
     /// How long it takes.
@@ -120,7 +120,7 @@ pub struct TunedRecord {
     pub generations: u32,
     /// Why it ended, in words.
     pub ended: String,
-    /// The defaults and the fastest, timed in turns; the defaults first.
+    /// The defaults and the fastest, timed alternately; the defaults first.
     pub finals: Vec<Finalist>,
     /// The finalist whose choice to keep; 0: the defaults.
     pub winner: usize,

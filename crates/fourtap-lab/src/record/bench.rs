@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{Conditions, Origin, ProblemRecord, Timing, billions_a_second};
@@ -34,9 +34,9 @@ pub struct BenchRecord {
     pub device: Device,
     /// The kernels.
     pub kernel: KernelUsed,
-    /// How near the oracle the result is, or what is wrong with it.
+    /// The error of the result against the oracle, or what is wrong with it.
     pub verification: Verification,
-    /// The same inputs again and again, so that what caches can hold stays there.
+    /// The same inputs repeatedly, with warm caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
     /// Many copies of the inputs in turn, more than the largest cache holds.
@@ -58,7 +58,7 @@ pub struct BenchRecord {
     pub roof: Option<Roof>,
     /// Other ways to the same result, in the same run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    pub beside: Vec<AlternativeResult>,
 }
 
 /// The kernels that computed something.
@@ -78,7 +78,7 @@ pub struct KernelUsed {
     /// The mode asked for; only backward on CUDA has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Whether every run gives the same bits.
+    /// Whether it is bitwise reproducible.
     pub reproducible: bool,
     /// Bytes of memory to work in, given; only backward on CUDA needs any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,18 +100,28 @@ pub struct Roof {
     pub suspicious: bool,
 }
 
-/// Another way to the same result, in the same run.
+/// Another kernel variant for the same result, in the same run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
-    /// "ruler" (one thread a channel) or "deterministic" (backward with the same bits every run).
+pub struct AlternativeResult {
+    /// "baseline" (one thread per channel) or "deterministic" (bitwise reproducible backward).
+    #[serde(deserialize_with = "role")]
     pub role: String,
     /// The kernels.
     pub kernel: KernelUsed,
-    /// How near the oracle its result is.
+    /// The error of its result against the oracle.
     pub verification: Verification,
-    /// The same inputs again and again.
+    /// The same inputs repeatedly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
+}
+
+/// Older records call the baseline "ruler".
+fn role<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let role = String::deserialize(from)?;
+    Ok(match role.as_str() {
+        "ruler" => "baseline".to_string(),
+        _ => role,
+    })
 }
 
 /// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: locations that are not in f32, another
@@ -153,15 +163,15 @@ impl BenchRecord {
         self.hot.as_ref().map(|hot| hot.median_ms)
     }
 
-    /// Another way in the same run, by its role.
-    pub fn beside(&self, role: &str) -> Option<&Beside> {
+    /// Another variant in the same run, by its role.
+    pub fn beside(&self, role: &str) -> Option<&AlternativeResult> {
         self.beside.iter().find(|beside| beside.role == role)
     }
 
-    /// How many times faster than the kernel of one thread a channel, hot.
-    pub fn times_ruler(&self) -> Option<f64> {
-        let ruler = self.beside("ruler")?.hot.as_ref()?;
-        Some(ruler.median_ms / self.median_ms()?)
+    /// How many times faster than the kernel of one thread per channel, hot.
+    pub fn times_baseline(&self) -> Option<f64> {
+        let baseline = self.beside("baseline")?.hot.as_ref()?;
+        Some(baseline.median_ms / self.median_ms()?)
     }
 
     /// Of which operator it is.
@@ -209,7 +219,7 @@ impl BenchRecord {
     /// Whether it keeps the rule that only what is right has a time.
     pub fn is_honest(&self) -> bool {
         let timed = self.hot.is_some() || self.cold.is_some();
-        let beside = |one: &Beside| one.verification.passed || one.hot.is_none();
+        let beside = |one: &AlternativeResult| one.verification.passed || one.hot.is_none();
         (self.verification.passed || !timed) && self.beside.iter().all(beside)
     }
 }
@@ -241,4 +251,23 @@ pub struct TrafficCounts {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_of_older_records_is_found_by_its_new_name() {
+        let read = |role: &str| -> AlternativeResult {
+            let verification = serde_json::json!({"passed": true, "rows": 1, "tensors": []});
+            let kernel = serde_json::json!({"words": "a kernel", "reproducible": true});
+            let record =
+                serde_json::json!({"role": role, "kernel": kernel, "verification": verification});
+            serde_json::from_value(record).unwrap()
+        };
+        assert_eq!(read("ruler").role, "baseline");
+        assert_eq!(read("baseline").role, "baseline");
+        assert_eq!(read("deterministic").role, "deterministic");
+    }
 }

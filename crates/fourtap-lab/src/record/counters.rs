@@ -34,7 +34,7 @@ pub struct CountersRecord {
     pub source: String,
     /// By the profiler's own names, in base units: bytes, seconds, counts; shares in percent.
     pub metrics: BTreeMap<String, f64>,
-    /// What binds.
+    /// The bottleneck.
     pub binding: Binding,
 }
 

@@ -1,4 +1,4 @@
-//! Results as they are kept: one JSON object a line. Tables, reports and comparisons are views of these.
+//! Results as they are stored: one JSON object per line. Tables, reports and comparisons are views of these.
 
 mod attempt;
 mod bench;
@@ -16,7 +16,9 @@ mod upgrade;
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{AttemptRecord, Finalist, TuneSubject, TunedRecord};
-pub use bench::{BenchRecord, Beside, DTypes, KernelUsed, Roof, TrafficCounts, benchmark_name};
+pub use bench::{
+    AlternativeResult, BenchRecord, DTypes, KernelUsed, Roof, TrafficCounts, benchmark_name,
+};
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use fourtap_admin::{SCHEMA, VERSION};
@@ -26,7 +28,8 @@ pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
 pub use run::Run;
 pub use rung::{
-    Against, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems,
+    PairedComparison, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes,
+    SmallProblems,
 };
 pub use timing::Timing;
 
@@ -51,7 +54,7 @@ pub enum Line {
     Peers(Box<PeersRecord>),
 }
 
-/// Billions a second, of a count and milliseconds.
+/// Billions per second, of a count and milliseconds.
 pub fn billions_a_second(count: u64, milliseconds: f64) -> f64 {
     count as f64 / milliseconds / 1e6
 }

@@ -71,10 +71,10 @@ pub enum Outcome {
 /// What a rate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Billions of bytes a second.
+    /// Billions of bytes per second.
     #[serde(rename = "GB/s")]
     GigabytesASecond,
-    /// Billions of floating-point operations a second.
+    /// Billions of floating-point operations per second.
     #[serde(rename = "GFLOP/s")]
     GigaflopASecond,
     /// Billions of operations of any kind a second.

@@ -86,7 +86,7 @@ impl Run {
             _ => {
                 return Err(Error::Incomplete {
                     option: "--resume",
-                    expected: "--json FILE to go on with",
+                    expected: "--json FILE to continue",
                 });
             }
         };
@@ -197,7 +197,7 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         Some(schema) if schema == u64::from(SCHEMA) => value,
         Some(schema) => {
             return Err(format!(
-                "a record of form {schema}, where this version reads 1 to {SCHEMA}"
+                "a record of schema {schema}, where this version reads 1 to {SCHEMA}"
             ));
         }
     };
@@ -273,7 +273,7 @@ mod tests {
             ("{\"a\": 1}".to_string(), "an object of another kind"),
             (
                 changed("/schema", json!(99)),
-                "a record of form 99, where this version reads 1 to 2",
+                "a record of schema 99, where this version reads 1 to 2",
             ),
             (changed("/kind", json!("poem")), "poem"),
             (changed("/direction", json!("sideways")), "sideways"),

@@ -30,7 +30,7 @@ pub struct RungRecord {
     /// The rung it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builds_on: Option<String>,
-    /// What computed it where that is not ours, with versions.
+    /// The library that computed it, with versions; none for this project's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
     /// What was computed.
@@ -57,13 +57,13 @@ pub struct RungRecord {
     /// Of small problems, every element of which was compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub small: Option<SmallProblems>,
-    /// How near the oracle sampled rows of this result are.
+    /// The error of sampled rows of this result against the oracle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
     /// The relative error an approximate rung states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approximate: Option<f64>,
-    /// All its steps, on the same inputs again and again.
+    /// All its steps, on the same inputs repeatedly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<Timing>,
     /// Without the steps that depend on value alone, for whoever keeps what they made.
@@ -71,7 +71,7 @@ pub struct RungRecord {
     pub prepared: Option<Timing>,
     /// In turns with the rung it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against: Option<Against>,
+    pub against: Option<PairedComparison>,
     /// Clocks and the like around the timing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
@@ -137,7 +137,7 @@ impl RungOperator {
         }
     }
 
-    /// The plainest rung, which speeds are shown against.
+    /// The baseline rung, which speeds are shown against.
     pub fn plainest(self) -> &'static str {
         match self {
             RungOperator::Msda => "a01",
@@ -170,7 +170,7 @@ pub struct RungSizes {
     pub causal: bool,
 }
 
-/// Small problems a rung was held to, every element.
+/// Small problems a rung was verified on, every element.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SmallProblems {
     /// Computed and right.
@@ -181,9 +181,9 @@ pub struct SmallProblems {
     pub refused: Vec<String>,
 }
 
-/// How a rung does in turns with another.
+/// A rung timed alternately with another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct PairedComparison {
     /// The other.
     pub rung: String,
     /// Time over the other's: the middle of all turns.

@@ -19,7 +19,7 @@ pub struct Timing {
     pub spread: f64,
     /// Computations that make one sample together.
     pub launches_a_sample: u32,
-    /// Copies of inputs and outputs the computations went through in turn; 1: the same ones again and again.
+    /// Copies of inputs and outputs the computations rotated through; 1: the same ones repeatedly.
     pub input_sets: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What binds, by the hardware's own counters.
+//! Bottlenecks, by hardware counters.
 
 use super::number::percent;
 use super::page::{Block, Cell, Section, Table};
@@ -18,7 +18,7 @@ const SHARES: [(&str, &str); 9] = [
     ("sm__warps_active", "warps"),
 ];
 
-/// Rates of hits are shares too, but nothing that can bind.
+/// Hit rates are shares too, but never a bottleneck.
 const HITS: [(&str, &str); 2] = [
     ("l1tex__t_sector_hit_rate", "L1 hits"),
     ("lts__t_sector_hit_rate", "L2 hits"),
@@ -36,8 +36,8 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     if blocks.is_empty() {
         return None;
     }
-    let lead = "A row a kernel. The bars say how busy a unit was, of what it can sustain; the busiest binds, and if \
-                none is busy, waiting does.";
+    let lead = "One row per kernel. The bars show how busy each unit was, as a share of its sustained peak; the \
+                busiest is the bottleneck, and if none is busy, latency is.";
     blocks.insert(0, Block::words(lead));
     Some(Section {
         id: "counters",
@@ -54,7 +54,7 @@ fn table(counters: &[&CountersRecord]) -> Table {
         }
     }
     let numeric: Vec<String> = columns.iter().map(|name| format!("#{name}")).collect();
-    let mut heads = vec!["benchmark and kernel", "~what binds"];
+    let mut heads = vec!["benchmark and kernel", "~bottleneck"];
     heads.extend(numeric.iter().map(String::as_str));
     let mut table = Table::new("Counters", &heads);
     for record in counters {
@@ -99,7 +99,7 @@ fn share(record: &CountersRecord, column: &str) -> Option<f64> {
     })
 }
 
-/// What binds, as people call it.
+/// The bottleneck's usual name.
 pub fn limit(limit: &str) -> &str {
     match limit {
         "l1" => "L1",

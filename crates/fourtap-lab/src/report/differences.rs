@@ -60,13 +60,13 @@ fn add(blocks: &mut Vec<Block>, comparison: &Comparison, first: &Run, run: &Run,
     }
     let chart = chart(&comparison.rows);
     let caption = format!(
-        "Time of {} over time of {}, with its confidence interval; to the left is faster. What two runs of the same \
-         code differ by anyway is taken to be {}.",
+        "Time of {} over time of {}, with its confidence interval; to the left is faster. The noise between two runs \
+         of the same code is taken to be {}.",
         run.name(),
         first.name(),
         percent(comparison.noise)
     );
-    let title = "How times changed";
+    let title = "Changes in time";
     blocks.push(Block::Chart {
         chart: Chart::new(
             &format!("differences-{number}"),

@@ -5,7 +5,6 @@ mod counters;
 mod date;
 mod differences;
 mod implementations;
-mod ladder;
 mod markdown;
 mod method;
 pub mod number;
@@ -17,6 +16,7 @@ mod probes;
 mod rungs;
 mod samples;
 mod tuning;
+mod variants;
 
 use std::fs::File;
 use std::io::Read;
@@ -34,12 +34,12 @@ use page::Page;
 
 pub use chart::Theme;
 pub use date::date;
-pub use ladder::variant;
 pub use overview::warnings;
 pub use page::{Block, Cell, Section, Table};
 pub use part::Part;
 pub use peer::{Peer, times_best_peer};
 pub use samples::{hot_in_words, strips};
+pub use variants::data_label;
 
 /// What pages are made from: names, of which the ending says how words are escaped, and texts.
 const TEMPLATES: [(&str, &str); 6] = [
@@ -110,7 +110,7 @@ impl Report {
         sections.extend(OPERATORS.iter().map(|operator| operator.roofline(&parts)));
         sections.extend([
             probes::section(&parts),
-            ladder::section(&parts),
+            variants::section(&parts),
             rungs::section(&parts),
             counters::section(&parts),
             tuning::section(&parts),

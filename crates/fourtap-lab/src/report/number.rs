@@ -62,7 +62,7 @@ pub fn bandwidth(gigabytes: f64) -> String {
     }
 }
 
-/// Billions of operations a second, in TFLOP/s where there are thousands.
+/// Billions of operations per second, in TFLOP/s where there are thousands.
 pub fn operations(giga: f64) -> String {
     match giga >= 1e3 {
         true => format!("{} TFLOP/s", rate(giga / 1e3)),

@@ -66,11 +66,11 @@ fn figures(run: &Run) -> Vec<Figure> {
     }
     for direction in Direction::ALL {
         let of_pass = || run.benches.iter().filter(|it| it.direction == direction);
-        let ruler = of_pass().filter_map(BenchRecord::times_ruler).collect();
+        let baseline = of_pass().filter_map(BenchRecord::times_baseline).collect();
         let pass = direction.name();
         figures.extend(spread(
-            ruler,
-            &format!("{pass} against the ruler"),
+            baseline,
+            &format!("{pass} against the baseline"),
             "results",
         ));
     }
@@ -108,7 +108,7 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
         number: number::grouped(names.len() as f64),
         what: if names.len() == 1 { "rung" } else { "rungs" }.to_string(),
         detail: match broken.len() {
-            0 => "kernel ideas, all right where they apply".to_string(),
+            0 => "kernel ideas, all correct where they apply".to_string(),
             1 => "kernel ideas, 1 of them broken on some problem".to_string(),
             count => format!("kernel ideas, {count} of them broken on some problem"),
         },
@@ -127,7 +127,7 @@ fn of_rungs(run: &Run) -> Vec<Figure> {
     figures
 }
 
-/// The rungs by name, without what ships and what is not ours.
+/// The rungs by name, without what ships and other libraries.
 fn rung_names(run: &Run) -> BTreeSet<&str> {
     let ideas = run.rungs.iter().filter(|it| is_idea(it));
     ideas.map(|it| it.rung.as_str()).collect()
@@ -284,7 +284,7 @@ pub fn warnings(run: &Run) -> Vec<String> {
         }
         for beside in record.beside.iter().filter(|it| !it.verification.passed) {
             warnings.push(format!(
-                "{}: the way called {} failed its verification, so it has no time: {}.",
+                "{}: the variant {} failed its verification, so it has no time: {}.",
                 record.name(),
                 beside.role,
                 beside
@@ -297,8 +297,9 @@ pub fn warnings(run: &Run) -> Vec<String> {
     }
     warnings.extend(broken(run));
     let timed = timed(run);
-    let uncertainty = |it: &Timed<'_>| it.hot.map(Timing::uncertainty);
-    let is_uncertain = |it: &&Timed<'_>| uncertainty(it).is_some_and(|share| share > UNCERTAIN);
+    let uncertainty = |it: &TimedResult<'_>| it.hot.map(Timing::uncertainty);
+    let is_uncertain =
+        |it: &&TimedResult<'_>| uncertainty(it).is_some_and(|share| share > UNCERTAIN);
     let uncertain = timed.iter().filter(is_uncertain);
     let uncertain: Vec<String> = uncertain.map(|it| it.name.clone()).collect();
     let widest = timed.iter().filter_map(uncertainty).fold(0.0, f64::max);
@@ -325,7 +326,7 @@ pub fn warnings(run: &Run) -> Vec<String> {
             false => "result",
         };
         warnings.push(format!(
-            "Clocks were lowered ({}) around {}: {}.",
+            "Clocks were throttled ({}) around {}: {}.",
             reasons.join(", "),
             counted(slowed.len(), noun),
             listed(&slowed)
@@ -365,19 +366,19 @@ pub fn warnings(run: &Run) -> Vec<String> {
 }
 
 /// A result that may have a time, whatever kind of record it is.
-struct Timed<'a> {
+struct TimedResult<'a> {
     name: String,
     hot: Option<&'a Timing>,
     throttled_by: Vec<&'a str>,
 }
 
-fn timed(run: &Run) -> Vec<Timed<'_>> {
-    let benches = run.benches.iter().map(|record| Timed {
+fn timed(run: &Run) -> Vec<TimedResult<'_>> {
+    let benches = run.benches.iter().map(|record| TimedResult {
         name: record.name(),
         hot: record.hot.as_ref(),
         throttled_by: throttled_by(record.conditions.as_ref()),
     });
-    let rungs = run.rungs.iter().map(|record| Timed {
+    let rungs = run.rungs.iter().map(|record| TimedResult {
         name: rung_name(record),
         hot: record.hot.as_ref(),
         throttled_by: throttled_by(record.conditions.as_ref()),

@@ -30,10 +30,10 @@ pub fn strips(records: &[&BenchRecord], slug: &str) -> Option<Chart> {
     let beyond: usize = rows.iter().map(StripRow::beyond).sum();
     let mut caption = match total > rows.len() {
         true => format!(
-            "The {} benchmarks of {total} whose medians are least certain, every hot sample a stroke.",
+            "The {} benchmarks of {total} whose medians are least certain, one stroke per hot sample.",
             rows.len()
         ),
-        false => "Every hot sample a stroke, the least certain median first.".to_string(),
+        false => "One stroke per hot sample, the least certain median first.".to_string(),
     };
     if beyond > 0 {
         caption += &format!(
@@ -45,7 +45,7 @@ pub fn strips(records: &[&BenchRecord], slug: &str) -> Option<Chart> {
         );
     }
     let chart = StripChart { rows };
-    let title = "How steady the timings were";
+    let title = "Variation of the timings";
     Some(Chart::new(slug, title, &caption, |layout| {
         chart.draw(layout)
     }))

@@ -9,7 +9,7 @@ use super::part::Part;
 use super::probes::outcome;
 use super::samples::hot_in_words;
 use crate::record::{AttemptRecord, Run, TunedRecord};
-use crate::tune::{Built, How, sensitivities};
+use crate::tune::{BuildResult, CandidateOrigin, sensitivities};
 
 /// The section; none without a search that ended.
 pub fn section(parts: &[Part<'_>]) -> Option<Section> {
@@ -63,7 +63,7 @@ pub fn figures(run: &Run) -> Option<Figure> {
     })
 }
 
-/// Every search a row.
+/// One row per search.
 fn overview(all: &[&TunedRecord]) -> Table {
     let heads = [
         "kernel",
@@ -98,8 +98,8 @@ fn search(tuned: &TunedRecord, attempts: &[&AttemptRecord], slug: &str) -> Vec<B
     let mut blocks = vec![
         Block::heading(subject.name()),
         Block::words(format!(
-            "Result: {}. {} fit, {} were tried in {}, {} were right; it ended because {}. Problems of class {} on this device \
-             are served by what was kept.",
+            "Result: {}. {} fit, {} were tried in {}, {} were correct; it ended because {}. What was kept serves \
+             problems of class {} on this device.",
             tuned.verdict,
             counted(tuned.points, "choice"),
             tuned.attempts,
@@ -110,10 +110,10 @@ fn search(tuned: &TunedRecord, attempts: &[&AttemptRecord], slug: &str) -> Vec<B
         )),
     ];
     if let Some(chart) = progress(attempts) {
-        let caption = "Every attempt that was right, by generation: strokes are attempts, the disc is the fastest so far. \
-                       Speed against the defaults on a logarithmic axis; to the right is faster. Attempts come one after \
-                       another, so a machine that grows faster or slower moves them all; only the finals below \
-                       are timed in turns.";
+        let caption = "Every correct attempt, by generation: strokes are attempts, the disc is the fastest so far. \
+                       Speed against the defaults on a logarithmic axis; to the right is faster. Attempts run one \
+                       after another, so drift of the machine moves them all; only the finals below are timed \
+                       alternately.";
         blocks.push(Block::Chart {
             chart: Chart::new(
                 &format!("{slug}-progress"),
@@ -128,11 +128,11 @@ fn search(tuned: &TunedRecord, attempts: &[&AttemptRecord], slug: &str) -> Vec<B
     });
     if let Some(chart) = sensitivity(attempts) {
         let caption = "For each value, the fastest attempt that has it, whatever else it has. Where the discs of a \
-                       parameter lie at one speed, it does not matter.";
+                       parameter lie at one speed, it has no effect.";
         blocks.push(Block::Chart {
             chart: Chart::new(
                 &format!("{slug}-sensitivity"),
-                "What each parameter does",
+                "Effect of each parameter",
                 caption,
                 |layout| chart.draw(layout),
             ),
@@ -233,7 +233,7 @@ fn progress(attempts: &[&AttemptRecord]) -> Option<DotChart> {
         });
     }
     (!rows.is_empty()).then(|| DotChart {
-        axis: "times the defaults' speed".to_string(),
+        axis: "speedup over the defaults".to_string(),
         reference: Some((1.0, "the defaults".to_string())),
         heads: ["fastest".to_string(), "× defaults".to_string()],
         rows,
@@ -245,7 +245,9 @@ fn progress(attempts: &[&AttemptRecord]) -> Option<DotChart> {
 }
 
 fn sensitivity(attempts: &[&AttemptRecord]) -> Option<DotChart> {
-    let usual = attempts.iter().find(|it| it.how == How::Default)?;
+    let usual = attempts
+        .iter()
+        .find(|it| it.how == CandidateOrigin::Default)?;
     let usual_ms = usual.median_ms()?;
     let timed = attempts.iter();
     let timed = timed.filter_map(|it| Some((&it.parameters, it.median_ms()?)));
@@ -279,7 +281,7 @@ fn sensitivity(attempts: &[&AttemptRecord]) -> Option<DotChart> {
         }
     }
     (!rows.is_empty()).then(|| DotChart {
-        axis: "times the defaults' speed".to_string(),
+        axis: "speedup over the defaults".to_string(),
         reference: Some((1.0, "the defaults".to_string())),
         heads: ["fastest".to_string(), "× defaults".to_string()],
         rows,
@@ -299,7 +301,7 @@ fn finals(tuned: &TunedRecord) -> Table {
         "between",
         "verdict",
     ];
-    let mut table = Table::new("The fastest, timed in turns with the defaults", &heads);
+    let mut table = Table::new("The fastest, timed alternately with the defaults", &heads);
     for (index, finalist) in tuned.finals.iter().enumerate() {
         let verdict = match (index == tuned.winner, finalist.equals_fastest) {
             (true, _) => Cell::words("kept").strong(),
@@ -326,7 +328,7 @@ fn finals(tuned: &TunedRecord) -> Table {
     table
 }
 
-fn built(attempt: &AttemptRecord, number: fn(&Built) -> Option<u32>) -> Cell {
+fn built(attempt: &AttemptRecord, number: fn(&BuildResult) -> Option<u32>) -> Cell {
     let number = attempt.built.as_ref().and_then(number);
     Cell::number(
         number.map_or(String::new(), |it| it.to_string()),
@@ -361,7 +363,7 @@ fn everything(attempts: &[&AttemptRecord]) -> Table {
             ),
             Cell::words(attempt.how.name()),
             Cell::words(parents.join(" and ")),
-            built(attempt, Built::registers),
+            built(attempt, BuildResult::registers),
             built(attempt, |it| {
                 Some(it.stack_bytes()).filter(|bytes| *bytes > 0)
             }),

@@ -21,8 +21,8 @@ pub fn comparison(comparison: &Comparison, all: bool) -> String {
     if !shown.is_empty() {
         text += &format!("{}\n", table(&shown));
         text += &format!(
-            "B/A: ratio of the hot medians. interval: where it lies, of all benchmarks at once 99 times in 100.\n\
-             Noise: {:.1} %; no difference within it is called one.\n",
+            "B/A: ratio of the hot medians. interval: its confidence interval, 99 % for all benchmarks together.\n\
+             Noise: {:.1} %; smaller differences are not reported.\n",
             100.0 * comparison.noise
         );
     }

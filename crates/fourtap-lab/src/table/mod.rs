@@ -1,4 +1,4 @@
-//! Records for people.
+//! Records as text tables.
 
 mod comparison;
 mod probe;

@@ -11,9 +11,9 @@ use crate::target::Device;
 const WIDTH: u16 = 100;
 
 const CAPTION: &str = "\
-G/s: billions of numbers added. Tiles and slices: their bytes, counted once.
+G/s: billions of additions per second. Tiles and slices: their bytes, counted once.
 ±: half the 95 % confidence interval of the median. claim: what others published for the same.
-verified: what was compared before the time counted.";
+verified: what was compared before it was timed.";
 
 /// The probes there are.
 pub fn probes(probes: &[Probe]) -> String {
@@ -24,7 +24,7 @@ pub fn probes(probes: &[Probe]) -> String {
     format!("{table}\n")
 }
 
-/// Every record a row.
+/// One row per record.
 pub fn probe_results(records: &[ProbeRecord], device: &Device) -> String {
     let mut groups: Vec<&str> = Vec::new();
     for record in records {
@@ -55,8 +55,8 @@ pub fn probe_results(records: &[ProbeRecord], device: &Device) -> String {
 
 fn title(group: &str) -> &str {
     match group {
-        "device" => "What the device is",
-        "ceiling" => "What it can do at most",
+        "device" => "Device",
+        "ceiling" => "Ceilings",
         "tma" => "Boxes by tensor maps",
         "cluster" => "Clusters",
         "tile-copy" => "Copies of tiles of 2x2x32",

@@ -13,17 +13,18 @@ const WIDTH: u16 = 100;
 const SAME: f64 = 0.015;
 
 const CAPTION: &str = "\
-Every time is of a result that was right. x a01: speed against a thread per channel. gather: what the
-samples ask for, as a share of what L1 delivers at most; DRAM: what must move, as a share of what
-DRAM delivers. regs: registers a thread; shared: shared memory a block. binds: by hardware counters.
-~: an approximation, with the error it stated. kept: time without what depends on value alone.";
+Every time is of a verified result. x a01: speed against one thread per channel. gather: bandwidth
+the samples read, as a share of L1's peak; DRAM: what must move, as a share of DRAM's. regs:
+registers per thread; shared: shared memory per block. bottleneck: by hardware counters.
+~: an approximation, with its stated error. kept: time without what depends on value alone.";
 
 const DENSE_CAPTION: &str = "\
-Every time is of a result that was right. x d01: speed against one query a block. TFLOP/s: 4 operations a
-channel and pair of query and key; tensor: these as a share of what tensor cores do by mma.sync. regs:
-registers a thread; shared: shared memory a block. binds: by hardware counters. d09 is not ours.";
+Every time is of a verified result. x d01: speed against one query per block. TFLOP/s: 4 FLOP per
+channel and pair of query and key; tensor: as a share of the peak of tensor cores by mma.sync. regs:
+registers per thread; shared: shared memory per block. bottleneck: by hardware counters. d09 is
+PyTorch.";
 
-/// Every case a table.
+/// One table per case.
 pub fn rungs(records: &[RungRecord], device: &Device) -> String {
     let mut text = String::new();
     for (case, ranked) in cases(records) {
@@ -42,7 +43,7 @@ pub fn rungs(records: &[RungRecord], device: &Device) -> String {
             shares[1],
             "regs",
             "shared",
-            "binds",
+            "bottleneck",
             "verdict",
         ]);
         for (place, record) in ranked.iter().enumerate() {
@@ -96,7 +97,7 @@ pub fn rungs(records: &[RungRecord], device: &Device) -> String {
     text
 }
 
-/// 10^12 operations a second.
+/// 10^12 operations per second.
 fn teraflops(record: &RungRecord) -> Option<String> {
     let speed = billions_a_second(record.traffic.flop, record.median_ms()?) / 1e3;
     Some(match speed {

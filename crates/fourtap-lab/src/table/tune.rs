@@ -21,7 +21,7 @@ pub fn spaces(tunables: &[Tunable]) -> String {
             let values = [&one.default].into_iter().chain(others);
             let values: Vec<_> = values.map(u32::to_string).collect();
             let bits = if one.changes_bits {
-                "; changes last bits"
+                "; changes rounding"
             } else {
                 ""
             };
@@ -71,7 +71,7 @@ pub fn tuned(tuned: &TunedRecord, attempts: &[AttemptRecord]) -> String {
         .collect();
     if !matters.is_empty() {
         let words = format!(
-            "What matters, as the slowest value's best time over the fastest's: {}.\n",
+            "Sensitivity, the slowest value's best time over the fastest's: {}.\n",
             matters.join(", ")
         );
         text += &wrapped(&words, 0);
@@ -87,7 +87,7 @@ fn summary(tuned: &TunedRecord, attempts: &[&AttemptRecord]) -> String {
         *ends.entry(&attempt.verdict).or_default() += 1;
     }
     let mut words = format!(
-        "{} choices fit, {} tried in {} generations, {} right",
+        "{} choices fit, {} tried in {} generations, {} correct",
         tuned.points, tuned.attempts, tuned.generations, tuned.right
     );
     for (verdict, count) in ends {

@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::Subject;
 use crate::error::Result;
 
-/// What compiling came to.
+/// The result of compiling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Built {
+pub struct BuildResult {
     /// Kernels compiled now; the others were compiled before.
     pub compiled: usize,
     /// How long that took, in milliseconds.
     pub milliseconds: u64,
     /// What each kernel takes.
-    pub kernels: Vec<BuiltKernel>,
+    pub kernels: Vec<CompiledKernel>,
     /// Why there is none: what the compiler said, in a line or a few.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -25,21 +25,21 @@ pub struct Built {
 
 /// A kernel, compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BuiltKernel {
+pub struct CompiledKernel {
     /// What it is called.
     pub name: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread: where there is any, registers were spilled.
+    /// Bytes of stack per thread: where there is any, registers were spilled.
     pub stack_bytes: u32,
     /// Bytes of shared memory that it declares.
     pub shared_bytes: u64,
 }
 
-impl Built {
+impl BuildResult {
     /// Compiles what a choice needs into the cache.
     pub fn new(subject: &Subject, choice: &Choice) -> Result<Self> {
-        let mut built = Built::default();
+        let mut built = BuildResult::default();
         let programs = match subject.programs(choice)? {
             Ok(programs) => programs,
             Err(words) => {
@@ -56,7 +56,9 @@ impl Built {
                         built.milliseconds += begun.elapsed().as_millis() as u64;
                     }
                     for kernel in Resources::of(&code)? {
-                        built.kernels.push(BuiltKernel::new(&program.name, &kernel));
+                        built
+                            .kernels
+                            .push(CompiledKernel::new(&program.name, &kernel));
                     }
                 }
                 Err(error) => {
@@ -80,9 +82,9 @@ impl Built {
     }
 }
 
-impl BuiltKernel {
+impl CompiledKernel {
     fn new(name: &str, kernel: &KernelResources) -> Self {
-        BuiltKernel {
+        CompiledKernel {
             name: name.to_string(),
             registers: kernel.registers,
             stack_bytes: kernel.stack_bytes,

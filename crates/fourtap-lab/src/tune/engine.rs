@@ -88,24 +88,24 @@ impl Subject {
     }
 
     /// The library's plan for a choice.
-    fn planned(&self, gpu: &Gpu, choice: &Choice) -> Result<Planned> {
+    fn planned(&self, gpu: &Gpu, choice: &Choice) -> Result<LaunchPlan> {
         let pass = (self.dtype, self.direction);
         self.workload.planned(gpu.size, pass, choice)
     }
 }
 
 /// A plan of the library.
-pub struct Planned {
+pub struct LaunchPlan {
     /// The same for choices that come to the same.
     key: String,
     /// What must be compiled for it.
     programs: Box<dyn Fn(Architecture) -> Vec<Program>>,
 }
 
-impl Planned {
+impl LaunchPlan {
     /// Of kernels, whose plan `key` tells from others.
     pub fn new(key: String, kernels: Vec<impl SpecialisedKernel + 'static>) -> Self {
-        Planned {
+        LaunchPlan {
             key,
             programs: Box::new(move |to| kernels.iter().map(|it| it.program(to)).collect()),
         }
@@ -130,7 +130,7 @@ mod tests {
     use crate::operators::Operator;
     use crate::operators::dense::Dense;
     use crate::selection;
-    use crate::tune::{Built, Points, Tunable, hints};
+    use crate::tune::{BuildResult, Points, Tunable, hints};
     use fourtap::DType;
     use std::path::PathBuf;
 
@@ -169,9 +169,9 @@ mod tests {
         }
     }
 
-    fn points(subject: &Subject, other_bits: bool) -> Points {
+    fn points(subject: &Subject, allow_rounding_changes: bool) -> Points {
         let carried = |choice: &Choice| subject.carried(choice);
-        Points::new(subject.space, &[], other_bits, carried).unwrap()
+        Points::new(subject.space, &[], allow_rounding_changes, carried).unwrap()
     }
 
     const MSDA: [&str; 5] = [
@@ -188,7 +188,8 @@ mod tests {
             for kernel in ["cuda-msda-forward", "cuda-msda-backward"] {
                 let subject = subject(kernel, workload);
                 assert_eq!(subject.is_backward(), kernel.ends_with("backward"));
-                let [few, many] = [false, true].map(|other_bits| points(&subject, other_bits));
+                let [few, many] = [false, true]
+                    .map(|allow_rounding_changes| points(&subject, allow_rounding_changes));
                 assert!(many.all.len() > 50, "{kernel} on {workload}");
                 assert!((2..=many.all.len()).contains(&few.all.len()));
                 assert_eq!(few.all[0], subject.space.defaults());
@@ -212,12 +213,12 @@ mod tests {
         }
         let subject = subject("cuda-msda-forward", "rtdetr-decoder");
         let choice = subject.space.choice(&[("threads", 128)]).unwrap();
-        let built = Built::new(&subject, &choice).unwrap();
+        let built = BuildResult::new(&subject, &choice).unwrap();
         assert_eq!((built.failed.as_deref(), built.kernels.len()), (None, 1));
         assert!(built.registers().unwrap() > 16, "{built:?}");
         let choice = subject.space.choice(&[("heads_together", 1)]).unwrap();
         let choice = choice.with("phases", 4).with("split", 4);
-        let built = Built::new(&subject, &choice).unwrap();
+        let built = BuildResult::new(&subject, &choice).unwrap();
         assert!(built.failed.is_some(), "{built:?}");
     }
 }

@@ -12,7 +12,7 @@ use crate::operators::Operator;
 
 /// A forward kernel for CUDA devices that is not the library's and yet can be tuned.
 ///
-/// Nothing is kept of what is found about it, since no call of the library goes by it; and it does not declare which
+/// Nothing is kept of what is found about it, since no call of the library uses it; and it does not declare which
 /// choices change the last bits of its results.
 pub trait ExternalKernel: fmt::Debug + Sync {
     /// What can be chosen about it.

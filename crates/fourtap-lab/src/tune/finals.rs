@@ -13,7 +13,7 @@ const SAME: f64 = 0.005;
 /// What a choice must gain to be kept: less is not worth another machine's surprise.
 const WORTH: f64 = 1.01;
 
-/// Times of the defaults and the finalists, taken in turns: a round is one sample of each, so what disturbs the machine
+/// Times of the defaults and the finalists, taken alternately: a round is one sample of each, so what disturbs the machine
 /// for a while disturbs all of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finals {
@@ -23,7 +23,7 @@ pub struct Finals {
 
 /// How the finals ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settled {
+pub struct FinalsResult {
     /// Whose choice to keep; 0: the defaults.
     pub winner: usize,
     /// Speed of each against the defaults: the middle, and what it lies between.
@@ -65,7 +65,7 @@ impl Finals {
 
     /// What to make of it. `distances` says how many values of each differ from the defaults: of those that cannot be
     /// told from the fastest, the one nearest to the defaults is kept.
-    pub fn settled(&self, distances: &[usize]) -> Settled {
+    pub fn settled(&self, distances: &[usize]) -> FinalsResult {
         let fastest = self.fastest();
         let all = 0..self.samples_ms.len();
         let speeds: Vec<_> = all.clone().map(|it| self.speed(it, 0)).collect();
@@ -76,7 +76,7 @@ impl Finals {
             .iter()
             .filter(worth)
             .min_by_key(|&&it| distances.get(it).copied().unwrap_or(usize::MAX));
-        Settled {
+        FinalsResult {
             winner: winner.copied().unwrap_or(0),
             speeds,
             equal,

@@ -23,17 +23,18 @@ pub struct Points {
 }
 
 impl Points {
-    /// Of a space, with some parameters fixed; without `other_bits` those that change bits are too. `carried` says what a
+    /// Of a space, with some parameters fixed; without `allow_rounding_changes` those that change bits are too. `carried` says what a
     /// choice comes to, or why it does not fit: of several that come to the same only the first is there.
     pub fn new(
         space: &Space,
         fixed: &[(String, u32)],
-        other_bits: bool,
+        allow_rounding_changes: bool,
         carried: impl Fn(&Choice) -> Result<String, String>,
     ) -> Result<Self, String> {
         let defaults = space.choice(fixed)?;
         let is_free = |one: &&Parameter| {
-            (other_bits || !one.changes_bits) && !fixed.iter().any(|(name, _)| name == one.name)
+            (allow_rounding_changes || !one.changes_bits)
+                && !fixed.iter().any(|(name, _)| name == one.name)
         };
         let free: Vec<_> = space
             .parameters

@@ -38,7 +38,7 @@ pub struct Plan {
 /// How a candidate was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum CandidateOrigin {
     /// What is used untuned.
     Default,
     /// What the machine's own sizes suggest.
@@ -55,17 +55,17 @@ pub enum How {
     Table,
 }
 
-impl How {
+impl CandidateOrigin {
     /// As recorded.
     pub fn name(self) -> &'static str {
         match self {
-            How::Default => "default",
-            How::Hint => "hint",
-            How::Random => "random",
-            How::Mutation => "mutation",
-            How::Crossing => "crossing",
-            How::Every => "every",
-            How::Table => "table",
+            CandidateOrigin::Default => "default",
+            CandidateOrigin::Hint => "hint",
+            CandidateOrigin::Random => "random",
+            CandidateOrigin::Mutation => "mutation",
+            CandidateOrigin::Crossing => "crossing",
+            CandidateOrigin::Every => "every",
+            CandidateOrigin::Table => "table",
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct Candidate {
     /// The choice.
     pub choice: Choice,
     /// How it was found.
-    pub how: How,
+    pub how: CandidateOrigin,
     /// Numbers of those it was made of.
     pub parents: Vec<u32>,
 }
@@ -135,8 +135,12 @@ impl<'a> Search<'a> {
         let exhaustive = self.is_exhaustive();
         for place in 0..self.plan.population {
             let next = match (place, self.generation) {
-                (0, 0) => Some((self.points.defaults.clone(), How::Default, vec![])),
-                _ if exhaustive => self.in_turn(How::Every),
+                (0, 0) => Some((
+                    self.points.defaults.clone(),
+                    CandidateOrigin::Default,
+                    vec![],
+                )),
+                _ if exhaustive => self.in_turn(CandidateOrigin::Every),
                 (_, 0) => self.hinted().or_else(|| self.by_chance()),
                 _ => self.bred().or_else(|| self.by_chance()),
             };
@@ -158,7 +162,7 @@ impl<'a> Search<'a> {
     }
 
     /// A choice from elsewhere, to be answered like the others; none if it was tried or does not fit.
-    pub fn besides(&mut self, choice: &Choice, how: How) -> Option<Candidate> {
+    pub fn besides(&mut self, choice: &Choice, how: CandidateOrigin) -> Option<Candidate> {
         if !self.is_new(choice) {
             return None;
         }
@@ -185,7 +189,7 @@ impl<'a> Search<'a> {
             return Some("every point was tried");
         }
         if self.generation >= self.plan.generations {
-            return Some("as many generations as asked for");
+            return Some("the maximum number of generations was reached");
         }
         let exhaustive = self.is_exhaustive();
         let stale = |&best: &Option<f64>, &before: &Option<f64>| match (best, before) {
@@ -196,7 +200,7 @@ impl<'a> Search<'a> {
         let patience = PATIENCE as usize;
         let is_stale =
             count > patience && stale(&self.bests[count - 1], &self.bests[count - 1 - patience]);
-        (is_stale && !exhaustive).then_some("two generations brought nothing better")
+        (is_stale && !exhaustive).then_some("two generations found nothing better")
     }
 
     /// The fastest that is right.
@@ -221,35 +225,35 @@ impl<'a> Search<'a> {
         self.points.has(choice) && !self.seen.contains(choice)
     }
 
-    fn hinted(&mut self) -> Option<(Choice, How, Vec<u32>)> {
+    fn hinted(&mut self) -> Option<(Choice, CandidateOrigin, Vec<u32>)> {
         while !self.hints.is_empty() {
             let hint = self.hints.remove(0);
             if self.is_new(&hint) {
-                return Some((hint, How::Hint, vec![]));
+                return Some((hint, CandidateOrigin::Hint, vec![]));
             }
         }
         None
     }
 
     /// The first point not tried yet.
-    fn in_turn(&self, how: How) -> Option<(Choice, How, Vec<u32>)> {
+    fn in_turn(&self, how: CandidateOrigin) -> Option<(Choice, CandidateOrigin, Vec<u32>)> {
         let mut points = self.points.all.iter();
         let next = points.find(|choice| !self.seen.contains(choice));
         next.map(|choice| (choice.clone(), how, vec![]))
     }
 
-    fn by_chance(&mut self) -> Option<(Choice, How, Vec<u32>)> {
+    fn by_chance(&mut self) -> Option<(Choice, CandidateOrigin, Vec<u32>)> {
         for _ in 0..TRIES {
             let choice = &self.points.all[below(&mut self.rng, self.points.all.len())];
             if !self.seen.contains(choice) {
-                return Some((choice.clone(), How::Random, vec![]));
+                return Some((choice.clone(), CandidateOrigin::Random, vec![]));
             }
         }
-        self.in_turn(How::Random)
+        self.in_turn(CandidateOrigin::Random)
     }
 
     /// A child of the best.
-    fn bred(&mut self) -> Option<(Choice, How, Vec<u32>)> {
+    fn bred(&mut self) -> Option<(Choice, CandidateOrigin, Vec<u32>)> {
         let ranked = self.ranked().into_iter().take(self.plan.top_k);
         let parents: Vec<(u32, Choice)> = ranked
             .map(|(candidate, _)| (candidate.number, candidate.choice.clone()))
@@ -260,7 +264,7 @@ impl<'a> Search<'a> {
         for _ in 0..TRIES {
             let (first, mut choice) = parents[below(&mut self.rng, parents.len())].clone();
             let mut from = vec![first];
-            let mut how = How::Mutation;
+            let mut how = CandidateOrigin::Mutation;
             if parents.len() > 1 && self.rng.random_bool(CROSSED) {
                 let (second, other) = parents[below(&mut self.rng, parents.len())].clone();
                 for (name, value) in other.values() {
@@ -269,10 +273,10 @@ impl<'a> Search<'a> {
                     }
                 }
                 if second != first {
-                    (how, from) = (How::Crossing, vec![first, second]);
+                    (how, from) = (CandidateOrigin::Crossing, vec![first, second]);
                 }
             }
-            if how == How::Mutation || !self.is_new(&choice) {
+            if how == CandidateOrigin::Mutation || !self.is_new(&choice) {
                 choice = self.mutated(choice);
             }
             if self.is_new(&choice) {
@@ -395,13 +399,16 @@ mod tests {
         let (all, _) = searched(&points, PLAN, |choice| Some(time(choice)));
         assert_eq!(
             (&all[0].choice, all[0].how),
-            (&points.defaults, How::Default)
+            (&points.defaults, CandidateOrigin::Default)
         );
         let choices: HashSet<_> = all.iter().map(|candidate| &candidate.choice).collect();
         assert_eq!(choices.len(), all.len());
         for (place, candidate) in all.iter().enumerate() {
             assert_eq!(candidate.number as usize, place);
-            let bred = matches!(candidate.how, How::Mutation | How::Crossing);
+            let bred = matches!(
+                candidate.how,
+                CandidateOrigin::Mutation | CandidateOrigin::Crossing
+            );
             assert_eq!(bred, !candidate.parents.is_empty());
             assert!(candidate.parents.iter().all(|&it| it < candidate.number));
         }
@@ -425,7 +432,11 @@ mod tests {
         ]);
         let (all, ranked) = searched(&points, PLAN, |choice| Some(time(choice)));
         assert_eq!(all.len(), points.all.len());
-        assert!(all[1..].iter().all(|candidate| candidate.how == How::Every));
+        assert!(
+            all[1..]
+                .iter()
+                .all(|candidate| candidate.how == CandidateOrigin::Every)
+        );
         assert_eq!(ranked[0].get("most_bands"), 16);
         assert_eq!(ranked[0].get("tasks_each"), 8);
     }
@@ -472,7 +483,10 @@ mod tests {
         let hints = vec![points.defaults.clone(), strange, hint.clone()];
         let mut search = Search::new(&points, PLAN, hints);
         let first = search.next_generation();
-        assert_eq!((&first[1].choice, first[1].how), (&hint, How::Hint));
-        assert_eq!(first[2].how, How::Random);
+        assert_eq!(
+            (&first[1].choice, first[1].how),
+            (&hint, CandidateOrigin::Hint)
+        );
+        assert_eq!(first[2].how, CandidateOrigin::Random);
     }
 }

@@ -10,7 +10,7 @@ use super::Engine;
 use crate::cli::{Direction, Distribution};
 use crate::computation::TensorSet;
 use crate::error::Result;
-use crate::operators::{Filling, Workload};
+use crate::operators::{DataSpec, Workload};
 
 /// A kernel on a problem.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Subject {
 
     /// Random numbers, the same on every machine.
     pub fn tensors(&self, seed: u64) -> Result<Box<dyn TensorSet>> {
-        self.workload.filled(&Filling {
+        self.workload.filled(&DataSpec {
             dtype: self.dtype,
             coordinates: DType::F32,
             distribution: self.distribution,

@@ -40,7 +40,7 @@ fn folder_with_small() -> tempfile::TempDir {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_where_it_was() {
+fn an_interrupted_run_continues_where_it_stopped() {
     let folder = folder_with_small();
     let results = folder.path().join("results.jsonl");
     let call = |more: &[&str]| {
@@ -64,7 +64,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
 
     let refused = call(&[]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("half"), "{refused:?}");
+    assert!(refused.stderr.contains("incomplete"), "{refused:?}");
     assert!(refused.stderr.contains("--resume"), "{refused:?}");
 
     let resumed = call(&["--resume"]);
@@ -81,7 +81,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_run_interrupted_before_its_first_record_begins_anew() {
+fn a_run_interrupted_before_its_first_record_starts_over() {
     for content in ["", "{\"kind\":\"probe\",\"sch"] {
         let folder = folder_with_small();
         let results = folder.path().join("results.jsonl");

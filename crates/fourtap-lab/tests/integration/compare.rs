@@ -178,7 +178,7 @@ fn a_wrong_result_in_b_is_told_and_fails_with_any_condition() {
     assert!(
         outcome
             .stderr
-            .contains("expected right results in B, found 1 wrong"),
+            .contains("expected correct results in B, found 1 wrong"),
         "{outcome:?}"
     );
 }
@@ -255,7 +255,7 @@ fn what_else_differs_is_noted() {
     let outcome = compared(&[before], &[after], &[]);
     for part in [
         "the devices differ: A ran on Processor, avx2, 2 threads, B on Another, avx2, 2 threads",
-        "clocks were lowered in 1 of 1 benchmarks of B: power cap",
+        "clocks were throttled in 1 of 1 benchmarks of B: power cap",
         "the clocks differ: 2000 MHz in A, 1500 MHz in B",
     ] {
         assert!(outcome.stderr.contains(part), "{part}: {outcome:?}");
@@ -269,7 +269,7 @@ fn repeated_runs_raise_the_noise() {
     let after: Vec<Value> = times.iter().map(|&time| bench("a", 1.05 * time)).collect();
     let outcome = compared(&run, &after, &[]);
     assert!(
-        outcome.stderr.contains("repeated runs are used together"),
+        outcome.stderr.contains("repeated runs are pooled"),
         "{outcome:?}"
     );
     assert!(
@@ -358,7 +358,7 @@ fn bad_input_is_an_error_that_names_it() {
     fails(
         "another form",
         &outcome,
-        "b.jsonl, line 1: expected records of fourtap, found a record of form 7",
+        "b.jsonl, line 1: expected records of fourtap, found a record of schema 7",
     );
     let folder = tempfile::tempdir().unwrap();
     let outcome = fourtap(folder.path(), ["compare", "none.jsonl", "none.jsonl"]);

@@ -118,7 +118,7 @@ fn a_predicted_time_is_the_amount_over_the_ceiling() {
 }
 
 #[test]
-fn the_slowest_part_is_what_binds() {
+fn the_slowest_part_is_the_bottleneck() {
     for (ceiling, rate, floor, expected) in [
         ("gather-64-l1", 1.0, "floor_hot", "l1"),
         ("l2-read", 0.1, "floor_hot", "l2"),
@@ -132,7 +132,7 @@ fn the_slowest_part_is_what_binds() {
 }
 
 #[test]
-fn memory_binds_only_what_no_cache_holds() {
+fn memory_limits_only_what_no_cache_holds() {
     let folder = folder(&[("copy", 0.01), ("dram-read", 0.01)]);
     let explanation = explained(folder.path(), &["small.toml", "--probes", "probe.jsonl"]);
     assert_eq!(explanation["floor_cold"]["limit"], "dram");
@@ -198,7 +198,7 @@ fn reads_well<'a>(folder: &Path, case: impl IntoIterator<Item = &'a &'a str>) {
         .map(|line| line.chars().count())
         .max();
     assert!(widest <= Some(100), "{widest:?}:\n{}", outcome.stdout);
-    assert!(outcome.stdout.contains("The floor"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("Lower bound"), "{}", outcome.stdout);
     assert!(!outcome.stdout.contains("NaN"), "{}", outcome.stdout);
 }
 
@@ -220,7 +220,7 @@ fn the_kernel_is_the_one_that_ran_on_such_a_device() {
 }
 
 #[test]
-fn a_result_is_set_against_the_floor() {
+fn a_result_is_compared_with_the_lower_bound() {
     let folder = folder(&[]);
     let runs = runs();
     let results = runs.join("bench.jsonl");
@@ -233,7 +233,9 @@ fn a_result_is_set_against_the_floor() {
     assert_eq!(achieved["hot_share"].as_f64(), Some(floor / hot));
     let outcome = fourtap(folder.path(), ["explain"].iter().chain(&arguments));
     assert!(
-        outcome.stdout.contains("% of the speed the floor allows"),
+        outcome
+            .stdout
+            .contains("% of the speed the lower bound allows"),
         "{}",
         outcome.stdout
     );

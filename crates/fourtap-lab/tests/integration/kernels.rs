@@ -167,7 +167,7 @@ fn bakes_a_pack_of_sound_kernels() {
     pack.verify().unwrap();
     let names: Vec<_> = pack.list().map(|entry| entry.name.as_str()).collect();
     assert_eq!(record["kernels"].as_array().unwrap().len(), names.len());
-    // One thread a channel, dense and strided; gather for many rows and for few; every step of backward.
+    // One thread per channel, dense and strided; gather for many rows and for few; every step of backward.
     for part in [
         "forward-channel-f16",
         "strided",

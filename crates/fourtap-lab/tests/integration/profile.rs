@@ -151,7 +151,7 @@ fn counters_become_a_record_a_table_and_words() {
         "small/local/f16/forward",
         "msda_forward_gather",
         "0.424",
-        "instruction issue binds, busy 73 % of the time, close to it the load pipe of L1 at 70 %",
+        "bottleneck: instruction issue, busy 73 % of the time, close to it the L1 load/store pipe at 70 %",
         "loads from L2 or DRAM",
     ] {
         let flat = outcome
@@ -235,7 +235,7 @@ fn a_name_the_profiler_does_not_know_is_left_out_with_a_word() {
     for part in [
         "note: sm__pipe_tensor_active: the profiler does not know it",
         "did you mean sm__pipe_tensor_cycles_active?",
-        "note: lts__t_sectors: the profiler does not know it on this device, so that part may bind unseen",
+        "note: lts__t_sectors: the profiler does not know it on this device, so that unit may be the bottleneck unnoticed",
     ] {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
     }

@@ -79,7 +79,7 @@ fn a_report_of_a_gpu_run_shows_every_result_in_less_than_a_megabyte() {
 }
 
 #[test]
-fn a_report_of_a_cpu_run_has_no_ruler_and_no_peers() {
+fn a_report_of_a_cpu_run_has_no_baseline_and_no_peers() {
     let folder = tempfile::tempdir().unwrap();
     let run = committed("2026-11-15-cpu-avx512-2cores");
     let (html, said) = page(folder.path(), &[run.to_str().unwrap()], "report.html");
@@ -89,13 +89,13 @@ fn a_report_of_a_cpu_run_has_no_ruler_and_no_peers() {
         &[
             "avx512, 2 threads",
             "Forward: time",
-            "How steady the timings were",
+            "Variation of the timings",
         ],
     );
     lacks(
         &html,
         &[
-            "times as fast as the ruler",
+            "speedup over the baseline",
             "DCNv4",
             "<section id=\"roofline\"",
         ],
@@ -181,7 +181,7 @@ fn what_is_doubtful_is_said_in_words() {
             "detr-encoder/local/f16/forward failed its verification, so it has no time",
             "out: 3 where the oracle says 4",
             "1 median is uncertain by more than 2.0 %",
-            "Clocks were lowered (power cap)",
+            "Clocks were throttled (power cap)",
             "1 result is suspicious",
             "the run was interrupted",
             "changes that are not committed",

@@ -1,4 +1,4 @@
-//! Which problems a climb is about.
+//! Which problems a run is about.
 
 use std::path::PathBuf;
 

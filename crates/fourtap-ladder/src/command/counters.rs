@@ -1,4 +1,4 @@
-//! Hardware counters of a rung's launches, and what they say binds.
+//! Hardware counters of a rung's launches, and the bottleneck they show.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +28,7 @@ impl Counter {
         }
     }
 
-    /// Says of each record what binds its longest kernel. `program` computes the records' cases once, in their order.
+    /// Names the bottleneck of each record's longest kernel. `program` computes the records' cases once, in their order.
     /// A rung without counters keeps its times.
     pub fn count(&self, records: &mut [RungRecord], program: &Command) {
         match self.counted(program) {
@@ -66,7 +66,7 @@ fn tell(records: &mut [RungRecord], all: Vec<Launch>) {
     }
 }
 
-/// What binds the longest launch of those that are repeated with every call.
+/// The bottleneck of the longest launch of those that are repeated with every call.
 fn of_longest(launches: &[Launch], planned: &[RungLaunch]) -> Option<Binding> {
     let time = |launch: &Launch| launch.metrics.get(TIME).copied().unwrap_or(0.0);
     let repeated = launches.iter().enumerate().filter(|(place, _)| {

@@ -2,8 +2,8 @@
 
 mod cases;
 mod counters;
-mod errand;
 mod sanitizer;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use fourtap_lab::extension::record::{
 };
 use fourtap_lab::extension::table::rungs;
 use fourtap_lab::extension::{
-    Device, DeviceChoice, EXIT_MISMATCH, Error, ExitCode, Result, Sink, Torn, nearest, note, print,
+    Device, DeviceChoice, Error, ExitCode, PartialRecord, Result, Sink, nearest, note, print,
     probed, progress,
 };
 
@@ -25,7 +25,7 @@ use self::cases::Cases;
 use self::counters::Counter;
 use self::sanitizer::{Findings, sanitized};
 use crate::case::Case;
-use crate::cli::{Errand, LadderArgs};
+use crate::cli::{LadderArgs, WorkerTask};
 use crate::error::LadderError;
 use crate::rung::{Contender, contenders};
 use crate::table;
@@ -51,8 +51,8 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     check_settings(&chosen, &arguments.set)?;
     let cases = Cases::of(arguments)?;
     let chosen = cases.climbable(chosen)?;
-    if let Some(errand) = arguments.in_this_process {
-        return errand::run(errand, &chosen, &cases, arguments);
+    if let Some(task) = arguments.in_this_process {
+        return worker::run(task, &chosen, &cases, arguments);
     }
     let ordinal = match arguments.device {
         DeviceChoice::Cuda(ordinal) => ordinal,
@@ -67,7 +67,7 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
         Err(source) => return Err(LadderError::NoDevice(Box::new(source)).into()),
     };
     let counter = arguments.counters.then(Counter::new).transpose()?;
-    let sink = Sink::open(arguments.json.as_deref(), Torn::Refuse)?;
+    let sink = Sink::open(arguments.json.as_deref(), PartialRecord::Refuse)?;
     Ladder {
         arguments,
         counter,
@@ -77,10 +77,10 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
         sink,
         records: Vec::new(),
     }
-    .climb(&chosen)
+    .run(&chosen)
 }
 
-/// A climb of chosen rungs.
+/// A run of chosen rungs.
 struct Ladder<'a> {
     arguments: &'a LadderArgs,
     counter: Option<Counter>,
@@ -92,7 +92,7 @@ struct Ladder<'a> {
 }
 
 impl Ladder<'_> {
-    fn climb(mut self, chosen: &[Contender]) -> Result<ExitCode> {
+    fn run(mut self, chosen: &[Contender]) -> Result<ExitCode> {
         let ceilings = self.ceilings(chosen)?;
         let findings = match self.arguments.no_sanitizer {
             true => Findings::none("not asked for"),
@@ -123,7 +123,7 @@ impl Ladder<'_> {
             let timed = records.iter().any(|record| record.hot.is_some());
             let is_ours = !matches!(contender, Contender::Library(_));
             if let (Some(counter), true) = (&self.counter, timed && is_ours) {
-                let mut words = self.words(contender, Errand::Launch)?;
+                let mut words = self.words(contender, WorkerTask::Launch)?;
                 // What a sweep found best is what counts.
                 let best = records.iter().find(|record| record.hot.is_some());
                 words.extend(best.into_iter().flat_map(settings));
@@ -177,15 +177,15 @@ impl Ladder<'_> {
         Ok(rates)
     }
 
-    /// The words that do an errand with a rung.
-    fn words(&self, contender: &Contender, errand: Errand) -> Result<Vec<String>> {
+    /// The words that run a task for a rung.
+    fn words(&self, contender: &Contender, task: WorkerTask) -> Result<Vec<String>> {
         let mut words: Vec<String> = ["ladder", contender.name(), "--in-this-process"]
             .map(str::to_string)
             .to_vec();
-        words.push(errand.name().to_string());
+        words.push(task.name().to_string());
         // Counting takes its time: the first workload tells.
-        let workloads = match errand {
-            Errand::Launch => 1,
+        let workloads = match task {
+            WorkerTask::Launch => 1,
             _ => usize::MAX,
         };
         words.extend(self.cases.words(contender.operator(), workloads));
@@ -198,7 +198,7 @@ impl Ladder<'_> {
         for (name, value) in &self.arguments.set {
             words.extend(["--set".to_string(), format!("{name}={value}")]);
         }
-        if self.arguments.sweep && errand == Errand::Measure {
+        if self.arguments.sweep && task == WorkerTask::Measure {
             words.push("--sweep".to_string());
         }
         Ok(words)
@@ -207,7 +207,7 @@ impl Ladder<'_> {
     /// What becomes of a rung in a process of its own.
     fn measured(&self, contender: &Contender) -> Result<Vec<RungRecord>> {
         let mut command = self.again()?;
-        command.args(self.words(contender, Errand::Measure)?);
+        command.args(self.words(contender, WorkerTask::Measure)?);
         let limit = self.limit(Some(contender));
         let ended = run(&mut command, limit)?;
         let (mut records, unreadable) = match Run::parse(Path::new("its output"), &ended.stdout) {
@@ -405,7 +405,7 @@ fn ended(records: &[RungRecord]) -> ExitCode {
             note(&format!("{} {word}: {}", record.rung, record.words));
         }
         if record.outcome == Outcome::Wrong {
-            code = ExitCode::from(EXIT_MISMATCH);
+            code = ExitCode::MISMATCH;
         } else if code == ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fourtap_lab::extension::isolation::run;
 use fourtap_lab::extension::{Result, progress};
 
-use crate::cli::Errand;
+use crate::cli::WorkerTask;
 use crate::rung::{Contender, blind_spot};
 
 const PROGRAM: &str = "compute-sanitizer";
@@ -83,7 +83,7 @@ pub fn is_clean(words: &str) -> bool {
 }
 
 /// A rung, a tool, and what it said.
-type Said<'a> = (&'static str, &'a str, String);
+type ToolOutput<'a> = (&'static str, &'a str, String);
 
 /// Runs every tool over every rung.
 pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Result<Findings> {
@@ -97,7 +97,7 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
             .push("compute-sanitizer is not installed: rungs were not run under it".to_string());
         return Ok(findings);
     };
-    // What is not ours is not ours to check.
+    // Other libraries are not checked.
     let ours = chosen
         .iter()
         .filter(|contender| !matches!(contender, Contender::Library(_)));
@@ -105,7 +105,7 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
         .flat_map(|contender| TOOLS.map(|tool| (contender, tool)))
         .collect();
     let next = AtomicUsize::new(0);
-    let found: Mutex<Vec<Result<Said<'_>>>> = Mutex::new(Vec::new());
+    let found: Mutex<Vec<Result<ToolOutput<'_>>>> = Mutex::new(Vec::new());
     let bar = progress(tasks.len() as u64);
     bar.set_message("compute-sanitizer");
     thread::scope(|scope| {
@@ -130,7 +130,7 @@ pub fn sanitized(chosen: &[Contender], again: &Command, limit: Duration) -> Resu
                             "ladder",
                             contender.name(),
                             "--in-this-process",
-                            Errand::Check.name(),
+                            WorkerTask::Check.name(),
                         ])
                         .env("RAYON_NUM_THREADS", "1");
                     let words = said(&mut command, limit * SLOWER);

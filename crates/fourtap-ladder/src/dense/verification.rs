@@ -5,7 +5,7 @@ use fourtap::msda::oracle::Sum;
 use fourtap::verify::{Pass, judge};
 use fourtap::{DType, Element, Real, View, bf16, f16};
 use fourtap_lab::extension::generate::sample_stream;
-use fourtap_lab::extension::{Array, Nearness, Result, Rule, Verification};
+use fourtap_lab::extension::{Array, Result, Rule, TensorError, Verification};
 use rand::RngExt;
 use rayon::prelude::*;
 
@@ -175,7 +175,7 @@ fn judged(
         passed: true,
         found: None,
         rows: found.len() / width.max(1),
-        tensors: vec![Nearness {
+        tensors: vec![TensorError {
             tensor: "out".to_string(),
             elements: found.len(),
             max_error: judgement.max_error,

@@ -12,11 +12,11 @@ pub struct Workload {
     pub batch: usize,
     /// Heads (H).
     pub heads: usize,
-    /// Queries a sequence (Sq).
+    /// Queries per sequence (Sq).
     pub queries: usize,
-    /// Keys a sequence (Sk).
+    /// Keys per sequence (Sk).
     pub keys: usize,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: usize,
     /// Of all tensors.
     pub dtype: DType,

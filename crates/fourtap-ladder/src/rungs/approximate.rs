@@ -2,7 +2,7 @@
 
 use super::layouts::{RESIDENT, THREADS};
 use super::limits::{VECTOR, blocks, narrow, too_many, units_of_image};
-use crate::plan::{Choice, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Choice, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Planner, Rung};
 
 /// The family.
@@ -92,7 +92,7 @@ const PREPARING: u32 = 256;
 const PARTS: u32 = 32;
 const QUANTISED_AT_ONCE: u32 = 4;
 
-fn quantised(shape: &Shape, choice: &Choice, kind: u32) -> Planned {
+fn quantised(shape: &Shape, choice: &Choice, kind: u32) -> PlanResult {
     let lanes = shape.channels / 16;
     let most = choice.get("MOST_PER_LANE");
     let per_lane = [4, 2, 1].into_iter();
@@ -133,7 +133,7 @@ fn quantised(shape: &Shape, choice: &Choice, kind: u32) -> Planned {
     })
 }
 
-fn dropping(shape: &Shape, choice: &Choice) -> Planned {
+fn dropping(shape: &Shape, choice: &Choice) -> PlanResult {
     let lanes = shape.channels / VECTOR;
     units_of_image(u64::from(shape.pixels), shape.heads, lanes)?;
     let threads = choice.get("THREADS");
@@ -141,7 +141,7 @@ fn dropping(shape: &Shape, choice: &Choice) -> Planned {
     let mut plan = Plan::of(Step::new("ladder_a19_drop", blocks(count)?, threads));
     plan.defines = vec![
         ("GROUP", lanes),
-        // Half a row of 32 samples with 16 channels, all of it with more: room for 48 KB of samples a block.
+        // Half a row of 32 samples with 16 channels, all of it with more: room for 48 KB of samples per block.
         ("PER_LANE", (32 / lanes).min(8)),
         ("HEADS", shape.heads),
         ("NARROW", narrow(shape)),

@@ -1,6 +1,6 @@
-//! What paid, together; and what was meant to.
+//! What paid, combined; and what was expected to.
 
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -9,7 +9,7 @@ pub const RUNGS: &[Rung] = &[A15_SUMS, A16, A16_HALF];
 const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "THREADS",
-        "threads a block, of which there is one a multiprocessor",
+        "threads per block, of which there is one per multiprocessor",
         &[512, 640, 768, 896],
         768,
     ),
@@ -62,7 +62,7 @@ const A15_SUMS: Rung = Rung {
             true => shape.queries,
             false => shape.queries.div_ceil(rows_a_warp),
         };
-        let turns = Turns::new(shape, hardware, choice, heads, units)?;
+        let turns = ImageBatches::new(shape, hardware, choice, heads, units)?;
         let workers = 32 / rows_a_warp;
         let per_lane =
             match shape.samples().is_multiple_of(2 * workers) && shape.points.is_multiple_of(2) {
@@ -85,8 +85,8 @@ const A15_SUMS: Rung = Rung {
 const A16: Rung = Rung {
     name: "a16",
     title: "combined",
-    idea: "geometry once a sample, neighbouring rows on one multiprocessor, two pixels a wavefront, the next sample's \
-           loads before this one's sums, and of a single head the small levels in shared memory",
+    idea: "geometry once per sample, neighbouring rows on one multiprocessor, two pixels per wavefront, the next \
+           sample's loads before this one's sums, and of a single head the small levels in shared memory",
     expected: "as fast as the shipped kernel, which is the same with strides, types and infinities besides",
     claim: Some(Claim {
         words: "1.86 TFLOPS, slower than its parts",
@@ -112,13 +112,13 @@ const A16_HALF: Rung = Rung {
     ..A16
 };
 
-fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> Planned {
+fn combined(shape: &Shape, hardware: &Hardware, choice: &Choice, half: u32) -> PlanResult {
     let threads = choice.get("THREADS");
     let heads = match shape.channels == 32 && shape.heads.is_multiple_of(2) {
         true => 2,
         false => 1,
     };
-    let turns = Turns::new(shape, hardware, choice, heads, shape.queries * heads)?;
+    let turns = ImageBatches::new(shape, hardware, choice, heads, shape.queries * heads)?;
     let lanes = shape.channels / 8;
     let per_lane = if shape.points.is_multiple_of(2) { 2 } else { 1 };
     // A record of 16 bytes for each sample of a chunk of each of a warp's rows.
@@ -171,12 +171,12 @@ fn smallest_levels(shape: &Shape, room: u32) -> (u32, u32) {
 }
 
 /// How the work is dealt out: all blocks side by side in as many images as a part of L2 holds, then in the next.
-struct Turns {
+struct ImageBatches {
     turn: u32,
     share: u32,
 }
 
-impl Turns {
+impl ImageBatches {
     /// Of `units` of work in the `heads` walked together of an image.
     fn new(
         shape: &Shape,
@@ -201,7 +201,7 @@ impl Turns {
         let turn = planes_a_turn * units;
         // A multiple of what a warp takes at a time, whatever that is.
         let share = turn.div_ceil(hardware.multiprocessors).next_multiple_of(16);
-        Ok(Turns { turn, share })
+        Ok(ImageBatches { turn, share })
     }
 
     fn plan(&self, entry: &'static str, shape: &Shape, threads: u32, shared_bytes: u32) -> Plan {

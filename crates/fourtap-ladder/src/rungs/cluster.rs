@@ -1,6 +1,6 @@
 //! Blocks that read each other's shared memory, and levels copied by the copy engine.
 
-use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -58,12 +58,13 @@ const A08_CHANNELS: Rung = Rung {
 
 const IMAGE_HEAD_CLUSTER: Parameter = Parameter::new(
     "CLUSTER",
-    "blocks a cluster; 0: as few as hold an image-head",
+    "blocks per cluster; 0: as few as hold an image-head",
     &[0, 2, 4, 8, 16],
     0,
 );
 
-const THREADS_A08: Parameter = Parameter::new("THREADS", "threads a block", &[512, 768, 1024], 768);
+const THREADS_A08: Parameter =
+    Parameter::new("THREADS", "threads per block", &[512, 768, 1024], 768);
 
 const A09: Rung = Rung {
     name: "a09",
@@ -83,14 +84,14 @@ const A09: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter::new("CLUSTER", "blocks a cluster", &[2, 4], 2),
+        Parameter::new("CLUSTER", "blocks per cluster", &[2, 4], 2),
         Parameter::new(
             "PIECES",
-            "pieces of work an image-head",
+            "pieces of work per image-head",
             &[1, 2, 4, 8, 16],
             4,
         ),
-        Parameter::new("THREADS", "threads a block", &[512, 640, 896], 896),
+        Parameter::new("THREADS", "threads per block", &[512, 640, 896], 896),
     ],
     plan: Planner::Msda(levels_in_cluster),
 };
@@ -99,7 +100,7 @@ const A10: Rung = Rung {
     name: "a10",
     title: "multi-level TMA",
     idea: "small levels copied whole into shared memory by the copy engine while the part before is worked on",
-    expected: "takes half of seed-full's gathers off L1's misses, but shared memory moves no more bytes a clock than \
+    expected: "takes half of seed-full's gathers off L1's misses, but shared memory moves no more bytes per clock than \
                L1, and L1 lacks what it takes: 5 to 10 % faster than A3, mostly by sharing records",
     claim: Some(Claim {
         words: "0.766 ms",
@@ -124,7 +125,8 @@ const A10: Rung = Rung {
     plan: Planner::Msda(levels_by_boxes),
 };
 
-const THREADS: Parameter = Parameter::new("THREADS", "threads a block", &[512, 640, 768, 896], 896);
+const THREADS: Parameter =
+    Parameter::new("THREADS", "threads per block", &[512, 640, 768, 896], 896);
 
 /// What records.cuh asks for, when so many lanes work on a row.
 struct Records {
@@ -184,7 +186,12 @@ fn carveout(hardware: &Hardware, shared_bytes: u64) -> Option<u32> {
     Some(percent.min(100) as u32)
 }
 
-fn distributed(shape: &Shape, hardware: &Hardware, choice: &Choice, by_channels: bool) -> Planned {
+fn distributed(
+    shape: &Shape,
+    hardware: &Hardware,
+    choice: &Choice,
+    by_channels: bool,
+) -> PlanResult {
     if !hardware.has_clusters {
         return Err(WITHOUT_CLUSTERS.into());
     }
@@ -260,7 +267,7 @@ fn spread(levels: &[usize], blocks: u32, bytes: impl Fn(usize) -> u64) -> (Vec<u
     (owners, filled.into_iter().max().unwrap_or(0))
 }
 
-fn levels_in_cluster(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn levels_in_cluster(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_clusters {
         return Err(WITHOUT_CLUSTERS.into());
     }
@@ -322,7 +329,7 @@ fn planes_in_a_turn(shape: &Shape, hardware: &Hardware) -> u32 {
     planes(shape).div_ceil(planes(shape).div_ceil(fitting).max(1))
 }
 
-fn levels_by_boxes(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn levels_by_boxes(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_tensor_maps {
         return Err("a device without tensor maps: levels are copied by boxes here".into());
     }

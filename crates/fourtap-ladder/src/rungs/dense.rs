@@ -1,8 +1,8 @@
-//! Dense attention, from one query a block to tiles in registers.
+//! Dense attention, from one query per block to tiles in registers.
 
 use super::limits::blocks;
 use crate::dense::Shape;
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -11,8 +11,8 @@ pub const RUNGS: &[Rung] = &[D01, D02, D03, D04, D05, D06, D07, D07_LAZY, D10, D
 const D01: Rung = Rung {
     name: "d01",
     title: "minimal",
-    idea: "one query a block, a thread a channel, a reduction over the block for every key, online softmax",
-    expected: "the ruler: K and V are read for every query, and every key costs a barrier",
+    idea: "one query per block, a thread per channel, a reduction over the block for every key, online softmax",
+    expected: "the baseline: K and V are read for every query, and every key costs a barrier",
     claim: Some(Claim {
         words: "2870 us on an L4",
         why: "on another, smaller GPU",
@@ -32,8 +32,8 @@ const D01: Rung = Rung {
     }),
 };
 
-const BLOCK_M: &str = "queries a block";
-const TILE: &str = "keys a tile";
+const BLOCK_M: &str = "queries per block";
+const TILE: &str = "keys per tile";
 
 const D02: Rung = Rung {
     name: "d02",
@@ -71,7 +71,7 @@ const D03: Rung = Rung {
         Parameter::new("BLOCK_M", BLOCK_M, &[16, 32, 64], 32),
         Parameter::new("BLOCK_N", TILE, &[32, 64], 32),
         // Six do not divide the rows.
-        Parameter::new("WARPS", "warps a block", &[4, 6, 8], 4),
+        Parameter::new("WARPS", "warps per block", &[4, 6, 8], 4),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (m, n) = (choice.get("BLOCK_M"), choice.get("BLOCK_N"));
@@ -91,7 +91,8 @@ const D04: Rung = Rung {
     name: "d04",
     title: "tensor cores for Q K^T",
     idea: "logits by WMMA, through shared memory; the other product by ordinary multiply-adds",
-    expected: "less than two times as fast: half of the arithmetic is left, and logits pass shared memory three times",
+    expected: "less than two times as fast: half of the arithmetic is left, and logits pass through shared memory \
+        three times",
     claim: Some(Claim {
         words: "a WMMA kernel",
         why: "there was no such instruction in it",
@@ -115,7 +116,8 @@ const D05: Rung = Rung {
     name: "d05",
     title: "tensor cores for both",
     idea: "both products by WMMA; weights and outputs live in shared memory",
-    expected: "two to three times as fast: no multiply-add is left outside tensor cores, and shared memory binds",
+    expected: "two to three times as fast: no multiply-add is left outside tensor cores, and shared memory is the \
+        bottleneck",
     claim: None,
     builds_on: Some("d04"),
     source: concat!(
@@ -143,7 +145,8 @@ const D06: Rung = Rung {
     name: "d06",
     title: "weights in registers",
     idea: "mma.sync, ldmatrix from exchanged pieces, cp.async; logits, weights and outputs never leave registers",
-    expected: "three to five times as fast: shared memory sees K and V only, and ldmatrix binds, feeding two products each",
+    expected: "three to five times as fast: shared memory sees K and V only, and ldmatrix is the bottleneck, \
+        feeding two products each",
     claim: Some(Claim {
         words: "with a swizzle",
         why: "it was declared and never called",
@@ -170,8 +173,9 @@ const D06: Rung = Rung {
 const D07: Rung = Rung {
     name: "d07",
     title: "larger tiles",
-    idea: "as d06 with 32 queries a warp, up to 256 a block, in dynamic shared memory",
-    expected: "half as fast again where there is enough work: ldmatrix feeds four products, so tensor cores and exponentials bind",
+    idea: "as d06 with 32 queries per warp, up to 256 per block, in dynamic shared memory",
+    expected: "1.5 times as fast where there is enough work: ldmatrix feeds four products, so tensor cores and \
+        exponentials are the bottleneck",
     claim: Some(Claim {
         words: "hangs",
         why: "57,344 bytes of static shared memory, of which there are 49,152: it did not build",
@@ -186,8 +190,8 @@ const D07: Rung = Rung {
 };
 
 const D07_PARAMETERS: &[Parameter] = &[
-    Parameter::new("ROWS", "queries a warp", &[16, 32], 32),
-    Parameter::new("WARPS", "warps a block", &[4, 8], 4),
+    Parameter::new("ROWS", "queries per warp", &[16, 32], 32),
+    Parameter::new("WARPS", "warps per block", &[4, 8], 4),
     Parameter::new("KEYS", TILE, &[32, 64], 64),
 ];
 
@@ -209,7 +213,7 @@ const D10: Rung = Rung {
     name: "d10",
     title: "small problems, columns of warps",
     idea: "small tiles of queries for one wave of blocks; the keys of a tile shared out among columns of warps",
-    expected: "half of d06's time where 64 queries a block leave the device idle; slower on large problems",
+    expected: "half of d06's time where 64 queries per block leave the device idle; slower on large problems",
     claim: None,
     builds_on: Some("d06"),
     source: concat!(
@@ -221,7 +225,7 @@ const D10: Rung = Rung {
     parameters: &[
         Parameter::new("ROW_WARPS", "rows of warps, 16 queries each", &[1, 2, 4], 2),
         Parameter::new("KEY_WARPS", "columns of warps", &[2, 4, 8], 4),
-        Parameter::new("KEYS", "keys a column and tile", &[16, 32, 64], 32),
+        Parameter::new("KEYS", "keys per column and tile", &[16, 32, 64], 32),
         Parameter::new("STAGES", "tiles in shared memory", &[2, 3], 3),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
@@ -251,7 +255,7 @@ const D10_SPLIT: Rung = Rung {
     parameters: &[
         Parameter::new("PARTS", "blocks that share the keys", &[2, 4, 8], 2),
         Parameter::new("KEYS", TILE, &[32, 64], 64),
-        Parameter::new("WARPS", "warps a block, 16 queries each", &[2, 4], 4),
+        Parameter::new("WARPS", "warps per block, 16 queries each", &[2, 4], 4),
     ],
     plan: Planner::Dense(|shape, hardware, choice| {
         let (parts, m) = (choice.get("PARTS"), 16 * choice.get("WARPS"));
@@ -278,14 +282,14 @@ fn wmma_bytes(shape: &Shape, m: u32, n: u32) -> u32 {
     2 * (m + 2 * n) * (shape.channels + 8) + 4 * m * (n + 4)
 }
 
-/// D6's kernel with so many rows a warp, warps and stages.
+/// D6's kernel with so many rows per warp, warps and stages.
 fn in_registers(
     shape: &Shape,
     hardware: &Hardware,
     choice: &Choice,
     [rows, warps, stages]: [u32; 3],
     defines: &[(&'static str, u32)],
-) -> Planned {
+) -> PlanResult {
     let m = rows * warps;
     let shared = (m + 2 * stages * choice.get("KEYS")) * shape.row_bytes();
     let mut plan = tiled(shape, hardware, "ladder_d06", m, 32 * warps, shared)?;
@@ -301,7 +305,7 @@ fn tiled(
     queries: u32,
     threads: u32,
     shared_bytes: u32,
-) -> Planned {
+) -> PlanResult {
     if shared_bytes > hardware.shared_bytes {
         return Err(format!(
             "{shared_bytes} bytes of shared memory: a block has at most {}",

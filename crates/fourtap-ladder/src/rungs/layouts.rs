@@ -1,7 +1,7 @@
 //! Value, or the order of its readers, laid out another way.
 
 use super::limits::{VECTOR, blocks, narrow, units_of_image};
-use crate::plan::{Choice, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Choice, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Planner, Rung};
 
 /// The family.
@@ -77,7 +77,7 @@ const A18_SOURCE: &str = concat!(
 );
 
 pub(super) const THREADS: Parameter =
-    Parameter::new("THREADS", "threads a block", &[128, 256, 384], 256);
+    Parameter::new("THREADS", "threads per block", &[128, 256, 384], 256);
 
 pub(super) const RESIDENT: Parameter = Parameter::new(
     "RESIDENT",
@@ -113,7 +113,7 @@ const A18_REORDERED_PARAMETERS: &[Parameter] = &[
     BATCH,
     Parameter::new(
         "GRID",
-        "bins a side that rows are sorted into",
+        "bins per side that rows are sorted into",
         &[16, 32, 64],
         32,
     ),
@@ -131,7 +131,7 @@ const COPIES: u32 = 4;
 const SORT_THREADS: u32 = 256;
 const SORTED: u32 = 4096;
 
-fn gathered(shape: &Shape, choice: &Choice, layout: u32) -> Planned {
+fn gathered(shape: &Shape, choice: &Choice, layout: u32) -> PlanResult {
     let copied = layout == HEAD_MAJOR || layout == PAIRED;
     let lanes = shape.channels / VECTOR * if layout == PAIRED { 2 } else { 1 };
     let heads_apart = if copied { 1 } else { shape.heads };

@@ -1,4 +1,4 @@
-//! What several families count, and how far.
+//! Limits of 32-bit counters that several families share.
 
 use crate::plan::Shape;
 

@@ -1,7 +1,7 @@
-//! One block a multiprocessor that keeps what it reads: persistent rungs, and work in an order that caches like.
+//! One block per multiprocessor that keeps what it reads: persistent rungs, and work in a cache-friendly order.
 
 use super::limits::VECTOR;
-use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -17,7 +17,7 @@ const SIDE_LIMIT: u32 = 1 << 23;
 
 const THREADS: Parameter = Parameter::new(
     "THREADS",
-    "threads a block, of which a multiprocessor has one",
+    "threads per block, of which a multiprocessor has one",
     &[512, 640, 768, 896, 1024],
     768,
 );
@@ -37,7 +37,7 @@ const ITEMS: Parameter = Parameter::new(
 const A05: Rung = Rung {
     name: "a05",
     title: "persistent",
-    idea: "one block a multiprocessor takes work from a counter and keeps whole small levels in shared memory",
+    idea: "one block per multiprocessor takes work from a counter and keeps whole small levels in shared memory",
     expected: "little either way: small levels mostly hit L1 anyway, which loses what shared memory takes, and each \
                piece of work ends with warps waiting for the last",
     claim: Some(Claim {
@@ -54,7 +54,7 @@ const A05: Rung = Rung {
     parameters: &[THREADS, CACHE_KB, ITEMS],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
-        let kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a05", shape, hardware, choice, lanes)
     }),
 };
@@ -78,7 +78,7 @@ const A06: Rung = Rung {
     parameters: &[THREADS, CACHE_KB, ITEMS],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_channels(shape, shape.channels);
-        let mut kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let mut kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         let (level, rows) = kept
             .add_rows(shape)
             .unwrap_or((shape.levels.len() as u32, 2));
@@ -119,7 +119,7 @@ const A07: Rung = Rung {
     ],
     plan: Planner::Msda(|shape, hardware, choice| {
         let lanes = Lanes::of_samples(shape, choice.get("CHANNELS_A_BLOCK").min(shape.channels));
-        let kept = Kept::of(shape, hardware, choice, &lanes)?;
+        let kept = ResidentLevels::of(shape, hardware, choice, &lanes)?;
         kept.plan("ladder_a07", shape, hardware, choice, lanes)
     }),
 };
@@ -144,7 +144,7 @@ const A17_SOURCE: &str = concat!(
 const A17_PLAIN: Rung = Rung {
     name: "a17-plain",
     title: "L2-resident: plain order",
-    idea: "the kernel of a17 with rows in the order of memory and no marks: its ruler",
+    idea: "the kernel of a17 with rows in the order of memory and no marks: its baseline",
     expected: "L2 holds several images, and blocks move through them in step: nothing to be seen of DRAM already",
     claim: None,
     builds_on: Some("a03"),
@@ -170,7 +170,7 @@ const A17_EVICT_LAST: Rung = Rung {
     name: "a17-evict-last",
     title: "L2-resident: evict last",
     idea: "value marked to leave L2 last, coordinates, weights and results to leave first",
-    expected: "nothing: DRAM does not bind, and what is read once hardly crowds out value",
+    expected: "nothing: DRAM is not the bottleneck, and what is read once hardly crowds out value",
     builds_on: Some("a17-plain"),
     parameters: &[THREADS, KEPT_PERCENT],
     plan: Planner::Msda(|shape, hardware, choice| resident(shape, hardware, choice, false, true)),
@@ -255,7 +255,7 @@ impl Lanes {
 }
 
 /// What a block keeps in shared memory.
-struct Kept {
+struct ResidentLevels {
     /// A bit for each level kept whole.
     levels: u32,
     /// Of the pixels kept.
@@ -266,7 +266,7 @@ struct Kept {
     pixel_bytes: u64,
 }
 
-impl Kept {
+impl ResidentLevels {
     /// The smallest levels, as many as fit.
     fn of(
         shape: &Shape,
@@ -283,12 +283,12 @@ impl Kept {
         let records = choice.get("THREADS") / WARP * lanes.record_bytes;
         let Some(room) = hardware.shared_bytes.checked_sub(CONTROL_BYTES + records) else {
             return Err(format!(
-                "{} bytes of shared memory a block: the places of samples alone take {}",
+                "{} bytes of shared memory per block: the places of samples alone take {}",
                 hardware.shared_bytes,
                 CONTROL_BYTES + records
             ));
         };
-        let mut kept = Kept {
+        let mut kept = ResidentLevels {
             levels: 0,
             bytes: 0,
             room: u64::from(room).min(u64::from(choice.get("CACHE_KB")) * 1024),
@@ -324,7 +324,7 @@ impl Kept {
         Some((number as u32, rows as u32))
     }
 
-    /// One block a multiprocessor, pieces of work from a counter.
+    /// One block per multiprocessor, pieces of work from a counter.
     fn plan(
         self,
         entry: &'static str,
@@ -332,7 +332,7 @@ impl Kept {
         hardware: &Hardware,
         choice: &Choice,
         lanes: Lanes,
-    ) -> Planned {
+    ) -> PlanResult {
         let threads = choice.get("THREADS");
         let shared_bytes = CONTROL_BYTES + threads / WARP * lanes.record_bytes + self.bytes as u32;
         let slices = u64::from(shape.channels / lanes.channels);
@@ -372,7 +372,7 @@ impl Kept {
     }
 }
 
-/// One block a multiprocessor, and no more shared memory than it needs: the rest is L1.
+/// One block per multiprocessor, and no more shared memory than it needs: the rest is L1.
 fn persistent_step(
     entry: &'static str,
     hardware: &Hardware,
@@ -429,7 +429,7 @@ fn resident(
     choice: &Choice,
     ordered: bool,
     evict_last: bool,
-) -> Planned {
+) -> PlanResult {
     check(shape)?;
     let threads = choice.get("THREADS");
     let lanes = Lanes::of_channels(shape, shape.channels);

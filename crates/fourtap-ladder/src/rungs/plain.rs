@@ -1,12 +1,12 @@
-//! One thread for one or several channels, and nothing else.
+//! One thread for one or several channels: the simplest rungs.
 
 use super::limits::VECTOR;
-use crate::plan::{Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// Of every rung here.
 pub(super) const THREADS: Parameter =
-    Parameter::new("THREADS", "threads a block", &[128, 256, 512], 256);
+    Parameter::new("THREADS", "threads per block", &[128, 256, 512], 256);
 
 /// Of rungs with kernels/vectorised.cuh.
 pub(super) const RESIDENT: Parameter = Parameter::new(
@@ -23,7 +23,7 @@ const A01: Rung = Rung {
     name: "a01",
     title: "baseline",
     idea: "a thread per output channel, as the field's extensions are written",
-    expected: "the ruler: every thread repeats the arithmetic of its row, a warp's load brings 64 bytes",
+    expected: "the baseline: every thread repeats the arithmetic of its row, a warp's load brings 64 bytes",
     claim: Some(Claim {
         words: "0.5 TFLOPS",
         why: "on another, smaller GPU; the form of the kernel is the same",
@@ -64,7 +64,7 @@ const A02: Rung = Rung {
 const A03: Rung = Rung {
     name: "a03",
     title: "vectorised",
-    idea: "eight channels a thread, 16-byte loads",
+    idea: "eight channels per thread, 16-byte loads",
     expected: "an eighth of the arithmetic on places and of the loads: five to seven times A1",
     claim: Some(Claim {
         words: "0.741 ms",
@@ -88,7 +88,7 @@ const A04: Rung = Rung {
     name: "a04",
     title: "optimized",
     idea: "where a query's samples lie is worked out once, by all threads of the block, and kept in shared memory",
-    expected: "a fifth fewer instructions than A3 for one shared load a sample and some L1: 5 to 10 % faster",
+    expected: "a fifth fewer instructions than A3 for one shared load per sample and some L1: 5 to 10 % faster",
     claim: Some(Claim {
         words: "765 GFLOPS, N4 Q512, levels 32..4",
         why: "96 of its 128 threads idled, and 2048 queries in all do not fill this GPU",
@@ -123,7 +123,7 @@ const A04: Rung = Rung {
         let shared = records + 16 * shape.levels.len() as u32;
         if shared > hardware.shared_bytes {
             return Err(format!(
-                "{} bytes of shared memory a block: the rung needs {shared} for {rows} rows of {pass} samples",
+                "{} bytes of shared memory per block: the rung needs {shared} for {rows} rows of {pass} samples",
                 hardware.shared_bytes
             ));
         }
@@ -134,14 +134,19 @@ const A04: Rung = Rung {
     }),
 };
 
-/// Blocks whose threads, so many a row, take all rows once.
+/// Blocks whose threads, so many per row, take all rows once.
 pub(super) fn blocks(shape: &Shape, threads: u32, threads_a_row: u32) -> u32 {
     let all = u64::from(shape.rows()) * u64::from(threads_a_row);
     all.div_ceil(u64::from(threads)) as u32
 }
 
 /// The one launch of a rung with kernels/vectorised.cuh of which each thread takes a vector of so many rows.
-pub(super) fn vectorised(shape: &Shape, entry: &'static str, threads: u32, rows: u32) -> Planned {
+pub(super) fn vectorised(
+    shape: &Shape,
+    entry: &'static str,
+    threads: u32,
+    rows: u32,
+) -> PlanResult {
     fits_vectorised(shape)?;
     let blocks = blocks(shape, threads * rows, shape.channels / VECTOR);
     Ok(Plan::of(Step::new(entry, blocks, threads)))
@@ -152,7 +157,7 @@ pub(super) fn fits_vectorised(shape: &Shape) -> Result<(), String> {
     let pixel_bytes = u64::from(shape.heads) * u64::from(shape.pixel_bytes());
     if pixel_bytes > u64::from(u32::MAX) {
         return Err(format!(
-            "{pixel_bytes} bytes a pixel of all heads: the rung takes fewer than 2^32"
+            "{pixel_bytes} bytes per pixel of all heads: the rung takes fewer than 2^32"
         ));
     }
     match shape

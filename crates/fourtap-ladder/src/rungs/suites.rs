@@ -53,7 +53,7 @@ const WARP_SHUFFLE: Rung = Rung {
     name: "s1-shuffle",
     title: "warp shuffle",
     idea: "where a sample lies is worked out by one lane of its row and handed to the others by shuffles",
-    expected: "a fifth fewer instructions for four shuffled words a sample: 5 to 10 % faster",
+    expected: "a fifth fewer instructions for four shuffled words per sample: 5 to 10 % faster",
     source: on_vectorised!("s1_warp_shuffle.cu"),
     plan: Planner::Msda(|shape, _, choice| {
         vectorised(shape, "ladder_s1_shuffle", choice.get("THREADS"), 1)
@@ -95,7 +95,7 @@ const REGISTER_BLOCKING: Rung = Rung {
     name: "s1-register-blocking",
     title: "register blocking",
     idea: "a thread takes several rows in step, for more loads in flight",
-    expected: "what it gains in loads a thread it loses in threads: nothing with 2 rows, slower with 4",
+    expected: "what it gains in loads per thread it loses in threads: nothing with 2 rows, slower with 4",
     source: on_vectorised!("s1_register_blocking.cu"),
     parameters: &[
         THREADS,
@@ -138,7 +138,7 @@ const L2_POLICY: Rung = Rung {
 const VECTOR_4: Rung = Rung {
     name: "s1-vector-4",
     title: "vector width 4",
-    idea: "4 bytes a lane instead of 16",
+    idea: "4 bytes per lane instead of 16",
     expected: "four times the lanes repeat the arithmetic on places: twice the time",
     plan: Planner::Msda(|shape, _, choice| {
         fits_vectorised(shape)?;
@@ -155,7 +155,7 @@ const VECTOR_4: Rung = Rung {
 const VECTOR_8: Rung = Rung {
     name: "s1-vector-8",
     title: "vector width 8",
-    idea: "8 bytes a lane instead of 16",
+    idea: "8 bytes per lane instead of 16",
     expected: "twice the lanes repeat the arithmetic on places: 1.4 times the time",
     plan: Planner::Msda(|shape, _, choice| {
         fits_vectorised(shape)?;
@@ -171,7 +171,7 @@ const VECTOR_8: Rung = Rung {
 
 const NARROW: Rung = Rung {
     source: on_vectorised!("s1_vector_width.cu"),
-    // Fewer bytes in flight a thread need fewer registers and more threads.
+    // Fewer bytes in flight per thread need fewer registers and allow more threads.
     parameters: &[
         THREADS,
         Parameter {
@@ -187,7 +187,7 @@ const METADATA: Rung = Rung {
     name: "s2-metadata",
     title: "metadata in shared memory",
     idea: "a warp keeps where its samples lie in shared memory, a few points of a level at a time",
-    expected: "a fifth fewer instructions for one shared load a sample, and no barrier of the block: 5 to 10 % faster",
+    expected: "a fifth fewer instructions for one shared load per sample, and no barrier of the block: 5 to 10 % faster",
     claim: Some(Claim {
         words: "+5.3 %",
         why: OTHER_BASELINE,
@@ -253,7 +253,7 @@ const PRECOMPUTED_WEIGHTS: Rung = Rung {
     name: "s2-precomputed",
     title: "precomputed weights",
     idea: "a first kernel writes where every sample lies and its weights, the second only gathers",
-    expected: "16 bytes a sample written and read back cost more than the arithmetic they spare: a quarter slower",
+    expected: "16 bytes per sample written and read back cost more than the arithmetic they spare: a quarter slower",
     claim: Some(Claim {
         words: "+1.2 %",
         why: OTHER_BASELINE,
@@ -308,8 +308,8 @@ const L2_HINTS: Rung = Rung {
 const MIXED_PRECISION: Rung = Rung {
     name: "s2-mixed",
     title: "mixed precision",
-    idea: "the four neighbours are mixed in f16, two channels an instruction; samples are summed in f32",
-    expected: "32 of 108 instructions a sample fewer, at about twice the error: 10 to 15 % faster",
+    idea: "the four neighbours are mixed in f16, two channels per instruction; samples are summed in f32",
+    expected: "32 of 108 instructions per sample fewer, at about twice the error: 10 to 15 % faster",
     claim: Some(Claim {
         words: "-2.1 %",
         why: OTHER_BASELINE,

@@ -1,7 +1,7 @@
 //! Small levels as dense products on tensor cores.
 
 use super::limits::{VECTOR, blocks};
-use crate::plan::{Choice, Hardware, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Choice, Hardware, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -41,7 +41,7 @@ const A15_SOURCE: &str = concat!(
 );
 
 const A15_PARAMETERS: &[Parameter] = &[
-    Parameter::new("THREADS", "threads a block", &[256, 512], 256),
+    Parameter::new("THREADS", "threads per block", &[256, 512], 256),
     Parameter::new(
         "DENSE_PIXELS",
         "a level of at most so many pixels is dense",
@@ -50,11 +50,11 @@ const A15_PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new(
         "MOST_QUERIES",
-        "queries a tile at most, where shared memory allows",
+        "queries per tile at most, where shared memory allows",
         &[16, 32, 64],
         64,
     ),
-    Parameter::new("TILES", "tiles a block", &[1, 2, 4, 8], 4),
+    Parameter::new("TILES", "tiles per block", &[1, 2, 4, 8], 4),
 ];
 
 /// A tile of A15: sizes as its kernel has them.
@@ -88,7 +88,7 @@ impl Tile {
     }
 }
 
-fn tensor_cores(shape: &Shape, hardware: &Hardware, choice: &Choice, split: u32) -> Planned {
+fn tensor_cores(shape: &Shape, hardware: &Hardware, choice: &Choice, split: u32) -> PlanResult {
     let (threads, most) = (choice.get("THREADS"), choice.get("DENSE_PIXELS"));
     let lanes = shape.channels / VECTOR;
     let per_lane = if shape.points.is_multiple_of(2 * lanes) {
@@ -114,7 +114,7 @@ fn tensor_cores(shape: &Shape, hardware: &Hardware, choice: &Choice, split: u32)
             "no level of at most {most} pixels fits shared memory: there is nothing to multiply"
         ));
     }
-    // Two blocks a multiprocessor if possible: one multiplies while the other gathers. Each takes 1 KB beside its own.
+    // Two blocks per multiprocessor if possible: one multiplies while the other gathers. Each takes 1 KB beside its own.
     let sizes = [64, 32, 16].into_iter();
     let sizes = sizes.filter(|&queries| queries <= choice.get("MOST_QUERIES"));
     let tiles: Vec<Tile> = sizes.map(|queries| tile(queries, pixels)).collect();

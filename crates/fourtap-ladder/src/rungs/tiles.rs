@@ -1,7 +1,7 @@
-//! The four neighbours of a sample as a tile in shared memory, brought there in several ways.
+//! The four neighbours of a sample as a tile in shared memory, copied there in several ways.
 
 use super::limits::VECTOR;
-use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, Planned, Shape, Step};
+use crate::plan::{Blocks, Choice, Hardware, Map, Parameter, Plan, PlanResult, Shape, Step};
 use crate::rung::{Claim, Planner, Rung};
 
 /// The family.
@@ -43,7 +43,7 @@ fn check_stages(stages: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// One block a multiprocessor; what its shared memory leaves is for L1.
+/// One block per multiprocessor; what its shared memory leaves is for L1.
 fn one_block(
     entry: &'static str,
     threads: u32,
@@ -58,7 +58,7 @@ fn one_block(
     let most = u64::from(hardware.shared_bytes);
     if shared_bytes > most {
         return Err(format!(
-            "{shared_bytes} bytes of shared memory for the warps' tiles and records: the device has {most} a block"
+            "{shared_bytes} bytes of shared memory for the warps' tiles and records: the device has {most} per block"
         ));
     }
     // A block takes 1 KB beyond what it asks for, and so does the largest.
@@ -83,7 +83,7 @@ const PAIRED: Parameter = Parameter::new(
 const A11: Rung = Rung {
     name: "a11",
     title: "2x2 tile in shared memory",
-    idea: "a warp loads its samples' neighbours together, 16 bytes a lane, into tiles of its own, and mixes there",
+    idea: "a warp loads its samples' neighbours together, 16 bytes per lane, into tiles of its own, and mixes there",
     expected: "with one head x and x + 1 are one access, which spares wavefronts, but each byte passes the pipe to \
                shared memory twice more: 0.6 to 0.65 ms on seed-full, slower than A3",
     claim: None,
@@ -97,12 +97,12 @@ const A11: Rung = Rung {
     parameters: &[
         Parameter::new(
             "THREADS",
-            "threads a block, one block a multiprocessor",
+            "threads per block, one block per multiprocessor",
             &[512, 640, 768],
             640,
         ),
         Parameter::new("TILES", "samples of a row loaded at a time", &[1, 2], 1),
-        Parameter::new("BUFFERS", "sets of tiles a warp", &[1, 2], 1),
+        Parameter::new("BUFFERS", "sets of tiles per warp", &[1, 2], 1),
     ],
     plan: Planner::Msda(|shape, hardware, choice| {
         check_places(shape)?;
@@ -131,7 +131,7 @@ const A12: Rung = Rung {
     name: "a12",
     title: "2x2 tile by TMA",
     idea: "the copy engine brings a sample's neighbours as one box, zeros outside, and a barrier counts bytes",
-    expected: "the engine starts a box every ten cycles and passes L1 by: 24 billion boxes a second make 1 ms of \
+    expected: "the engine starts a box every ten cycles and passes L1 by: 24 billion boxes per second make 1 ms of \
                seed-full's 23.7 million samples, twice A3",
     claim: Some(Claim {
         words: "needs Hopper",
@@ -142,10 +142,10 @@ const A12: Rung = Rung {
     hopper: true,
     approximate: None,
     parameters: &[
-        Parameter::new("THREADS", "threads a block", &[64, 128, 256], 128),
+        Parameter::new("THREADS", "threads per block", &[64, 128, 256], 128),
         Parameter::new(
             "STAGES",
-            "rounds of 8 KB (32 boxes of 32 channels) on their way a warp",
+            "rounds of 8 KB (32 boxes of 32 channels) in flight per warp",
             &[1, 2, 3, 4],
             2,
         ),
@@ -153,7 +153,7 @@ const A12: Rung = Rung {
     plan: Planner::Msda(plan_a12),
 };
 
-fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> Planned {
+fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     if !hardware.has_tensor_maps {
         return Err("the device has no tensor maps: the rung needs them, so compute capability 9.0 or later".into());
     }
@@ -187,8 +187,8 @@ const A13: Rung = Rung {
     name: "a13",
     title: "warp specialisation",
     idea: "producer warps find neighbours and have them copied into rings, consumer warps only wait and mix",
-    expected: "the bytes, the pipe and the distance ahead are A14's, with two barriers more a step; issue slots do not \
-               bind, so about A14's time",
+    expected: "the bytes, the pipe and the distance ahead are A14's, with two more barriers per step; issue slots \
+               are not the bottleneck, so about A14's time",
     claim: Some(Claim {
         words: "5-10 % at best, untested",
         why: "nobody had measured it; ours does, with producers that run ahead, because locations are inputs",
@@ -203,7 +203,7 @@ const A13: Rung = Rung {
     parameters: &[
         Parameter::new(
             "PRODUCERS",
-            "producer warps a block, one block a multiprocessor",
+            "producer warps per block, one block per multiprocessor",
             &[2, 4, 6],
             4,
         ),
@@ -262,7 +262,7 @@ const A14: Rung = Rung {
     parameters: &[
         Parameter::new(
             "THREADS",
-            "threads a block, one block a multiprocessor",
+            "threads per block, one block per multiprocessor",
             &[256, 512, 768, 1024],
             768,
         ),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::View;
 
-use super::task::{Measured, Task};
+use super::task::{BenchResult, Task};
 use crate::array::Array;
 use crate::choices::Choices;
 use crate::computation::Computation;
@@ -36,7 +36,7 @@ pub struct CpuBench {
 }
 
 /// What a pass reads and writes, in memory of its own.
-struct Copied {
+struct BufferSet {
     inputs: Vec<Array>,
     outputs: Vec<Array>,
 }
@@ -49,7 +49,7 @@ impl CpuBench {
         }
     }
 
-    /// What everything after, of these operators, is held against.
+    /// The ceilings that results of these operators are compared with.
     pub fn ceilings(
         &self,
         operators: &[&'static dyn Operator],
@@ -66,11 +66,11 @@ impl CpuBench {
     }
 
     /// Verifies, then times.
-    pub fn measured(&self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+    pub fn measured(&self, task: &Task<'_>, say: impl Fn(&str)) -> Result<BenchResult> {
         say("verifying");
         let mut outputs = task.trial.outputs()?;
         task.trial.compute(&mut outputs)?;
-        let mut measured = Measured::new(self.kernel(task.trial)?, task.verified(&outputs)?);
+        let mut measured = BenchResult::new(self.kernel(task.trial)?, task.verified(&outputs)?);
         if !measured.verification.passed {
             return Ok(measured);
         }
@@ -86,7 +86,7 @@ impl CpuBench {
         measured.hot = Some(hot);
         measured.conditions = Some(Conditions { before, after });
         drop(timed);
-        say("timing on inputs in turn");
+        say("timing cold, on rotating inputs");
         measured.cold = cold(task, &outputs)?;
         Ok(measured)
     }
@@ -99,7 +99,7 @@ impl CpuBench {
             ("simd".to_string(), simd.into()),
             ("threads".to_string(), threads.into()),
         ]);
-        if let Some(entry) = Choices::of(trial)?.entry {
+        if let Some(entry) = Choices::of(trial).entry {
             words += &format!(", tuned: {}", entry.choice);
             parameters.insert("tuned".to_string(), entry.choice.into());
         }
@@ -129,7 +129,7 @@ fn cold(task: &Task<'_>, right: &[Array]) -> Result<Option<Timing>> {
     }
     let mut copies = Vec::new();
     for _ in 0..sets.max(2) {
-        match Copied::of(task.trial)? {
+        match BufferSet::of(task.trial)? {
             Some(copy) => copies.push(copy),
             None => return Ok(None),
         }
@@ -157,7 +157,7 @@ fn cold(task: &Task<'_>, right: &[Array]) -> Result<Option<Timing>> {
     }))
 }
 
-impl Copied {
+impl BufferSet {
     /// None if a tensor has gaps, as none has that is made here or read from a file.
     fn of(trial: &dyn Computation) -> Result<Option<Self>> {
         let mut inputs = Vec::new();
@@ -168,7 +168,7 @@ impl Copied {
             }
         }
         let outputs = trial.outputs()?;
-        Ok(Some(Copied { inputs, outputs }))
+        Ok(Some(BufferSet { inputs, outputs }))
     }
 
     /// Milliseconds of one computation.

@@ -6,15 +6,15 @@ use fourtap::Backend;
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
 
-use super::task::{Measured, Task};
+use super::task::{BenchResult, Task};
 use crate::array::Array;
 use crate::choices::Choices;
 use crate::computation::Computation;
-use crate::cuda::{DeviceTrial, Mode, Stopwatch, Timed};
+use crate::cuda::{DeviceTiming, DeviceTrial, Mode, Stopwatch};
 use crate::error::{Error, Result};
 use crate::operators::Operator;
 use crate::probe::{self, Setting, found_by};
-use crate::record::{Beside, KernelUsed, ProbeRecord};
+use crate::record::{AlternativeResult, KernelUsed, ProbeRecord};
 use crate::target::Device;
 use crate::verification::Verification;
 
@@ -35,23 +35,23 @@ pub struct CudaBench {
     mode: Mode,
 }
 
-/// One way to compute a trial.
+/// One kernel variant to compute a trial with.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Variant {
     /// What it is to the one asked for; empty for that itself.
     role: &'static str,
-    /// Whether by the plainest kernels there are.
-    by_ruler: bool,
+    /// Whether by the baseline kernel, one thread per channel.
+    is_baseline: bool,
     mode: Mode,
 }
 
-/// What came of a way.
+/// What a variant gave.
 #[derive(Debug)]
-struct Tried {
+struct VariantResult {
     kernel: KernelUsed,
     verification: Verification,
     /// None if its result was wrong.
-    hot: Option<Timed>,
+    hot: Option<DeviceTiming>,
     /// Its result, if it was right.
     right: Vec<Array>,
 }
@@ -63,7 +63,7 @@ impl CudaBench {
         Ok(CudaBench { stopwatch, mode })
     }
 
-    /// What everything after, of these operators, is held against.
+    /// The ceilings that results of these operators are compared with.
     pub fn ceilings(
         &self,
         device: &Device,
@@ -86,23 +86,23 @@ impl CudaBench {
     }
 
     /// Verifies, then times, first what was asked for, then what stands beside it: backward's deterministic mode and
-    /// the ruler.
-    pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+    /// the baseline.
+    pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<BenchResult> {
         say("copying to the device");
         let mut device = DeviceTrial::new(task.trial, self.stopwatch.cuda().context())?;
-        let asked = Way {
+        let asked = Variant {
             role: "",
-            by_ruler: false,
+            is_baseline: false,
             mode: self.mode,
         };
-        let deterministic = Way {
+        let deterministic = Variant {
             role: "deterministic",
             mode: Mode::Deterministic,
             ..asked
         };
-        let ruler = Way {
-            role: "ruler",
-            by_ruler: true,
+        let baseline = Variant {
+            role: "baseline",
+            is_baseline: true,
             ..asked
         };
 
@@ -112,13 +112,13 @@ impl CudaBench {
             mode: task.trial.has_modes().then_some(asked.mode),
             ..tried.kernel
         };
-        let mut measured = Measured::new(kernel, tried.verification);
+        let mut measured = BenchResult::new(kernel, tried.verification);
         let Some(hot) = tried.hot else {
             return Ok(measured);
         };
         measured.hot = Some(hot.timing);
         measured.conditions = Some(hot.conditions);
-        say("timing on inputs in turn");
+        say("timing cold, on rotating inputs");
         measured.cold = self
             .cold(task, &measured.kernel, &tried.right, asked)?
             .map(|timed| timed.timing);
@@ -130,20 +130,25 @@ impl CudaBench {
             measured.beside.push(tried.beside(deterministic));
         }
         // By what is compiled: the same kernels may have been chosen for another reason.
-        let of_ruler = device.explain(&ruler.on(self.stopwatch.cuda(), task.trial))?;
-        if of_ruler.fingerprint != measured.kernel.fingerprint {
-            say("verifying and timing the ruler");
-            let tried = self.tried(task, &mut device, ruler)?;
-            measured.beside.push(tried.beside(ruler));
+        let of_baseline = device.explain(&baseline.on(self.stopwatch.cuda(), task.trial))?;
+        if of_baseline.fingerprint != measured.kernel.fingerprint {
+            say("verifying and timing the baseline");
+            let tried = self.tried(task, &mut device, baseline)?;
+            measured.beside.push(tried.beside(baseline));
         }
         Ok(measured)
     }
 
-    /// One way: its result must be right before it is timed, and after.
-    fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
-        let cuda = way.on(self.stopwatch.cuda(), task.trial);
+    /// One variant: its result must be right before it is timed, and after.
+    fn tried(
+        &self,
+        task: &Task<'_>,
+        device: &mut DeviceTrial<'_>,
+        variant: Variant,
+    ) -> Result<VariantResult> {
+        let cuda = variant.on(self.stopwatch.cuda(), task.trial);
         let mut kernel = device.explain(&cuda)?;
-        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as())?;
+        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as());
         if let Some(entry) = choices.entry {
             kernel.words += &format!(", tuned: {}", entry.choice);
             let tuned = entry.choice.into();
@@ -154,10 +159,10 @@ impl CudaBench {
         }
         self.stopwatch.once(|cuda| {
             device.poison(cuda.stream())?;
-            device.queue(&way.on(cuda, task.trial))
+            device.queue(&variant.on(cuda, task.trial))
         })?;
         let right = device.download()?;
-        let mut tried = Tried {
+        let mut tried = VariantResult {
             kernel,
             verification: task.verified(&right)?,
             hot: None,
@@ -168,9 +173,9 @@ impl CudaBench {
         }
         // So that it is seen if what is timed does not compute.
         self.stopwatch.once(|cuda| device.poison(cuda.stream()))?;
-        let hot = self
-            .stopwatch
-            .hot(task.budget, |cuda| device.queue(&way.on(cuda, task.trial)))?;
+        let hot = self.stopwatch.hot(task.budget, |cuda| {
+            device.queue(&variant.on(cuda, task.trial))
+        })?;
         let after = device.download()?;
         match task.still_right(tried.kernel.reproducible, &tried.right, &after)? {
             None => tried.hot = Some(hot),
@@ -186,8 +191,8 @@ impl CudaBench {
         task: &Task<'_>,
         kernel: &KernelUsed,
         right: &[Array],
-        way: Way,
-    ) -> Result<Option<Timed>> {
+        variant: Variant,
+    ) -> Result<Option<DeviceTiming>> {
         let cuda = self.stopwatch.cuda();
         let (context, facts) = (cuda.context(), cuda.device().facts());
         let one = task.trial.compulsory_bytes().max(1);
@@ -206,7 +211,7 @@ impl CudaBench {
         let timed = self
             .stopwatch
             .in_turn(task.budget, sets as u32, |cuda, set| {
-                trials[set as usize].queue(&way.on(cuda, task.trial))
+                trials[set as usize].queue(&variant.on(cuda, task.trial))
             })?;
         context.synchronize()?;
         for trial in &trials {
@@ -239,20 +244,20 @@ fn is_out_of_memory(error: &Error) -> bool {
     )
 }
 
-impl Way {
+impl Variant {
     fn on(self, cuda: &Cuda, trial: &dyn Computation) -> Cuda {
         let cuda = self.mode.on(cuda);
-        match self.by_ruler {
-            true => trial.ruler(&cuda).unwrap_or(cuda),
+        match self.is_baseline {
+            true => trial.baseline(&cuda).unwrap_or(cuda),
             false => cuda,
         }
     }
 }
 
-impl Tried {
-    fn beside(self, way: Way) -> Beside {
-        Beside {
-            role: way.role.to_string(),
+impl VariantResult {
+    fn beside(self, variant: Variant) -> AlternativeResult {
+        AlternativeResult {
+            role: variant.role.to_string(),
             kernel: self.kernel,
             verification: self.verification,
             hot: self.hot.map(|timed| timed.timing),

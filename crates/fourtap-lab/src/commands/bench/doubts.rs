@@ -15,7 +15,7 @@ pub fn doubts(records: &[BenchRecord], ceilings: &[ProbeRecord], quick: bool) ->
     for ceiling in ceilings.iter().filter(|ceiling| !ceiling.is_measured()) {
         let ProbeRecord { name, words, .. } = ceiling;
         doubts.push(format!(
-            "no result is held against {name}, which was not measured: {words}"
+            "no result is compared with {name}, which was not measured: {words}"
         ));
     }
     let uncertain = count(&|record| {
@@ -34,8 +34,8 @@ pub fn doubts(records: &[BenchRecord], ceilings: &[ProbeRecord], quick: bool) ->
     let suspicious = count(&|record| record.roof.as_ref().is_some_and(|roof| roof.suspicious));
     if suspicious > 0 {
         doubts.push(format!(
-            "{suspicious} of {all} results are faster than the measured ceilings allow, so one of the two is wrong: see \
-             \"suspicious\" in the records"
+            "{suspicious} of {all} results are faster than the measured ceilings allow, so one of the two is wrong: \
+             see \"suspicious\" in the records"
         ));
     }
     let throttled = count(&|record| {
@@ -44,7 +44,8 @@ pub fn doubts(records: &[BenchRecord], ceilings: &[ProbeRecord], quick: bool) ->
     });
     if throttled > 0 {
         doubts.push(format!(
-            "the device had lowered its clocks during {throttled} of {all} benchmarks: see \"throttled_by\" in the records"
+            "the device throttled its clocks during {throttled} of {all} benchmarks: see \"throttled_by\" in the \
+             records"
         ));
     }
     doubts

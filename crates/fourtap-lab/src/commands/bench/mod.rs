@@ -22,10 +22,10 @@ use super::{note, print, progress};
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction, Distribution};
 use crate::computation::{Computation, TensorSet};
 use crate::cuda::Mode;
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::machine;
-use crate::operators::{Filling, OPERATORS, Operator, Reading, Workload};
+use crate::operators::{DataSpec, OPERATORS, Operator, Reading, Workload};
 use crate::output::Destination;
 use crate::record::{
     BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemRecord, Run, benchmark_name,
@@ -33,7 +33,7 @@ use crate::record::{
 use crate::report;
 use crate::roof::{Ceilings, is_suspicious};
 use crate::selection::{self, Benchmark, Selection, Subject};
-use crate::sink::{Sink, Torn};
+use crate::sink::{PartialRecord, Sink};
 use crate::table;
 use crate::target::Target;
 use crate::tensors::MappedFile;
@@ -65,8 +65,8 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         .map(report::destination)
         .transpose()?;
     let torn = match arguments.resume {
-        true => Torn::Remove,
-        false => Torn::Refuse,
+        true => PartialRecord::Remove,
+        false => PartialRecord::Refuse,
     };
     let sink = Sink::open(arguments.json.as_deref(), torn)?;
     let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
@@ -81,8 +81,8 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     };
     if !left_out.is_empty() {
         note(&format!(
-            "note: left out, more than 100 billion operations each, which takes a processor long: {}; by its name each \
-             is timed",
+            "note: skipped, more than 100 GFLOP each, which takes long on a CPU: {}; name one to time \
+             it",
             left_out.join(", ")
         ));
     }
@@ -165,7 +165,7 @@ impl Bench {
         let Some((first, dtype)) = group.first().and_then(|it| Some((it, it.dtype?))) else {
             return Ok(());
         };
-        let filling = Filling {
+        let filling = DataSpec {
             dtype,
             coordinates: self.coordinates.dtype(dtype),
             distribution: first.numbers.points.unwrap_or(Distribution::Local),
@@ -178,7 +178,7 @@ impl Bench {
             return Ok(());
         }
         self.expect_memory(first, workload.bytes(&filling)?)?;
-        self.say(first, "making random numbers");
+        self.say(first, "generating random inputs");
         self.group(group, &*workload.filled(&filling)?)
     }
 
@@ -202,7 +202,7 @@ impl Bench {
 
     fn fail(&mut self, error: &Error) {
         self.bar.suspend(|| error.report());
-        if self.failed != Some(ExitCode::from(EXIT_MISMATCH)) {
+        if self.failed != Some(ExitCode::MISMATCH) {
             self.failed = Some(error.exit_code());
         }
     }
@@ -280,7 +280,7 @@ impl Bench {
         let bar = &self.bar;
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
         if self.ceilings.is_empty() {
-            say("first, what the hardware can do at most");
+            say("measuring the hardware's ceilings first");
             let budget = self.budget / CEILINGS_SHARE;
             let device = &self.target.device;
             self.ceilings = self.place.ceilings(device, &self.operators, budget);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cpu::CpuBench;
 use super::cuda::CudaBench;
-use super::task::{Measured, Task};
+use super::task::{BenchResult, Task};
 use crate::error::Result;
 use crate::machine;
 use crate::operators::Operator;
@@ -43,7 +43,7 @@ impl Place {
     }
 
     /// Verifies, then times.
-    pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<Measured> {
+    pub fn measured(&mut self, task: &Task<'_>, say: impl Fn(&str)) -> Result<BenchResult> {
         match self {
             Place::Cpu(cpu) => cpu.measured(task, say),
             Place::Cuda(cuda) => cuda.measured(task, say),

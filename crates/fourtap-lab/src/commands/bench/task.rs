@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::array::Array;
 use crate::computation::Computation;
 use crate::error::{Error, Result};
-use crate::record::{Beside, Conditions, KernelUsed, Timing};
+use crate::record::{AlternativeResult, Conditions, KernelUsed, Timing};
 use crate::verification::Verification;
 
 /// A benchmark about to be measured.
@@ -21,7 +21,7 @@ pub struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// How near the oracle a result is, or what is wrong with it.
+    /// The error of a result against the oracle, or what is wrong with it.
     pub fn verified(&self, outputs: &[Array]) -> Result<Verification> {
         self.trial.verified(outputs, self.seed)
     }
@@ -39,7 +39,7 @@ impl Task<'_> {
         }
         let same = |(before, after): (&Array, &Array)| before.bytes() == after.bytes();
         let all = before.iter().zip(after).all(same);
-        Ok((!all).then(|| "the timed computations gave other bits than the first".to_string()))
+        Ok((!all).then(|| "the timed computations are not bitwise equal to the first".to_string()))
     }
 
     /// That a result is wrong.
@@ -51,27 +51,27 @@ impl Task<'_> {
     }
 }
 
-/// What a benchmark found. Only what is right has times.
+/// The result of a benchmark. Only a verified one has times.
 #[derive(Debug)]
-pub struct Measured {
+pub struct BenchResult {
     /// What computed it.
     pub kernel: KernelUsed,
-    /// How near the oracle it is.
+    /// Its error against the oracle.
     pub verification: Verification,
-    /// The same inputs again and again.
+    /// The same inputs repeatedly.
     pub hot: Option<Timing>,
-    /// Copies of them in turn.
+    /// Rotating copies of them.
     pub cold: Option<Timing>,
     /// While it was timed.
     pub conditions: Option<Conditions>,
     /// Other ways to the same.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<AlternativeResult>,
 }
 
-impl Measured {
+impl BenchResult {
     /// Nothing timed yet.
     pub fn new(kernel: KernelUsed, verification: Verification) -> Self {
-        Measured {
+        BenchResult {
             kernel,
             verification,
             hot: None,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{json_line, note, print};
 use crate::cli::{CompareArgs, FailOn};
 use crate::comparison::{Comparison, Row, Verdict, compare, wrong};
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::record::Run;
 use crate::table;
@@ -53,13 +53,13 @@ pub fn execute(arguments: &CompareArgs) -> Result<ExitCode> {
     }
     Ok(match failed.is_empty() {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(EXIT_MISMATCH),
+        false => ExitCode::MISMATCH,
     })
 }
 
 /// A benchmark without a verdict: "MISSING" from B, "ADDED" by B, or "WRONG" in B.
 #[derive(Serialize)]
-struct Unjudged<'a> {
+struct NoVerdict<'a> {
     name: &'a str,
     verdict: &'static str,
 }
@@ -73,7 +73,7 @@ fn json(comparison: &Comparison, wrong: &[(String, String)]) -> Result<String> {
     let added = comparison.only_after.iter().map(|name| (name, "ADDED"));
     let wrong = wrong.iter().map(|(name, _)| (name, "WRONG"));
     for (name, verdict) in missing.chain(added).chain(wrong) {
-        lines += &json_line(&Unjudged { name, verdict })?;
+        lines += &json_line(&NoVerdict { name, verdict })?;
     }
     Ok(lines)
 }
@@ -106,7 +106,9 @@ fn summary(comparison: &Comparison, wrong: usize) -> String {
 fn failures(conditions: &[FailOn], comparison: &Comparison, wrong: usize) -> Vec<String> {
     let mut failures = Vec::new();
     if !conditions.is_empty() && wrong > 0 {
-        failures.push(format!("expected right results in B, found {wrong} wrong"));
+        failures.push(format!(
+            "expected correct results in B, found {wrong} wrong"
+        ));
     }
     for condition in conditions {
         let (count, what) = match condition {

@@ -7,7 +7,7 @@ use super::{note, print};
 use crate::cli::{DeviceChoice, ExplainArgs};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::explain::{Case, Ceilings, DeviceLike, Explanation, Known, Multiprocessor};
+use crate::explain::{Case, Ceilings, DeviceDesc, ExplainInputs, Explanation, Multiprocessor};
 use crate::record::Run;
 use crate::target::{CudaDevice, Device};
 use crate::{machine, selection, target};
@@ -46,7 +46,7 @@ fn explained(arguments: &ExplainArgs, case: &dyn Case) -> Result<Box<dyn Explana
         _ => Some(stored(&ceilings)?),
     };
     add_cut_short([&probes, &results], &mut notes);
-    case.explained(Known {
+    case.explained(ExplainInputs {
         ceilings: &ceilings,
         device: device.as_ref(),
         results: results.as_ref(),
@@ -155,8 +155,8 @@ fn facts(ordinal: u32) -> Result<&'static DeviceFacts> {
     Ok(device.facts())
 }
 
-fn like(facts: &DeviceFacts) -> DeviceLike {
-    DeviceLike {
+fn like(facts: &DeviceFacts) -> DeviceDesc {
+    DeviceDesc {
         name: facts.name.clone(),
         size: DeviceSize::from(facts),
         capability: facts.compute_capability,
@@ -164,12 +164,12 @@ fn like(facts: &DeviceFacts) -> DeviceLike {
 }
 
 /// The device the ceilings were measured on.
-fn stored(ceilings: &Ceilings) -> Result<DeviceLike> {
+fn stored(ceilings: &Ceilings) -> Result<DeviceDesc> {
     let device = &ceilings.device;
     let capability = |cuda: &CudaDevice| target::parse_dotted(&cuda.compute_capability);
     let described = device.cuda.as_ref().and_then(|cuda| {
         let capability = capability(cuda)?;
-        Some(DeviceLike {
+        Some(DeviceDesc {
             name: device.model.clone().unwrap_or("unknown device".to_string()),
             size: DeviceSize {
                 multiprocessors: cuda.multiprocessors,

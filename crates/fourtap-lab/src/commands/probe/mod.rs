@@ -11,13 +11,13 @@ use self::isolation::isolated;
 use super::{note, print, print_json, progress};
 use crate::cli::{DeviceChoice, ProbeArgs, TargetArgs};
 use crate::cuda::Stopwatch;
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::end_with_parent;
 use crate::nearest::nearest;
 use crate::probe::{self, Probe, Setting};
 use crate::record::{Line, Outcome, ProbeRecord};
-use crate::sink::{Sink, Torn};
+use crate::sink::{PartialRecord, Sink};
 use crate::table;
 use crate::target::{Device, Target};
 
@@ -36,7 +36,7 @@ pub fn execute(arguments: &ProbeArgs) -> Result<ExitCode> {
     let chosen = resolved(arguments.device);
     let device = device(chosen)?;
     let probes = selected(probes_of(chosen), arguments)?;
-    let mut sink = Sink::open(arguments.json.as_deref(), Torn::Refuse)?;
+    let mut sink = Sink::open(arguments.json.as_deref(), PartialRecord::Refuse)?;
     let mut words = vec!["--device".to_string(), chosen.to_string()];
     if chosen == DeviceChoice::Cpu {
         words.extend([
@@ -75,7 +75,7 @@ fn ended(records: &[ProbeRecord]) -> ExitCode {
         };
         note(&format!("{} {word}: {}", record.name, record.words));
         if record.outcome == Outcome::Wrong {
-            code = ExitCode::from(EXIT_MISMATCH);
+            code = ExitCode::MISMATCH;
         } else if code == ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
         }

@@ -18,10 +18,10 @@ use crate::profile::{
 use crate::program;
 use crate::record::{CountersRecord, Line, Origin};
 use crate::selection;
-use crate::sink::{Sink, Torn};
+use crate::sink::{PartialRecord, Sink};
 use crate::target::Device;
 
-/// How often the time beside the progress bar is drawn anew.
+/// How often the time beside the progress bar is redrawn.
 const TICK: Duration = Duration::from_millis(200);
 
 pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
@@ -43,7 +43,7 @@ pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
             found: "the CPU".to_string(),
         });
     }
-    let mut sink = Sink::open(arguments.json.as_deref(), Torn::Refuse)?;
+    let mut sink = Sink::open(arguments.json.as_deref(), PartialRecord::Refuse)?;
     let found = match &arguments.import {
         Some(file) => imported(file, workload.operator())?,
         None => profiled(arguments, &case.name())?,
@@ -66,13 +66,13 @@ pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
 }
 
 /// Counters, and what they are of.
-struct Found {
+struct ProfiledKernels {
     kernels: Vec<KernelCounters>,
     device: Device,
     source: String,
 }
 
-fn imported(file: &Path, operator: &dyn Operator) -> Result<Found> {
+fn imported(file: &Path, operator: &dyn Operator) -> Result<ProfiledKernels> {
     let text = fs::read(file).map_err(|source| Error::Read {
         file: file.to_path_buf(),
         source,
@@ -98,7 +98,7 @@ fn imported(file: &Path, operator: &dyn Operator) -> Result<Found> {
             found: "no kernel".to_string(),
         });
     }
-    Ok(Found {
+    Ok(ProfiledKernels {
         kernels,
         // The file does not say which.
         device: Device {
@@ -112,7 +112,7 @@ fn imported(file: &Path, operator: &dyn Operator) -> Result<Found> {
     })
 }
 
-fn profiled(arguments: &ProfileArgs, name: &str) -> Result<Found> {
+fn profiled(arguments: &ProfileArgs, name: &str) -> Result<ProfiledKernels> {
     let ncu = Ncu::find(arguments.ncu.as_deref())?;
     let bar = progress(2);
     bar.enable_steady_tick(TICK);
@@ -169,7 +169,7 @@ fn profiled(arguments: &ProfileArgs, name: &str) -> Result<Found> {
     if kernels.is_empty() {
         return Err(profiled.without_kernels());
     }
-    Ok(Found {
+    Ok(ProfiledKernels {
         kernels,
         device: statement.device,
         source: format!("ncu {}", ncu.version),

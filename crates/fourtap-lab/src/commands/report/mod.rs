@@ -14,9 +14,9 @@ use crate::record::{Run, SCHEMA, VERSION};
 use crate::report::{self, Report};
 use crate::units;
 
-/// What was done.
+/// The JSON record of the command.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct ReportSummary<'a> {
     schema: u32,
     version: &'a str,
     command: &'a str,
@@ -96,7 +96,7 @@ pub fn execute(arguments: &ReportArgs) -> Result<ExitCode> {
     let warnings: Vec<String> = runs.iter().flat_map(report::warnings).collect();
     if arguments.json {
         let count = |of: fn(&Run) -> usize| runs.iter().map(of).sum();
-        print_json(&Done {
+        print_json(&ReportSummary {
             schema: SCHEMA,
             version: VERSION,
             command: "report",

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::record::AttemptRecord;
-use crate::tune::Built;
+use crate::tune::BuildResult;
 
 const HEADS: [&str; 21] = [
     "kernel",
@@ -38,7 +38,7 @@ pub fn csv(attempts: &[AttemptRecord]) -> io::Result<Vec<u8>> {
     for attempt in attempts {
         let subject = &attempt.subject;
         let number = |number: Option<f64>| number.map_or(String::new(), |it| it.to_string());
-        let built = |of: fn(&Built) -> Option<u64>| {
+        let built = |of: fn(&BuildResult) -> Option<u64>| {
             let number = attempt.built.as_ref().and_then(of);
             number.map_or(String::new(), |it| it.to_string())
         };

@@ -5,7 +5,7 @@ mod csv;
 mod keep;
 mod one;
 mod search;
-mod watched;
+mod trial_worker;
 mod work;
 mod workbench;
 
@@ -19,7 +19,7 @@ use fourtap::cuda::driver;
 use fourtap::tuning::Table;
 
 use super::print;
-use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneProblem, TuneWhat};
+use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneCommand, TuneProblem};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::nearest::nearest;
@@ -32,9 +32,9 @@ use crate::tune::{Engine, Gpu, Subject, Tunable, entry, tunables};
 
 pub fn execute(arguments: &TuneArgs) -> Result<ExitCode> {
     match &arguments.what {
-        Some(TuneWhat::One(one)) => one::execute(one),
-        Some(TuneWhat::Table { runs }) => table_of(runs),
-        Some(TuneWhat::Work(arguments)) => work::work(arguments),
+        Some(TuneCommand::One(one)) => one::execute(one),
+        Some(TuneCommand::Table { runs }) => table_of(runs),
+        Some(TuneCommand::Work(arguments)) => work::work(arguments),
         None if arguments.search.space => {
             print(table::spaces(&listed(&arguments.search.targets)?))?;
             Ok(ExitCode::SUCCESS)

@@ -1,34 +1,34 @@
-//! `fourtap tune one`: a single choice, verified, and timed in turns with the defaults.
+//! `fourtap tune one`: a single choice, verified, and timed alternately with the defaults.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::watched::Watched;
+use super::trial_worker::TrialWorker;
 use super::{recorded, subject};
 use crate::cli::OneArgs;
 use crate::commands::{print, print_json};
-use crate::error::{EXIT_MISMATCH, Error, Result};
+use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::record::{Origin, Outcome, Timing, TuneSubject};
 use crate::table;
-use crate::tune::{Built, Engine, Found};
+use crate::tune::{AttemptResult, BuildResult, Engine};
 use crate::verification::Verification;
 
-/// Most time of the choice's own timing, and in turns with the defaults.
+/// Most time of the choice's own timing, and alternately with the defaults.
 const ALONE: Duration = Duration::from_millis(400);
 const IN_TURNS: Duration = Duration::from_secs(5);
 
 /// What became of it.
 #[derive(Debug, Serialize)]
-struct One {
+struct SingleAttempt {
     #[serde(flatten)]
     origin: Origin,
     #[serde(flatten)]
     subject: TuneSubject,
     choice: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    built: Option<Built>,
+    built: Option<BuildResult>,
     outcome: Outcome,
     #[serde(skip_serializing_if = "String::is_empty")]
     words: String,
@@ -50,26 +50,26 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
         expected,
     };
     let choice = subject.space.choice(&arguments.set).map_err(setting)?;
-    let refused = |why: String| setting(format!("values that go together, found {why}"));
+    let refused = |why: String| setting(format!("values that fit together, found {why}"));
     subject.carried(&choice).map_err(refused)?;
-    let mut watched = Watched::new(&subject, &arguments.problem, arguments.limit);
+    let mut worker = TrialWorker::new(&subject, &arguments.problem, arguments.limit);
     let mut built = None;
     let mut found = None;
     if !matches!(subject.engine, Engine::Cpu) {
-        match watched.build(&choice)? {
+        match worker.build(&choice)? {
             Ok(build) => {
                 let failed = build.failed.clone();
-                found = failed.map(|words| Found::ended((Outcome::Failed, words)));
+                found = failed.map(|words| AttemptResult::ended((Outcome::Failed, words)));
                 built = Some(build);
             }
-            Err(trouble) => found = Some(Found::ended(trouble)),
+            Err(trouble) => found = Some(AttemptResult::ended(trouble)),
         }
     }
     let found = match found {
         Some(found) => found,
-        None => watched.attempt(&choice, ALONE)?,
+        None => worker.attempt(&choice, ALONE)?,
     };
-    let mut one = One {
+    let mut one = SingleAttempt {
         origin: Origin::here(),
         subject: recorded(&subject, arguments.problem.seed)?,
         choice: choice.to_string(),
@@ -82,7 +82,7 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
     };
     if one.hot.is_some() {
         let both = [subject.space.defaults(), choice];
-        let finals = watched.finals(&both, IN_TURNS)?;
+        let finals = worker.finals(&both, IN_TURNS)?;
         let finals = finals.map_err(|found| Error::Finals {
             subject: subject.name(),
             found,
@@ -96,15 +96,15 @@ pub fn execute(arguments: &OneArgs) -> Result<ExitCode> {
     }
     Ok(match one.outcome {
         Outcome::Measured => ExitCode::SUCCESS,
-        Outcome::Wrong => ExitCode::from(EXIT_MISMATCH),
+        Outcome::Wrong => ExitCode::MISMATCH,
         _ => ExitCode::FAILURE,
     })
 }
 
-fn in_words(one: &One) -> String {
+fn in_words(one: &SingleAttempt) -> String {
     let found = match (&one.hot, one.speed) {
         (Some(hot), Some([speed, low, high])) => format!(
-            "right, {} ms; {speed:.3} times as fast as the defaults ({low:.3} to {high:.3})",
+            "correct, {} ms; {speed:.3} times as fast as the defaults ({low:.3} to {high:.3})",
             table::milliseconds(hot.median_ms)
         ),
         _ => format!("{:?}: {}", one.outcome, one.words).to_lowercase(),
@@ -115,7 +115,7 @@ fn in_words(one: &One) -> String {
         .and_then(|it| Some((it, it.registers()?)))
     {
         Some((built, registers)) => format!(
-            "{registers} registers a thread, {} bytes of stack; {found}",
+            "{registers} registers per thread, {} bytes of stack; {found}",
             built.stack_bytes()
         ),
         None => found,

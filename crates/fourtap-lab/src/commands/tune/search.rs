@@ -19,10 +19,10 @@ use crate::record::{
     AttemptRecord, Finalist, Line, Origin, Outcome, Run, Timing, TuneSubject, TunedRecord,
 };
 use crate::report;
-use crate::sink::{Sink, Torn};
+use crate::sink::{PartialRecord, Sink};
 use crate::table;
 use crate::tune::{
-    Candidate, Engine, Finals, How, Plan, Points, Search, Subject, entry, hints, known,
+    Candidate, CandidateOrigin, Engine, Finals, Plan, Points, Search, Subject, entry, hints, known,
 };
 
 /// Most time of the finals.
@@ -45,15 +45,15 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         false => Run::default(),
     };
     let torn = match arguments.resume {
-        true => Torn::Remove,
-        false => Torn::Refuse,
+        true => PartialRecord::Remove,
+        false => PartialRecord::Refuse,
     };
     let page = arguments.report.as_deref().map(report::destination);
     let page = page.transpose()?;
     let csv_file = arguments.csv.as_deref();
     let sheet = csv_file.map(|file| Destination::new(file, file.parent().unwrap_or(file), true));
     let sheet = sheet.transpose()?;
-    let mut hunt = Hunt {
+    let mut session = SearchSession {
         arguments,
         sink: Sink::open(arguments.json.as_deref(), torn)?,
         known,
@@ -63,11 +63,11 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         },
     };
     for (subject, points) in subjects.iter().zip(&points) {
-        let tuned = hunt.tune(subject, points)?;
-        if !matches!(hunt.sink, Sink::Stdout) {
-            print(table::tuned(&tuned, &hunt.found.attempts))?;
+        let tuned = session.tune(subject, points)?;
+        if !matches!(session.sink, Sink::Stdout) {
+            print(table::tuned(&tuned, &session.found.attempts))?;
         }
-        // What another crate's kernel is best at is worth knowing, but nothing goes by it.
+        // What is best for another crate's kernel is worth printing, but no call uses it.
         let is_library = !matches!(subject.engine, Engine::External(..));
         if let Some(file) = file.as_ref().filter(|_| is_library) {
             let entry = entry(&tuned).map_err(|expected| Error::Setting {
@@ -76,21 +76,21 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
             })?;
             let changed = keep::keep(file, entry, tuned.winner > 0)?;
             match (changed, tuned.winner) {
-                (true, 0) => note(&format!("took an older choice out of {}", file.display())),
+                (true, 0) => note(&format!("removed an older choice from {}", file.display())),
                 (true, _) => note(&format!("kept in {}", file.display())),
                 (false, _) => {}
             }
         }
     }
     if let (Some(sheet), Some(file)) = (sheet, csv_file) {
-        let rows = csv(&hunt.found.attempts).map_err(|source| Error::Write {
+        let rows = csv(&session.found.attempts).map_err(|source| Error::Write {
             file: file.to_path_buf(),
             source,
         })?;
         sheet.write_bytes(&rows)?;
     }
     if let (Some(page), Some(file)) = (page, &arguments.report) {
-        page.write_bytes(report::html(&[hunt.found])?.as_bytes())?;
+        page.write_bytes(report::html(&[session.found])?.as_bytes())?;
         note(&format!("wrote {}", file.display()));
     }
     Ok(ExitCode::SUCCESS)
@@ -100,8 +100,15 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
 fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
     let carried = |choice: &Choice| subject.carried(choice);
     // Kernels of other crates do not declare what changes bits.
-    let other_bits = arguments.other_bits || matches!(subject.engine, Engine::External(..));
-    Points::new(subject.space, &arguments.set, other_bits, carried).map_err(|expected| {
+    let allow_rounding_changes =
+        arguments.allow_rounding_changes || matches!(subject.engine, Engine::External(..));
+    Points::new(
+        subject.space,
+        &arguments.set,
+        allow_rounding_changes,
+        carried,
+    )
+    .map_err(|expected| {
         let words = arguments.set.iter();
         let words: Vec<_> = words
             .map(|(name, value)| format!("{name}={value}"))
@@ -114,7 +121,7 @@ fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
 }
 
 /// Searches one after another.
-struct Hunt<'a> {
+struct SearchSession<'a> {
     arguments: &'a SearchArgs,
     sink: Sink,
     /// What an interrupted search has found.
@@ -123,7 +130,7 @@ struct Hunt<'a> {
     found: Run,
 }
 
-impl Hunt<'_> {
+impl SearchSession<'_> {
     fn tune(&mut self, subject: &Subject, points: &Points) -> Result<TunedRecord> {
         let arguments = self.arguments;
         let seed = arguments.problem.seed;
@@ -142,7 +149,7 @@ impl Hunt<'_> {
         let is_over = || {
             let budget = arguments.budget?;
             let over = begun.elapsed().as_secs_f64() >= SEARCHING * budget.as_secs_f64();
-            over.then_some("its time was up")
+            over.then_some("its time budget was spent")
         };
         let mut stopped = None;
         let (mut attempts, mut generations) = (0, 0);
@@ -160,13 +167,13 @@ impl Hunt<'_> {
             }
             for candidate in generation {
                 // Without the defaults nothing could be compared.
-                stopped = is_over().filter(|_| candidate.how != How::Default);
+                stopped = is_over().filter(|_| candidate.how != CandidateOrigin::Default);
                 if stopped.is_some() {
                     break 'search;
                 }
                 let record = self.attempted(&named, &mut bench, &candidate, usual, &bar)?;
                 let time = record.median_ms();
-                if candidate.how == How::Default {
+                if candidate.how == CandidateOrigin::Default {
                     usual = time;
                 }
                 if usual.is_none() {
@@ -187,7 +194,7 @@ impl Hunt<'_> {
             None => known(subject, &named)?,
         };
         for choice in &known {
-            let Some(candidate) = search.besides(choice, How::Table) else {
+            let Some(candidate) = search.besides(choice, CandidateOrigin::Table) else {
                 continue;
             };
             if self.known_attempt(&named, &candidate).is_none() {
@@ -206,7 +213,7 @@ impl Hunt<'_> {
                 let left = budget.saturating_sub(begun.elapsed()).min(FINALS);
                 let finalists = finalists(&search, points, plan.top_k, &known);
                 let choices: Vec<_> = finalists.iter().map(|it| it.choice.clone()).collect();
-                let finals = bench.watched.finals(&choices, left)?;
+                let finals = bench.tester.finals(&choices, left)?;
                 let finals = finals.map_err(|found| Error::Finals {
                     subject: subject.name(),
                     found,
@@ -268,8 +275,8 @@ impl Hunt<'_> {
         let time = found.hot.as_ref().map(|hot| hot.median_ms);
         let speed = time.map(|time| usual.unwrap_or(time) / time);
         let verdict = match (speed, candidate.how) {
-            (Some(_), How::Default) => "the defaults".to_string(),
-            (Some(speed), _) => format!("{speed:.3} times the defaults' speed"),
+            (Some(_), CandidateOrigin::Default) => "the defaults".to_string(),
+            (Some(speed), _) => format!("{speed:.3} speedup over the defaults"),
             (None, _) => match found.outcome {
                 Outcome::Wrong => "disqualified: wrong".to_string(),
                 Outcome::Hung => "disqualified: hung".to_string(),
@@ -374,7 +381,7 @@ fn concluded(
             kept.speed_low,
             kept.speed_high
         ),
-        _ => "nothing is faster than the defaults beyond doubt".to_string(),
+        _ => "nothing is faster than the defaults with confidence".to_string(),
     };
     tuned
 }

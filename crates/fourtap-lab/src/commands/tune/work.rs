@@ -1,4 +1,4 @@
-//! What a process of its own does: compile what a choice needs, verify and time it, or time several in turns.
+//! What the subprocess does: compile what a choice needs, verify and time it, or time several alternately.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::commands::print_json;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::isolation::questions;
-use crate::tune::{Built, Trying};
+use crate::tune::{BuildResult, ChoiceTester};
 
 /// A value for each parameter that is not at its default, by name.
 pub type Settings = BTreeMap<String, u32>;
 
-/// What it is asked, a line each. The answers are a [`Built`], a [`Found`](crate::tune::Found) and
+/// What it is asked, a line each. The answers are a [`BuildResult`], an [`AttemptResult`](crate::tune::AttemptResult) and
 /// [`Finals`](crate::tune::Finals).
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,7 +26,7 @@ pub enum Question {
     Build(Settings),
     /// Verify this and time it for so many seconds.
     Attempt(Settings, f64),
-    /// Time these in turns for so many seconds.
+    /// Time these alternately for so many seconds.
     Finals(Vec<Settings>, f64),
 }
 
@@ -43,12 +43,12 @@ pub fn work(arguments: &WorkArgs) -> Result<ExitCode> {
         })?;
         if let Question::Build(settings) = &question {
             let choice = choice(subject.space, settings)?;
-            print_json(&Built::new(&subject, &choice)?)?;
+            print_json(&BuildResult::new(&subject, &choice)?)?;
             continue;
         }
         let trying = match &mut trying {
             Some(trying) => trying,
-            None => trying.insert(Trying::new(&subject, arguments.problem.seed)?),
+            None => trying.insert(ChoiceTester::new(&subject, arguments.problem.seed)?),
         };
         match question {
             Question::Build(_) => {}

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::builders::Builders;
-use super::watched::{Trouble, Watched};
+use super::trial_worker::{Failure, TrialWorker};
 use crate::cli::SearchArgs;
 use crate::error::Result;
 use crate::record::Outcome;
-use crate::tune::{Built, Candidate, Engine, Found, Subject};
+use crate::tune::{AttemptResult, BuildResult, Candidate, Engine, Subject};
 
 /// Most time of one attempt's timing.
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -18,19 +18,19 @@ pub struct Workbench {
     /// None where there is nothing to compile.
     builders: Option<Builders>,
     /// Who tries.
-    pub watched: Watched,
+    pub tester: TrialWorker,
 }
 
 impl Workbench {
     /// For a subject, as the search was asked for.
     pub fn new(subject: &Subject, arguments: &SearchArgs) -> Self {
-        let watched = |limit: Duration| Watched::new(subject, &arguments.problem, limit);
+        let worker = |limit: Duration| TrialWorker::new(subject, &arguments.problem, limit);
         Workbench {
             builders: match subject.engine {
                 Engine::Cpu => None,
-                _ => Some(Builders::new(|| watched(arguments.build_limit))),
+                _ => Some(Builders::new(|| worker(arguments.build_limit))),
             },
-            watched: watched(arguments.limit),
+            tester: worker(arguments.limit),
         }
     }
 
@@ -42,21 +42,24 @@ impl Workbench {
     }
 
     /// What became of a candidate that was begun.
-    pub fn attempt(&mut self, candidate: &Candidate) -> Result<(Option<Built>, Found)> {
+    pub fn attempt(
+        &mut self,
+        candidate: &Candidate,
+    ) -> Result<(Option<BuildResult>, AttemptResult)> {
         let built = match &mut self.builders {
             None => None,
             Some(builders) => match builders.wait(candidate.number)? {
                 Ok(built) => Some(built),
                 Err((outcome, words)) => {
-                    let trouble: Trouble = (outcome, format!("while it was compiled: {words}"));
-                    return Ok((None, Found::ended(trouble)));
+                    let trouble: Failure = (outcome, format!("while it was compiled: {words}"));
+                    return Ok((None, AttemptResult::ended(trouble)));
                 }
             },
         };
         let failed = built.as_ref().and_then(|built| built.failed.clone());
         let found = match failed {
-            Some(words) => Found::ended((Outcome::Failed, words)),
-            None => self.watched.attempt(&candidate.choice, ATTEMPT)?,
+            Some(words) => AttemptResult::ended((Outcome::Failed, words)),
+            None => self.tester.attempt(&candidate.choice, ATTEMPT)?,
         };
         Ok((built, found))
     }

@@ -13,8 +13,8 @@ use crate::choices::Choices;
 use crate::cli::CaseArgs;
 use crate::error::Result;
 use crate::explain::{
-    self, Achieved, Case as _, Ceilings, DeviceLike, Floor, Floors, KernelUse, Known, Limit, When,
-    bytes, count, kernel_in_words, plural,
+    self, Case as _, Ceilings, DeviceDesc, Efficiency, ExplainInputs, Floor, Floors, KernelUse,
+    Limit, LimitCondition, bytes, count, kernel_in_words, plural,
 };
 use crate::operators::{Operator, without_backward};
 use crate::record::{BenchRecord, DTypes, ProblemRecord, VERSION};
@@ -45,7 +45,7 @@ pub struct Explanation {
     floor_hot: Option<Floor>,
     floor_cold: Option<Floor>,
     /// What was measured, against that.
-    pub achieved: Option<Achieved>,
+    pub achieved: Option<Efficiency>,
     /// What is launched on a CUDA device, in order.
     pub kernels: Vec<KernelUse>,
     /// What was chosen about the kernel, and why.
@@ -94,13 +94,13 @@ impl explain::Case for Case {
         DTypes::from(&self.problem)
     }
 
-    fn explained(&self, known: Known<'_>) -> Result<Box<dyn explain::Explanation>> {
+    fn explained(&self, known: ExplainInputs<'_>) -> Result<Box<dyn explain::Explanation>> {
         Ok(Box::new(explained(self, known)?))
     }
 }
 
 /// Explains a case by what is known.
-fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
+fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
     let Case {
         workload,
         dtype,
@@ -118,8 +118,8 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
     let class = Class::of_dense(problem.sizes(), &problem.options().mask);
     let tuned_as = ("dense-forward", class, dtype);
     let (choices, entry) = match device {
-        Some(device) => Choices::on_device(&device.name, tuned_as)?,
-        None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as)?, None),
+        Some(device) => Choices::on_device(&device.name, tuned_as),
+        None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as), None),
     };
     let tuning = entry.map(|entry| Tuning::of(&entry.choice));
     let kernels = match device {
@@ -142,7 +142,7 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
     };
     let record = known.run().and_then(|run| run.benches.iter().rfind(same));
     let achieved =
-        record.map(|record| Achieved::of(record, (floor_hot.as_ref(), floor_cold.as_ref())));
+        record.map(|record| Efficiency::of(record, (floor_hot.as_ref(), floor_cold.as_ref())));
     if achieved.is_none() {
         known.note_no_result(&case.name());
     }
@@ -172,7 +172,7 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
 fn kernels(
     workload: &Workload,
     dtype: DType,
-    device: &DeviceLike,
+    device: &DeviceDesc,
     tuning: &Tuning,
 ) -> Result<Vec<KernelUse>> {
     let described = ProblemDesc {
@@ -212,21 +212,45 @@ fn on_cuda(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
         "DRAM: all once",
         moved(all),
         &memory,
-        When::Cold,
+        LimitCondition::Cold,
     )];
     if beyond > 0 {
         let what = "DRAM: what L2 cannot keep";
-        limits.push(limit("dram", what, moved(beyond), &memory, When::Always));
+        limits.push(limit(
+            "dram",
+            what,
+            moved(beyond),
+            &memory,
+            LimitCondition::Always,
+        ));
     }
     let once = ["l2-read"];
-    limits.push(limit("l2", "L2: all once", moved(all), &once, When::Always));
+    limits.push(limit(
+        "l2",
+        "L2: all once",
+        moved(all),
+        &once,
+        LimitCondition::Always,
+    ));
     if is_half(dtype) {
         let products = (traffic.flop as f64, "operations");
         let both = ["tensor-wgmma-f16", "tensor-mma-f16"];
         let what = "both products, tensor cores";
-        limits.push(limit("tensor", what, products, &both, When::Always));
+        limits.push(limit(
+            "tensor",
+            what,
+            products,
+            &both,
+            LimitCondition::Always,
+        ));
         let what = "if by mma.sync, as before Hopper";
-        limits.push(limit("tensor", what, products, &both[1..], When::If));
+        limits.push(limit(
+            "tensor",
+            what,
+            products,
+            &both[1..],
+            LimitCondition::If,
+        ));
     }
     limits.push(exponentials(traffic, ceilings));
     let launch = ["launch-latency-graph"];
@@ -236,7 +260,7 @@ fn on_cuda(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
         "one launch in a graph",
         one,
         &launch,
-        When::Always,
+        LimitCondition::Always,
     ));
     limits
 }
@@ -250,7 +274,7 @@ fn on_cpu(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
         what,
         all,
         &["copy"],
-        When::Cold,
+        LimitCondition::Cold,
     )];
     if dtype != DType::F64 {
         let products = (traffic.flop as f64, "operations");
@@ -262,7 +286,7 @@ fn on_cpu(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
             what,
             products,
             &probe,
-            When::Always,
+            LimitCondition::Always,
         ));
     }
     limits.push(exponentials(traffic, ceilings));
@@ -274,7 +298,14 @@ fn exponentials(traffic: &Traffic, ceilings: &Ceilings) -> Limit {
     let pairs = (traffic.pairs as f64, "operations");
     Limit {
         probe: "none".to_string(),
-        ..Limit::new(ceilings, "exp", "exponentials", pairs, &[], When::Always)
+        ..Limit::new(
+            ceilings,
+            "exp",
+            "exponentials",
+            pairs,
+            &[],
+            LimitCondition::Always,
+        )
     }
 }
 
@@ -332,9 +363,9 @@ impl Explanation {
             }),
         );
         let costs = format!(
-            "{} operations in both products, at 2 a channel for each pair of a query and a key it sees; {} \
-             exponentials, one a pair; {} if all is read and written once: {:.1} operations a byte. No matrix of \
-             queries and keys is kept in memory.",
+            "{} FLOP in both products, 2 per channel for each pair of a query and a key it sees; {} exponentials, \
+             one per pair; {} if all is read and written once: {:.1} FLOP/byte. The attention matrix is never stored \
+             in memory.",
             count(self.flop as f64),
             count(self.exponentials as f64),
             bytes(self.compulsory_bytes as f64),
@@ -347,9 +378,10 @@ impl Explanation {
         };
         let unknown = match self.kind.as_str() {
             "cuda" if self.kernels.is_empty() => {
-                "Not known: how fast exponentials are, which no probe measures, and which kernel runs and what it takes."
+                "Not known: the rate of exponentials, which no probe measures, and which kernel runs with what \
+                 resources."
             }
-            _ => "Not known: how fast exponentials are, which no probe measures.",
+            _ => "Not known: the rate of exponentials, which no probe measures.",
         };
         [text.as_str(), &costs, &ceilings, unknown]
             .map(|text| wrapped(text, 0))

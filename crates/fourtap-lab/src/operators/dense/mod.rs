@@ -125,7 +125,7 @@ impl Operator for Dense {
     }
 
     fn counting(&self) -> &'static str {
-        "Of dense attention GFLOP/s counts both products, 2 operations a channel for each pair of a query and a \
+        "Of dense attention GFLOP/s counts both products, 2 operations per channel for each pair of a query and a \
          key it sees, and not the softmax."
     }
 }

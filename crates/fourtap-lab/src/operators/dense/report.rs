@@ -21,12 +21,12 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
             .collect();
         if !timed.is_empty() {
             let chart = speed(&timed);
-            let caption = "Operations a second of hot medians on a logarithmic axis; to the right is faster. An operation is \
-                           a multiplication or an addition of one of the two products, of pairs of a query and a key it \
-                           sees; the softmax is not counted. Beside it what ceilings measured in the same run allow.";
+            let caption = "Performance (FLOP/s) of hot medians on a logarithmic axis; to the right is faster. Both \
+                           products count, for pairs of a query and a key it sees; the softmax does not. The \
+                           ceilings measured in the same run are marked.";
             let slug = format!("{}dense-speed", part.prefix);
             blocks.push(Block::Chart {
-                chart: Chart::new(&slug, "Forward: speed", caption, |layout| {
+                chart: Chart::new(&slug, "Forward: performance", caption, |layout| {
                     chart.draw(layout)
                 }),
             });
@@ -44,7 +44,7 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     })
 }
 
-/// Billions of operations a second that the roof allows.
+/// Billions of operations per second that the roof allows.
 fn allowed(record: &BenchRecord, roof: &Roof) -> Option<f64> {
     let allowed = billions_a_second(record.traffic.flop, roof.hot_ms);
     Some(allowed).filter(|speed| speed.is_finite() && *speed > 0.0)
@@ -113,7 +113,7 @@ fn speed(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     }
     let mut legend = vec![(Shape::Ours, "fourtap, hot".to_string())];
     if has_roof {
-        legend.push((Shape::Second, "what the ceilings allow".to_string()));
+        legend.push((Shape::Second, "allowed by the ceilings".to_string()));
     }
     DotChart {
         axis: unit.to_string(),

@@ -12,12 +12,12 @@ use crate::table::{
 
 /// What the columns mean.
 const CAPTION: &str = "\
-hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
-copies of them in turn, more than caches hold. FLOP/s: 2 operations a channel for each key that a
-query sees, for either product, of hot. roof: the least time that ceilings measured in this run allow
-over hot, and which of them says so. error: distance to the oracle over its length, in the 2-norm.";
+hot: the same inputs repeatedly; ±: half the 95 % confidence interval of its median; cold:
+rotating copies, more than caches hold. FLOP/s: 4 per channel and pair of a query and a key it sees,
+of hot. roof: the least time that ceilings measured in this run allow over hot, and which ceiling.
+error: relative error in the 2-norm.";
 
-/// Every result a row, on whatever device.
+/// One row per result, on whatever device.
 pub fn results(records: &[&BenchRecord]) -> String {
     let mut table = with_header(&[
         "workload", "dtype", "hot ms", "±", "cold ms", "FLOP/s", "roof", "by", "error",
@@ -81,7 +81,7 @@ pub fn workloads() -> Result<String> {
     }
     align_right(&mut table, 1..7);
     let letters = "\
-B sequences, Hq heads of queries, Hk of keys and values, Sq queries, Sk keys, D channels a head.";
+B sequences, Hq heads of queries, Hk of keys and values, Sq queries, Sk keys, D channels per head.";
     Ok(format!(
         "Dense attention (`fourtap bench dense`)\n{table}\n{letters}\n"
     ))

@@ -7,11 +7,11 @@ use super::{Trial, Workload, generate};
 use crate::cli::Direction;
 use crate::computation::{Computation, TensorSet};
 use crate::error::{Error, Result};
-use crate::operators::{Filling, Reading};
-use crate::tensors::{Known, MappedFile, Placement, Reader, Source};
+use crate::operators::{DataSpec, Reading};
+use crate::tensors::{MappedFile, Placement, Reader, Source, TensorSpec};
 
 /// Every tensor dense attention knows.
-const TENSORS: [Known; 3] = [
+const TENSORS: [TensorSpec; 3] = [
     ("query", "[B, Hq, Sq, D]", 4),
     ("key", "[B, Hk, Sk, D]", 4),
     ("value", "[B, Hk, Sk, Dv]", 4),
@@ -25,7 +25,7 @@ pub struct Tensors<'a> {
     value: Source<'a>,
     /// Of a file, from its metadata: `scale`, `causal` and `window`.
     options: Options,
-    /// Whether the logarithms of the sums of exponentials are computed, too.
+    /// Whether the log-sum-exp (LSE) is computed, too.
     with_lse: bool,
     /// Names in the file that mean nothing here.
     ignored: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Tensors<'a> {
 
 impl Tensors<'static> {
     /// Random numbers for a workload.
-    pub fn random(workload: &Workload, filling: &Filling) -> Result<Self> {
+    pub fn random(workload: &Workload, filling: &DataSpec) -> Result<Self> {
         let random = generate::inputs(&workload.sizes(), filling.dtype, filling.seed)?;
         let [query, key, value] = random.map(Source::Owned);
         Ok(Tensors {

@@ -8,10 +8,10 @@ use fourtap::{Backend, DType, Prepared, View, ViewMut};
 use super::ProblemSizes;
 use super::verification::verify;
 use crate::array::Array;
-use crate::computation::{Computation, Counted, TunedAs};
+use crate::computation::{Computation, CostEstimate, TuningKey};
 use crate::error::Result;
 use crate::record::{DTypes, KernelUsed, ProblemRecord};
-use crate::roof::{LANES, Least, TENSOR_CORES};
+use crate::roof::{LANES, MinimumWork, TENSOR_CORES};
 use crate::verification::Verification;
 
 /// What to compute, on what, with what.
@@ -34,7 +34,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// The same, and the logarithms of the sums of exponentials.
+    /// The same, and the log-sum-exp (LSE).
     pub fn with_lse(self) -> Self {
         Trial {
             with_lse: true,
@@ -58,10 +58,10 @@ impl<'a> Trial<'a> {
     }
 
     /// Everything once, and both products. The softmax comes on top, of which no probe tells.
-    fn least(&self) -> Least {
+    fn least(&self) -> MinimumWork {
         let traffic = self.traffic();
         let on_cuda = matches!(self.backend, Backend::Cuda(_));
-        Least {
+        MinimumWork {
             moved: traffic.compulsory_bytes as f64,
             gathered: 0.0,
             flop: traffic.flop as f64,
@@ -121,8 +121,8 @@ impl Computation for Trial<'_> {
         self.traffic().compulsory_bytes
     }
 
-    fn counted(&self) -> Counted {
-        Counted {
+    fn counted(&self) -> CostEstimate {
+        CostEstimate {
             traffic: self.traffic().into(),
             in_bounds_fraction: None,
             touched_fraction: None,
@@ -134,7 +134,7 @@ impl Computation for Trial<'_> {
         verify(self, outputs, seed)
     }
 
-    fn tuned_as(&self) -> TunedAs {
+    fn tuned_as(&self) -> TuningKey {
         let problem = &self.problem;
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
         ("dense-forward", class, problem.dtype())

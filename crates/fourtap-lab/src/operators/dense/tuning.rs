@@ -7,7 +7,7 @@ use fourtap::tuning::Choice;
 
 use super::Workload;
 use crate::error::Result;
-use crate::tune::{Gpu, Planned, Points};
+use crate::tune::{Gpu, LaunchPlan, Points};
 
 /// The library's plan by a choice.
 pub fn planned(
@@ -15,7 +15,7 @@ pub fn planned(
     device: DeviceSize,
     dtype: DType,
     choice: &Choice,
-) -> Result<Planned> {
+) -> Result<LaunchPlan> {
     let described = ProblemDesc {
         sizes: workload.sizes(),
         dtype,
@@ -24,7 +24,7 @@ pub fn planned(
     };
     let plan = described.tuned(device, &Tuning::of(choice))?;
     let kernels: Vec<_> = plan.steps().map(|step| step.kernel).collect();
-    Ok(Planned::new(format!("{plan:?}"), kernels))
+    Ok(LaunchPlan::new(format!("{plan:?}"), kernels))
 }
 
 /// Tiles of queries with as many keys as one, two or three blocks have shared memory for.

@@ -14,9 +14,9 @@ use super::{Dense, ProblemSizes, tuning};
 use crate::cli::{CaseArgs, Direction, Distribution};
 use crate::computation::TensorSet;
 use crate::error::{Error, Result};
-use crate::operators::{self, BuiltIn, Filling, Numbers, Operator, parsed};
+use crate::operators::{self, BuiltIn, DataSpec, Numbers, Operator, parsed};
 use crate::record::{DTypes, ProblemRecord};
-use crate::tune::{Gpu, Planned, Points};
+use crate::tune::{Gpu, LaunchPlan, Points};
 
 /// A processor takes seconds for so many operations, and each benchmark is many computations.
 const MOST_FLOP_ON_CPU: u64 = 100_000_000_000;
@@ -36,9 +36,9 @@ pub struct Workload {
     pub heads: u32,
     /// Heads of keys and values (Hk); as many, unless said otherwise.
     pub key_heads: Option<u32>,
-    /// Queries a sequence (Sq).
+    /// Queries per sequence (Sq).
     pub queries: u32,
-    /// Keys a sequence (Sk); as many, unless said otherwise.
+    /// Keys per sequence (Sk); as many, unless said otherwise.
     pub keys: Option<u32>,
     /// Channels of a query and a key (D).
     pub channels: u32,
@@ -167,7 +167,7 @@ impl Workload {
             _ => {}
         }
         let sizes = self.sizes();
-        // Four operations a pair and channel, counted in 64 bits.
+        // Four operations per pair and channel, counted in 64 bits.
         let products = [
             sizes.batch,
             sizes.query_heads,
@@ -268,7 +268,7 @@ impl operators::Workload for Workload {
         Ok(ProblemSizes::from(&problem).into())
     }
 
-    fn dtypes(&self, filling: &Filling) -> DTypes {
+    fn dtypes(&self, filling: &DataSpec) -> DTypes {
         DTypes {
             value: filling.dtype.to_string(),
             locations: None,
@@ -280,7 +280,7 @@ impl operators::Workload for Workload {
         Ok(Class::of_dense(&self.sizes(), &self.options().mask))
     }
 
-    fn bytes(&self, filling: &Filling) -> Result<u64> {
+    fn bytes(&self, filling: &DataSpec) -> Result<u64> {
         let sizes = self.sizes();
         let count = |shape: [usize; 4]| shape.iter().map(|&size| size as u64).product::<u64>();
         let tensors = [sizes.query(), sizes.key(), sizes.value(), sizes.out()];
@@ -288,7 +288,7 @@ impl operators::Workload for Workload {
         Ok(2 * elements * filling.dtype.size() as u64)
     }
 
-    fn filled(&self, filling: &Filling) -> Result<Box<dyn TensorSet>> {
+    fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>> {
         Ok(Box::new(Tensors::random(self, filling)?))
     }
 
@@ -301,7 +301,7 @@ impl operators::Workload for Workload {
         device: DeviceSize,
         (dtype, _): (DType, Direction),
         choice: &Choice,
-    ) -> Result<Planned> {
+    ) -> Result<LaunchPlan> {
         tuning::planned(self, device, dtype, choice)
     }
 

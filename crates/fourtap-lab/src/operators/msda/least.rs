@@ -1,16 +1,16 @@
-//! What a pass cannot do without.
+//! The least work of a pass.
 
 use fourtap::msda::Traffic;
 
 use super::Trial;
-use super::touched::Touched;
-use crate::roof::{LANES, Least};
+use super::coverage::PixelCoverage;
+use crate::roof::{LANES, MinimumWork};
 
-/// Of ten operations a channel and sample, those no way to compute it can save: four multiply-adds.
+/// Of ten operations per channel and sample, those no way to compute it can save: four multiply-adds.
 const LEAST_FLOP: f64 = 0.8;
 
 /// Of a pass whose points touch so much.
-pub fn least(trial: &Trial<'_>, touched: &Touched) -> Least {
+pub fn least(trial: &Trial<'_>, touched: &PixelCoverage) -> MinimumWork {
     let value = trial.problem().value();
     let elements = value.shape().elements().unwrap_or(0);
     let value_bytes = (elements * value.dtype().size()) as f64;
@@ -20,9 +20,14 @@ pub fn least(trial: &Trial<'_>, touched: &Touched) -> Least {
 
 /// Pixels that no sample reads need not come from memory, and neighbours outside need not be read. Backward's model
 /// counts every corner twice, read and added to; sums need not go through memory each time.
-fn least_of(traffic: Traffic, backward: bool, value_bytes: f64, touched: &Touched) -> Least {
+fn least_of(
+    traffic: Traffic,
+    backward: bool,
+    value_bytes: f64,
+    touched: &PixelCoverage,
+) -> MinimumWork {
     let times = if backward { 0.5 } else { 1.0 };
-    Least {
+    MinimumWork {
         moved: traffic.compulsory_bytes as f64 - (1.0 - touched.value) * value_bytes,
         gathered: times * touched.in_bounds * traffic.gathered_bytes as f64,
         flop: times * touched.in_bounds * LEAST_FLOP * traffic.flop as f64,
@@ -44,8 +49,8 @@ mod tests {
         }
     }
 
-    fn touched(in_bounds: f64, value: f64) -> Touched {
-        Touched {
+    fn touched(in_bounds: f64, value: f64) -> PixelCoverage {
+        PixelCoverage {
             in_bounds,
             levels: vec![],
             value,

@@ -1,15 +1,16 @@
 //! Multi-scale deformable attention.
 
 mod check;
+mod coverage;
 mod explain;
 pub mod generate;
 mod kernels;
 mod least;
+mod queries;
 mod record;
 mod report;
 mod table;
 mod tensors;
-mod touched;
 mod trial;
 mod tuning;
 mod verification;
@@ -33,10 +34,11 @@ use crate::report::{Part, Peer, Section};
 use crate::tensors::MappedFile;
 use fourtap_admin::check::Report;
 
+pub use queries::Reference;
 pub use record::ProblemSizes;
 pub use trial::Trial;
 pub use verification::verify_forward;
-pub use workload::{Reference, Workload};
+pub use workload::Workload;
 
 /// The operator.
 #[derive(Debug)]
@@ -140,7 +142,7 @@ impl Operator for Msda {
 
     fn counting(&self) -> &'static str {
         "GB/s counts the bytes of value that the samples ask for, wherever they come from; GFLOP/s 10 \
-         operations a channel and sample. Backward, which computes all three gradients, counts both twice."
+         operations per channel and sample. Backward, which computes all three gradients, counts both twice."
     }
 
     fn peers(&self, record: &BenchRecord) -> Vec<Peer<'static>> {

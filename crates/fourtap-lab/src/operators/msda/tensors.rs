@@ -7,11 +7,11 @@ use super::{Trial, Workload, generate};
 use crate::cli::Direction;
 use crate::computation::{Computation, TensorSet};
 use crate::error::{Error, Result};
-use crate::operators::{Filling, Reading};
-use crate::tensors::{Known, MappedFile, Placement, Reader, Source};
+use crate::operators::{DataSpec, Reading};
+use crate::tensors::{MappedFile, Placement, Reader, Source, TensorSpec};
 
 /// Every tensor deformable attention knows.
-const TENSORS: [Known; 6] = [
+const TENSORS: [TensorSpec; 6] = [
     ("value", "[N, S, M, D]", 4),
     ("spatial_shapes", "[L, 2]", 2),
     ("level_start_index", "[L]", 1),
@@ -39,8 +39,8 @@ pub struct Tensors<'a> {
 
 impl Tensors<'static> {
     /// Random numbers for a workload.
-    pub fn random(workload: &Workload, filling: &Filling) -> Result<Self> {
-        let Filling {
+    pub fn random(workload: &Workload, filling: &DataSpec) -> Result<Self> {
+        let DataSpec {
             dtype,
             coordinates,
             distribution,

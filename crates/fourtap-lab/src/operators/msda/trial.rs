@@ -7,12 +7,12 @@ use fourtap::tuning::Class;
 use fourtap::{Backend, DType, Layout, Prepared, View, ViewMut, bf16, f16};
 
 use super::ProblemSizes;
+use super::coverage::PixelCoverage;
 use super::kernels::{backward_kernels, forward_kernel};
 use super::least::least;
-use super::touched::Touched;
 use super::verification::verify;
 use crate::array::{Array, bytes_of};
-use crate::computation::{Computation, Counted, TunedAs};
+use crate::computation::{Computation, CostEstimate, TuningKey};
 use crate::error::Result;
 use crate::record::{DTypes, KernelUsed, ProblemRecord};
 use crate::verification::Verification;
@@ -117,7 +117,7 @@ impl<'a> Trial<'a> {
     }
 
     /// What the points of the first image touch; none if they do not lie in row-major order in host memory.
-    pub fn touched(&self) -> Option<Touched> {
+    pub fn touched(&self) -> Option<PixelCoverage> {
         let sizes = self.problem.sizes();
         let locations = &self.inputs.sampling_locations;
         let bytes = bytes_of(locations)?;
@@ -127,7 +127,7 @@ impl<'a> Trial<'a> {
             let (x, y) = point.split_at(number);
             [x, y].map(|bytes| nearest_f32(locations.dtype(), bytes))
         });
-        Some(Touched::by(points, sizes, self.problem.levels()))
+        Some(PixelCoverage::by(points, sizes, self.problem.levels()))
     }
 }
 
@@ -191,9 +191,9 @@ impl Computation for Trial<'_> {
         self.traffic().compulsory_bytes
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> CostEstimate {
         let touched = self.touched();
-        Counted {
+        CostEstimate {
             traffic: self.traffic().into(),
             in_bounds_fraction: touched.as_ref().map(|touched| touched.in_bounds),
             touched_fraction: touched.as_ref().map(|touched| touched.value),
@@ -219,7 +219,7 @@ impl Computation for Trial<'_> {
         }
     }
 
-    fn tuned_as(&self) -> TunedAs {
+    fn tuned_as(&self) -> TuningKey {
         let kernel = match self.grad_out {
             None => "msda-forward",
             Some(_) => "msda-backward",
@@ -232,7 +232,7 @@ impl Computation for Trial<'_> {
         self.grad_out.is_some()
     }
 
-    fn ruler(&self, cuda: &Cuda) -> Option<Cuda> {
+    fn baseline(&self, cuda: &Cuda) -> Option<Cuda> {
         Some(cuda.with_msda(KernelChoice::Channel))
     }
 }

@@ -8,7 +8,7 @@ use fourtap::tuning::Choice;
 use super::Workload;
 use crate::cli::Direction;
 use crate::error::Result;
-use crate::tune::Planned;
+use crate::tune::LaunchPlan;
 
 /// The library's plan for a pass by a choice.
 pub fn planned(
@@ -16,7 +16,7 @@ pub fn planned(
     device: DeviceSize,
     (dtype, direction): (DType, Direction),
     choice: &Choice,
-) -> Result<Planned> {
+) -> Result<LaunchPlan> {
     let levels = workload.levels()?;
     let sizes = workload.sizes(&levels);
     let described = ProblemDesc {
@@ -45,5 +45,5 @@ pub fn planned(
             (format!("{plan:?}"), kernels)
         }
     };
-    Ok(Planned::new(key, kernels))
+    Ok(LaunchPlan::new(key, kernels))
 }

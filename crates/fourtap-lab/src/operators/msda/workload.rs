@@ -1,7 +1,5 @@
 //! Problems of deformable attention by name: sizes, and where the queries look.
 
-use std::fmt;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,19 +7,20 @@ use fourtap::DType;
 use fourtap::cuda::DeviceSize;
 use fourtap::msda::{Levels, Sizes};
 use fourtap::tuning::{Choice, Class};
-use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
 
 use super::explain::Case;
+use super::queries::{Queries, Reference};
 use super::tensors::Tensors;
 use super::{Msda, ProblemSizes, tuning};
 use crate::cli::{CaseArgs, Direction, Distribution};
 use crate::computation::TensorSet;
 use crate::error::{Error, Result};
-use crate::operators::{self, BuiltIn, Filling, Numbers, Operator, parsed};
+use crate::operators::{self, BuiltIn, DataSpec, Numbers, Operator, parsed};
 use crate::record::{DTypes, ProblemRecord};
 use crate::selection;
-use crate::tune::Planned;
+use crate::tune::LaunchPlan;
 
 /// A problem to be filled with random numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -35,66 +34,19 @@ pub struct Workload {
     pub description: String,
     /// Images (N).
     pub images: u32,
-    /// Queries an image (Q).
+    /// Queries per image (Q).
     pub queries: Queries,
     /// Heads (M).
     pub heads: u32,
-    /// Channels a head (D).
+    /// Channels per head (D).
     pub channels: u32,
     /// (height, width) of each level.
     #[serde(deserialize_with = "pairs")]
     pub levels: Vec<[u32; 2]>,
-    /// Points a level (P).
+    /// Points per level (P).
     pub points: u32,
     /// Where each query's reference point is.
     pub reference: Reference,
-}
-
-/// How many queries an image has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queries {
-    /// One for each pixel of each level.
-    Pixels,
-    /// This many.
-    Count(u32),
-}
-
-/// Where a query's reference point is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reference {
-    /// At the centre of the query's own pixel, level after level.
-    Pixels,
-    /// On a grid over the image, row after row.
-    Raster,
-    /// Anywhere.
-    Random,
-}
-
-impl<'de> Deserialize<'de> for Queries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct NumberOrPixels;
-        impl Visitor<'_> for NumberOrPixels {
-            type Value = Queries;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a number from 1 to {} or \"pixels\"", u32::MAX)
-            }
-
-            fn visit_i64<E: de::Error>(self, count: i64) -> std::result::Result<Queries, E> {
-                let invalid = |_| E::invalid_value(de::Unexpected::Signed(count), &self);
-                u32::try_from(count).map(Queries::Count).map_err(invalid)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Queries, E> {
-                match text {
-                    "pixels" => Ok(Queries::Pixels),
-                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(NumberOrPixels)
-    }
 }
 
 /// Read by hand because an array of two would be read from a longer one without complaint.
@@ -285,7 +237,7 @@ impl operators::Workload for Workload {
         Ok(ProblemSizes::new(&self.sizes(&levels), &levels).into())
     }
 
-    fn dtypes(&self, filling: &Filling) -> DTypes {
+    fn dtypes(&self, filling: &DataSpec) -> DTypes {
         DTypes {
             value: filling.dtype.to_string(),
             locations: Some(filling.coordinates.to_string()),
@@ -297,7 +249,7 @@ impl operators::Workload for Workload {
         Ok(Class::of_msda(&self.sizes(&self.levels()?)))
     }
 
-    fn bytes(&self, filling: &Filling) -> Result<u64> {
+    fn bytes(&self, filling: &DataSpec) -> Result<u64> {
         let sizes = self.sizes(&self.levels()?);
         // Inputs, outputs and gradients at once.
         let count = |shape: &[usize]| shape.iter().map(|&size| size as u64).product::<u64>();
@@ -307,7 +259,7 @@ impl operators::Workload for Workload {
         Ok(2 * (coordinate_bytes + values))
     }
 
-    fn filled(&self, filling: &Filling) -> Result<Box<dyn TensorSet>> {
+    fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>> {
         Ok(Box::new(Tensors::random(self, filling)?))
     }
 
@@ -320,7 +272,7 @@ impl operators::Workload for Workload {
         device: DeviceSize,
         pass: (DType, Direction),
         choice: &Choice,
-    ) -> Result<Planned> {
+    ) -> Result<LaunchPlan> {
         tuning::planned(self, device, pass, choice)
     }
 }

@@ -15,7 +15,7 @@ use crate::target::Device;
 pub const NAME: &str = "fma-f32";
 pub const WHAT: &str = "multiply and add f32 in registers; one of each is two operations";
 
-/// Vectors worked on side by side: two a cycle, and each takes four or five.
+/// Vectors worked on side by side: two per cycle, and each takes four or five.
 const VECTORS: usize = 12;
 
 /// Vectors of the widest path have so many f32.
@@ -70,7 +70,7 @@ impl Loop for Lanes {
     }
 }
 
-/// One number a lane; narrower vectors leave the last ones alone.
+/// One number per lane; narrower vectors leave the last ones alone.
 type Numbers = [[f32; MOST_LANES]; VECTORS];
 
 /// What one thread does: counts, in every lane of every vector, by multiplying with one and adding one.

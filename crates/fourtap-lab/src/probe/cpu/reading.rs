@@ -24,13 +24,13 @@ pub struct Reading {
 /// The first-level cache, in turn.
 pub const READ_L1: Reading = Reading {
     name: "read-l1",
-    what: "read a buffer that a core's first-level cache holds, again and again",
+    what: "read a buffer that a core's first-level cache holds, repeatedly",
     order: Order::InTurn,
 };
 /// The second-level cache, in turn.
 pub const READ_L2: Reading = Reading {
     name: "read-l2",
-    what: "read a buffer that a core's second-level cache holds, again and again",
+    what: "read a buffer that a core's second-level cache holds, repeatedly",
     order: Order::InTurn,
 };
 /// The first-level cache, in no order.
@@ -48,7 +48,7 @@ pub const GATHER_L2: Reading = Reading {
 /// Memory, in turn.
 pub const DRAM_READ: Reading = Reading {
     name: "dram-read",
-    what: "read memory beyond the last-level cache in turn",
+    what: "read memory beyond the last-level cache sequentially",
     order: Order::InTurn,
 };
 /// Memory, in no order.
@@ -133,7 +133,7 @@ fn from_memory(
     record(reading, &parts, bytes, device, (rows, timing))
 }
 
-/// The record of a probe that read so many rows a thread in such a time, of so many bytes each, if its sums are right.
+/// The record of a probe that read so many rows per thread in such a time, of so many bytes each, if its sums are right.
 fn record(
     reading: &Reading,
     parts: &Parts<Rows>,

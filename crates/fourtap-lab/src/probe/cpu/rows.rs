@@ -37,7 +37,7 @@ pub enum Order {
     Random,
 }
 
-/// Rows that one thread adds up again and again.
+/// Rows that one thread sums repeatedly.
 pub struct Rows {
     rows: Vec<Row>,
     /// Which comes when, each once; none if one after another.

@@ -5,14 +5,14 @@ use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
 use super::super::Probe;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::Random;
-use super::stand::{Stand, Subject};
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
 const THREADS: u32 = 256;
-/// Instructions a thread and round.
+/// Instructions per thread and round.
 const ADDITIONS: u32 = 8;
 const TIMED_ROUNDS: u32 = 32;
 
@@ -108,8 +108,8 @@ impl Kind {
         })
     }
 
-    fn missing(self, stand: &Stand<'_>) -> Option<String> {
-        let (major, minor) = stand.facts().compute_capability;
+    fn missing(self, gpu: &ProbeDevice<'_>) -> Option<String> {
+        let (major, minor) = gpu.facts().compute_capability;
         (self != Kind::F32 && major < 9).then(|| {
             format!(
                 "additions of 16 bytes need compute capability 9.0; this device has {major}.{minor}"
@@ -117,12 +117,17 @@ impl Kind {
         })
     }
 
-    fn measure(self, stand: &Stand<'_>, subject: &Subject, contended: bool) -> Result<ProbeRecord> {
-        if let Some(reason) = self.missing(stand) {
-            return Ok(subject.unavailable(stand, &reason));
+    fn measure(
+        self,
+        gpu: &ProbeDevice<'_>,
+        subject: &Subject,
+        contended: bool,
+    ) -> Result<ProbeRecord> {
+        if let Some(reason) = self.missing(gpu) {
+            return Ok(subject.unavailable(gpu, &reason));
         }
-        let context = stand.cuda().context();
-        let kernel = self.source().load(stand.cuda())?;
+        let context = gpu.cuda().context();
+        let kernel = self.source().load(gpu.cuda())?;
         let queue = |cuda: &Cuda, grid: Grid, data: &Buffer, rounds: u32| {
             let segments = data.len() as u32 / self.segment_bytes();
             let arguments = [
@@ -141,8 +146,7 @@ impl Kind {
             ..Grid::default()
         };
         let data = Buffer::zeroed(context, CHECKED_BYTES as usize)?;
-        stand
-            .stopwatch
+        gpu.stopwatch
             .once(|cuda| queue(cuda, small, &data, CHECKED_ROUNDS))?;
         let (expected, found) = (self.expected(), self.read(&data)?);
         if let Some(at) = (0..expected.len()).find(|&at| expected[at] != found[at]) {
@@ -151,18 +155,18 @@ impl Kind {
 
         let bytes = match contended {
             true => CONTENDED_BYTES,
-            false => stand.facts().l2_bytes / SHARE_OF_L2,
+            false => gpu.facts().l2_bytes / SHARE_OF_L2,
         };
         let bytes = (bytes / self.segment_bytes()).max(1) * self.segment_bytes();
         let data = Buffer::zeroed(context, bytes as usize)?;
-        let grid = kernel.filling(stand.cuda(), small)?;
-        let timed = stand
+        let grid = kernel.filling(gpu.cuda(), small)?;
+        let timed = gpu
             .stopwatch
-            .hot(stand.budget, |cuda| queue(cuda, grid, &data, TIMED_ROUNDS))?;
+            .hot(gpu.budget, |cuda| queue(cuda, grid, &data, TIMED_ROUNDS))?;
         let instructions = u64::from(grid.blocks * THREADS) * u64::from(TIMED_ROUNDS * ADDITIONS);
         let compared = "every sum of a small case";
         let amount = instructions * u64::from(self.shape().0);
-        let record = subject.measured(stand, Unit::GigaASecond, amount, timed, compared);
+        let record = subject.measured(gpu, Unit::GigaASecond, amount, timed, compared);
         Ok(record
             .with("buffer_bytes", bytes)
             .with("segment_bytes", self.segment_bytes())
@@ -185,10 +189,9 @@ pub fn probes() -> Vec<Probe> {
                 true => "all in the same 4 KiB",
                 false => "all over a quarter of L2",
             };
-            let what = format!("add {numbers} an instruction, {where_to}");
+            let what = format!("add {numbers} per instruction, {where_to}");
             let subject = Subject::ceiling(format!("atomic-{}-{place}", kind.name()), what);
-            probes
-                .push(subject.probe(move |stand, subject| kind.measure(stand, subject, contended)));
+            probes.push(subject.probe(move |gpu, subject| kind.measure(gpu, subject, contended)));
         }
     }
     probes

@@ -4,13 +4,13 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
 use super::super::Probe;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::mixed;
-use super::stand::{Stand, Subject};
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
 
-/// Blocks a cluster that are tried. More than 8 must be allowed to a kernel, and more than 16 no device has.
+/// Blocks per cluster that are tried. More than 8 must be allowed to a kernel, and more than 16 no device has.
 pub const SIZES: [u32; 4] = [2, 4, 8, 16];
 
 const THREADS: u32 = 256;
@@ -21,11 +21,11 @@ const MANY: u32 = 200;
 
 /// One of the tries.
 #[derive(Clone, Copy, Debug)]
-pub struct Try {
-    /// Blocks a cluster.
+pub struct ClusterConfig {
+    /// Blocks per cluster.
     blocks: u32,
     clusters: u32,
-    /// Shared memory a block.
+    /// Shared memory per block.
     bytes: u32,
 }
 
@@ -35,7 +35,7 @@ pub fn probes() -> Vec<Probe> {
     for blocks in SIZES {
         for (number, clusters) in [("one", 1), ("many", MANY)] {
             for (size, bytes) in [("1kb", 1 << 10), ("80kb", 80 << 10)] {
-                let one = Try {
+                let one = ClusterConfig {
                     blocks,
                     clusters,
                     bytes,
@@ -47,7 +47,7 @@ pub fn probes() -> Vec<Probe> {
                 );
                 let subject =
                     Subject::new(format!("cluster-{blocks}-{number}-{size}"), "cluster", what);
-                probes.push(subject.probe(move |stand, subject| one.run(stand, subject)));
+                probes.push(subject.probe(move |gpu, subject| one.run(gpu, subject)));
             }
         }
     }
@@ -61,8 +61,8 @@ pub fn source() -> Source {
 }
 
 /// Why a device has no clusters; none if it has.
-pub fn missing(stand: &Stand<'_>) -> Option<String> {
-    let facts = stand.facts();
+pub fn missing(gpu: &ProbeDevice<'_>) -> Option<String> {
+    let facts = gpu.facts();
     let (major, minor) = facts.compute_capability;
     (!facts.has_clusters)
         .then(|| format!("clusters need compute capability 9.0; this device has {major}.{minor}"))
@@ -77,7 +77,7 @@ pub fn none_fits(grid: Grid) -> String {
     )
 }
 
-impl Try {
+impl ClusterConfig {
     fn words(self) -> u32 {
         self.bytes / 4
     }
@@ -90,29 +90,29 @@ impl Try {
         mixed(place.wrapping_mul(2).wrapping_add(pass))
     }
 
-    fn run(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        if let Some(reason) = missing(stand) {
-            return Ok(subject.unavailable(stand, &reason));
+    fn run(self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+        if let Some(reason) = missing(gpu) {
+            return Ok(subject.unavailable(gpu, &reason));
         }
-        let kernel = source().load(stand.cuda())?;
+        let kernel = source().load(gpu.cuda())?;
         let grid = Grid {
             blocks: self.blocks * self.clusters,
             threads: THREADS,
             shared_bytes: self.bytes,
             cluster: Some(self.blocks),
         };
-        let at_once = kernel.clusters(stand.cuda(), grid)?;
+        let at_once = kernel.clusters(gpu.cuda(), grid)?;
         if at_once == 0 {
-            return Ok(subject.unavailable(stand, &none_fits(grid)));
+            return Ok(subject.unavailable(gpu, &none_fits(grid)));
         }
         let words = PASSES as usize * grid.blocks as usize * self.words() as usize;
-        let found = Buffer::zeroed(stand.cuda().context(), words * size_of::<u32>())?;
-        stand.stopwatch.once(|cuda: &Cuda| {
+        let found = Buffer::zeroed(gpu.cuda().context(), words * size_of::<u32>())?;
+        gpu.stopwatch.once(|cuda: &Cuda| {
             let arguments = [
                 Argument::Word(self.words()),
                 Argument::Address(found.as_ptr()),
             ];
-            // SAFETY: the kernel takes a number and an address. It writes so many words a block and pass, which `found`
+            // SAFETY: the kernel takes a number and an address. It writes so many words per block and pass, which `found`
             // has room for, and it lives until the work has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         })?;
@@ -134,7 +134,7 @@ impl Try {
             }
         }
         let compared = format!("all {words} words read");
-        let record = subject.record(stand, Outcome::Works, &compared);
+        let record = subject.record(gpu, Outcome::Works, &compared);
         Ok(record
             .with("clusters_at_once", at_once)
             .with("blocks", grid.blocks))
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn every_word_of_every_block_is_read_by_one_other() {
         for blocks in SIZES {
-            let one = Try {
+            let one = ClusterConfig {
                 blocks,
                 clusters: 2,
                 bytes: 1 << 10,

@@ -3,8 +3,8 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
+use super::device::{ProbeDevice, Subject};
 use super::pattern::{PIECE_BYTES, Pattern};
-use super::stand::{Stand, Subject};
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
@@ -13,7 +13,7 @@ use crate::record::{ProbeRecord, Unit};
 pub const LARGE_BYTES: u64 = 1 << 30;
 
 const THREADS: u32 = 256;
-/// Vectors a thread.
+/// Vectors per thread.
 const VECTORS: u32 = 2;
 const PATTERN: Pattern = Pattern { seed: 0x5a00_0000 };
 
@@ -32,11 +32,11 @@ pub fn source() -> Source {
 }
 
 /// How fast that is, after it was seen to be right.
-pub fn measure(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let context = stand.cuda().context();
-    let bytes = large_bytes(stand)? / PIECE_BYTES * PIECE_BYTES;
-    let kernel = source().load(stand.cuda())?;
-    let original = PATTERN.buffer(stand.stopwatch, bytes)?;
+pub fn measure(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let context = gpu.cuda().context();
+    let bytes = large_bytes(gpu)? / PIECE_BYTES * PIECE_BYTES;
+    let kernel = source().load(gpu.cuda())?;
+    let original = PATTERN.buffer(gpu.stopwatch, bytes)?;
     let copied = Buffer::zeroed(context, bytes as usize)?;
     let blocks = (bytes / PIECE_BYTES).div_ceil(u64::from(THREADS * VECTORS));
     let grid = Grid {
@@ -55,16 +55,16 @@ pub fn measure(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
         // the work has been waited for.
         unsafe { kernel.queue(cuda, grid, &arguments) }
     };
-    let timed = stand.stopwatch.hot(stand.budget, queue)?;
+    let timed = gpu.stopwatch.hot(gpu.budget, queue)?;
     compare(subject, &copied, PATTERN)?;
     let compared = "every word of the copy";
-    let record = subject.measured(stand, Unit::GigabytesASecond, 2 * bytes, timed, compared);
+    let record = subject.measured(gpu, Unit::GigabytesASecond, 2 * bytes, timed, compared);
     Ok(record.with("buffer_bytes", bytes))
 }
 
 /// Bytes of a buffer that no cache holds, and the device's memory several times.
-pub fn large_bytes(stand: &Stand<'_>) -> Result<u64> {
-    let free = stand.cuda().context().memory_info()?.free as u64;
+pub fn large_bytes(gpu: &ProbeDevice<'_>) -> Result<u64> {
+    let free = gpu.cuda().context().memory_info()?.free as u64;
     Ok(LARGE_BYTES.min(free / 4))
 }
 

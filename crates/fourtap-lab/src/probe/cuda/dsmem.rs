@@ -1,9 +1,9 @@
 //! How fast the blocks of a cluster read each other's shared memory.
 
 use super::cluster;
+use super::device::{ProbeDevice, Subject};
 use super::gather::LOADS;
 use super::pattern::{PIECE_BYTES, Pattern, Random};
-use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
@@ -44,26 +44,26 @@ fn sum(blocks: u32, thread: u32, rounds: u32) -> u32 {
 }
 
 /// How fast that is, after it was seen to be right.
-pub fn measure(stand: &Stand<'_>, subject: &Subject, blocks: u32) -> Result<ProbeRecord> {
-    if let Some(reason) = cluster::missing(stand) {
-        return Ok(subject.unavailable(stand, &reason));
+pub fn measure(gpu: &ProbeDevice<'_>, subject: &Subject, blocks: u32) -> Result<ProbeRecord> {
+    if let Some(reason) = cluster::missing(gpu) {
+        return Ok(subject.unavailable(gpu, &reason));
     }
-    let kernel = source().load(stand.cuda())?;
+    let kernel = source().load(gpu.cuda())?;
     let grid = Grid {
         blocks,
         threads: THREADS,
         shared_bytes: PART_BYTES,
         cluster: Some(blocks),
     };
-    let clusters = kernel.clusters(stand.cuda(), grid)?;
+    let clusters = kernel.clusters(gpu.cuda(), grid)?;
     if clusters == 0 {
-        return Ok(subject.unavailable(stand, &cluster::none_fits(grid)));
+        return Ok(subject.unavailable(gpu, &cluster::none_fits(grid)));
     }
     let grid = Grid {
         blocks: blocks * clusters,
         ..grid
     };
-    let data = PATTERN.buffer(stand.stopwatch, u64::from(blocks * PART_BYTES))?;
+    let data = PATTERN.buffer(gpu.stopwatch, u64::from(blocks * PART_BYTES))?;
     let sums = Sums {
         subject,
         threads: grid.blocks * THREADS,
@@ -71,15 +71,15 @@ pub fn measure(stand: &Stand<'_>, subject: &Subject, blocks: u32) -> Result<Prob
         timed_rounds: TIMED_ROUNDS,
     };
     let timed = sums.timed(
-        stand,
+        gpu,
         |cuda, rounds, sums| {
             let arguments = [
                 Argument::Address(data.as_ptr()),
                 Argument::Word(rounds),
                 Argument::Address(sums.as_ptr()),
             ];
-            // SAFETY: the kernel takes an address, a number and an address. It reads a part of `data` a block of a
-            // cluster into shared memory of that size, and writes a number a thread; both buffers live until the work
+            // SAFETY: the kernel takes an address, a number and an address. It reads a part of `data` per block of
+            // a cluster into shared memory of that size, and writes a number per thread; both buffers live until the work
             // has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         },
@@ -88,7 +88,7 @@ pub fn measure(stand: &Stand<'_>, subject: &Subject, blocks: u32) -> Result<Prob
     let loads = u64::from(sums.threads) * u64::from(TIMED_ROUNDS * LOADS);
     let compared = "every thread's sum";
     let moved = loads * PIECE_BYTES;
-    let record = subject.measured(stand, Unit::GigabytesASecond, moved, timed, compared);
+    let record = subject.measured(gpu, Unit::GigabytesASecond, moved, timed, compared);
     Ok(record
         .with("clusters", clusters)
         .with("reads_of_own_block", 1.0 / f64::from(blocks))

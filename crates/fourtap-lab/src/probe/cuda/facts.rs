@@ -1,9 +1,9 @@
-//! What the device is.
+//! Device.
 
 use serde_json::Value;
 
 use super::cluster;
-use super::stand::{Stand, Subject};
+use super::device::{ProbeDevice, Subject};
 use crate::cuda::Grid;
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
@@ -11,18 +11,14 @@ use crate::target::dotted;
 
 /// What it is about.
 pub fn subject() -> Subject {
-    Subject::new(
-        "device",
-        "device",
-        "what the driver and the sensors say of the device",
-    )
+    Subject::new("device", "device", "what the driver and the sensors report")
 }
 
 /// What they say.
-pub fn read(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let facts = stand.facts();
+pub fn read(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let facts = gpu.facts();
     let (clock, memory_clock) = (facts.core_clock_khz, facts.memory_clock_khz);
-    let sensors = stand.stopwatch.reading();
+    let sensors = gpu.stopwatch.reading();
     let named: [(&str, Value); 23] = [
         ("name", facts.name.clone().into()),
         ("pci_bus_id", facts.pci_bus_id.clone().into()),
@@ -69,9 +65,9 @@ pub fn read(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
         ),
         ("tensor_maps", facts.has_tensor_maps.into()),
     ];
-    let words = "as the driver and the sensors say";
+    let words = "as reported by the driver and the sensors";
     let mut record = subject
-        .record(stand, Outcome::Works, words)
+        .record(gpu, Outcome::Works, words)
         .with("clusters", facts.has_clusters);
     for (name, value) in named {
         // What nobody says is left out.
@@ -79,18 +75,18 @@ pub fn read(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
             record = record.with(name, value);
         }
     }
-    for (size, count) in clusters(stand)? {
+    for (size, count) in clusters(gpu)? {
         record = record.with(&format!("clusters_of_{size}_at_once"), count);
     }
     Ok(record)
 }
 
 /// How many clusters of each size, of blocks of 256 threads and 1 KiB, the device runs at once.
-fn clusters(stand: &Stand<'_>) -> Result<Vec<(u32, u32)>> {
-    if cluster::missing(stand).is_some() {
+fn clusters(gpu: &ProbeDevice<'_>) -> Result<Vec<(u32, u32)>> {
+    if cluster::missing(gpu).is_some() {
         return Ok(Vec::new());
     }
-    let kernel = cluster::source().load(stand.cuda())?;
+    let kernel = cluster::source().load(gpu.cuda())?;
     let mut counts = Vec::new();
     for size in cluster::SIZES {
         let grid = Grid {
@@ -99,7 +95,7 @@ fn clusters(stand: &Stand<'_>) -> Result<Vec<(u32, u32)>> {
             shared_bytes: 1 << 10,
             cluster: Some(size),
         };
-        counts.push((size, kernel.clusters(stand.cuda(), grid)?));
+        counts.push((size, kernel.clusters(gpu.cuda(), grid)?));
     }
     Ok(counts)
 }

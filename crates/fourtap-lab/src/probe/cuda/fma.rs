@@ -2,8 +2,8 @@
 
 use fourtap::f16;
 
+use super::device::{ProbeDevice, Subject};
 use super::pattern::mixed;
-use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
@@ -95,13 +95,13 @@ impl Kind {
     }
 
     /// How fast that is, after it was seen to be right.
-    pub fn measure(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        let kernel = self.source().load(stand.cuda())?;
+    pub fn measure(self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+        let kernel = self.source().load(gpu.cuda())?;
         let grid = Grid {
             threads: THREADS,
             ..Grid::default()
         };
-        let grid = kernel.filling(stand.cuda(), grid)?;
+        let grid = kernel.filling(gpu.cuda(), grid)?;
         let sums = Sums {
             subject,
             threads: grid.blocks * THREADS,
@@ -109,7 +109,7 @@ impl Kind {
             timed_rounds: TIMED_ROUNDS,
         };
         let timed = sums.timed(
-            stand,
+            gpu,
             |cuda, rounds, results| {
                 let arguments = [
                     Argument::Word(self.bits(SCALE)),
@@ -117,7 +117,7 @@ impl Kind {
                     Argument::Word(rounds),
                     Argument::Address(results.as_ptr()),
                 ];
-                // SAFETY: the kernel takes three numbers of 32 bits and an address, and writes a number a thread; the
+                // SAFETY: the kernel takes three numbers of 32 bits and an address, and writes a number per thread; the
                 // buffer lives until the work has been waited for.
                 unsafe { kernel.queue(cuda, grid, &arguments) }
             },
@@ -127,7 +127,7 @@ impl Kind {
         // A product and a sum.
         let operations = 2 * links * self.numbers();
         let compared = "every thread's result of 2 rounds";
-        Ok(subject.measured(stand, Unit::GigaflopASecond, operations, timed, compared))
+        Ok(subject.measured(gpu, Unit::GigaflopASecond, operations, timed, compared))
     }
 }
 

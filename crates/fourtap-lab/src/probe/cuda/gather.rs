@@ -1,7 +1,7 @@
 //! How fast random segments of a buffer are read, by what holds the buffer.
 
+use super::device::{ProbeDevice, Subject};
 use super::pattern::{PIECE_BYTES, Pattern, Random};
-use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
@@ -81,7 +81,7 @@ impl Gather {
         Subject::ceiling(self.name, self.what)
     }
 
-    /// Threads a block, and blocks a multiprocessor that leave registers for all loads in flight.
+    /// Threads per block, and blocks per multiprocessor that leave registers for all loads in flight.
     fn block(&self) -> (u32, u32) {
         if self.shared { (512, 2) } else { (256, 5) }
     }
@@ -118,15 +118,15 @@ impl Gather {
     }
 
     /// How fast that is, after it was seen to be right.
-    pub fn measure(&self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        let kernel = self.source().load(stand.cuda())?;
+    pub fn measure(&self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+        let kernel = self.source().load(gpu.cuda())?;
         let grid = Grid {
             threads: self.block().0,
             shared_bytes: if self.shared { self.bytes } else { 0 },
             ..Grid::default()
         };
-        let grid = kernel.filling(stand.cuda(), grid)?;
-        let data = PATTERN.buffer(stand.stopwatch, self.bytes.into())?;
+        let grid = kernel.filling(gpu.cuda(), grid)?;
+        let data = PATTERN.buffer(gpu.stopwatch, self.bytes.into())?;
         let sums = Sums {
             subject,
             threads: grid.blocks * grid.threads,
@@ -134,7 +134,7 @@ impl Gather {
             timed_rounds: self.rounds,
         };
         let timed = sums.timed(
-            stand,
+            gpu,
             |cuda, rounds, sums| {
                 let arguments = [
                     Argument::Address(data.as_ptr()),
@@ -143,7 +143,7 @@ impl Gather {
                     Argument::Address(sums.as_ptr()),
                 ];
                 // SAFETY: the kernel takes an address, two numbers and an address. It reads so many segments, which
-                // `data` holds and so does the shared memory asked for, and writes a number a thread; both buffers live
+                // `data` holds and so does the shared memory asked for, and writes a number per thread; both buffers live
                 // until the work has been waited for.
                 unsafe { kernel.queue(cuda, grid, &arguments) }
             },
@@ -152,7 +152,7 @@ impl Gather {
         let loads = u64::from(sums.threads) * u64::from(self.rounds * LOADS);
         let compared = "every thread's sum";
         let moved = loads * PIECE_BYTES;
-        let record = subject.measured(stand, Unit::GigabytesASecond, moved, timed, compared);
+        let record = subject.measured(gpu, Unit::GigabytesASecond, moved, timed, compared);
         Ok(record
             .with("buffer_bytes", self.bytes)
             .with("loads_in_flight", LOADS))

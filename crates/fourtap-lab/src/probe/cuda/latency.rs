@@ -3,12 +3,12 @@
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use super::stand::{Stand, Subject};
-use crate::cuda::{Argument, Grid, Loaded, Source};
+use super::device::{ProbeDevice, Subject};
+use crate::cuda::{Argument, Grid, LoadedKernel, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
-/// Launches a sample: long beside what reading the clock costs.
+/// Launches per sample: long beside what reading the clock costs.
 const LAUNCHES: u32 = 1000;
 
 /// Launches that are counted.
@@ -39,42 +39,40 @@ pub fn graph_subject() -> Subject {
 }
 
 /// One after another on a stream.
-pub fn measure_stream(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let kernel = source().load(stand.cuda())?;
-    let stopwatch = stand.stopwatch;
-    check(stand, subject, |counter| {
+pub fn measure_stream(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let kernel = source().load(gpu.cuda())?;
+    let stopwatch = gpu.stopwatch;
+    check(gpu, subject, |counter| {
         stopwatch.once(|cuda| (0..COUNTED).try_for_each(|_| queue(cuda, &kernel, counter)))
     })?;
-    let timed = stopwatch.queued(stand.budget, LAUNCHES, |cuda| {
+    let timed = stopwatch.queued(gpu.budget, LAUNCHES, |cuda| {
         queue(cuda, &kernel, ADDRESS_OF_NOTHING)
     })?;
     let compared = "a kernel launched so was counted";
-    Ok(subject.measured(stand, Unit::Microseconds, 1, timed, compared))
+    Ok(subject.measured(gpu, Unit::Microseconds, 1, timed, compared))
 }
 
 /// Many as a graph.
-pub fn measure_graph(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let kernel = source().load(stand.cuda())?;
-    let stopwatch = stand.stopwatch;
-    check(stand, subject, |counter| {
+pub fn measure_graph(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let kernel = source().load(gpu.cuda())?;
+    let stopwatch = gpu.stopwatch;
+    check(gpu, subject, |counter| {
         stopwatch.replayed(COUNTED, |cuda| queue(cuda, &kernel, counter))
     })?;
-    let timed = stopwatch.hot(stand.budget, |cuda| {
-        queue(cuda, &kernel, ADDRESS_OF_NOTHING)
-    })?;
+    let timed = stopwatch.hot(gpu.budget, |cuda| queue(cuda, &kernel, ADDRESS_OF_NOTHING))?;
     let launches = timed.timing.launches_a_sample;
     let compared = "a kernel launched so was counted";
-    let record = subject.measured(stand, Unit::Microseconds, 1, timed, compared);
+    let record = subject.measured(gpu, Unit::Microseconds, 1, timed, compared);
     Ok(record.with("launches_a_graph", launches))
 }
 
 /// That a kernel given a counter counts as many launches as there were.
 fn check(
-    stand: &Stand<'_>,
+    gpu: &ProbeDevice<'_>,
     subject: &Subject,
     launch_all: impl FnOnce(u64) -> Result<()>,
 ) -> Result<()> {
-    let counter = Buffer::zeroed(stand.cuda().context(), size_of::<u32>())?;
+    let counter = Buffer::zeroed(gpu.cuda().context(), size_of::<u32>())?;
     launch_all(counter.as_ptr())?;
     let counted = counter.to_vec::<u32>()?;
     match counted[..] == [COUNTED] {
@@ -86,7 +84,7 @@ fn check(
     }
 }
 
-fn queue(cuda: &Cuda, kernel: &Loaded, counter: u64) -> Result<()> {
+fn queue(cuda: &Cuda, kernel: &LoadedKernel, counter: u64) -> Result<()> {
     // SAFETY: the kernel takes an address, of a counter that lives until the work has been waited for, or 0.
     unsafe { kernel.queue(cuda, Grid::default(), &[Argument::Address(counter)]) }
 }

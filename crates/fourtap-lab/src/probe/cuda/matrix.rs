@@ -3,8 +3,8 @@
 use fourtap::cuda::driver::Buffer;
 use fourtap::f16;
 
+use super::device::{ProbeDevice, Subject};
 use super::pattern::mixed;
-use super::stand::{Stand, Subject};
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
@@ -18,7 +18,7 @@ pub enum Kind {
     Wgmma,
 }
 
-/// The product that is added again and again.
+/// The product that is added repeatedly.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     rows: u32,
@@ -26,7 +26,7 @@ struct Shape {
     inner: u32,
     /// Times the product is added in a round.
     products: u32,
-    /// Threads a block, and threads that compute a product together.
+    /// Threads per block, and threads that compute a product together.
     threads: u32,
     together: u32,
     rounds: u32,
@@ -88,26 +88,26 @@ impl Kind {
         }
     }
 
-    fn missing(self, stand: &Stand<'_>) -> Option<String> {
-        let (major, minor) = stand.facts().compute_capability;
+    fn missing(self, gpu: &ProbeDevice<'_>) -> Option<String> {
+        let (major, minor) = gpu.facts().compute_capability;
         (self == Kind::Wgmma && (major, minor) != (9, 0)).then(|| {
             format!("only compute capability 9.0 has wgmma; this device has {major}.{minor}")
         })
     }
 
     /// How fast that is, after it was seen to be right.
-    pub fn measure(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        if let Some(reason) = self.missing(stand) {
-            return Ok(subject.unavailable(stand, &reason));
+    pub fn measure(self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+        if let Some(reason) = self.missing(gpu) {
+            return Ok(subject.unavailable(gpu, &reason));
         }
         let shape = self.shape();
-        let context = stand.cuda().context();
-        let kernel = self.source().load(stand.cuda())?;
+        let context = gpu.cuda().context();
+        let kernel = self.source().load(gpu.cuda())?;
         let grid = Grid {
             threads: shape.threads,
             ..Grid::default()
         };
-        let grid = kernel.filling(stand.cuda(), grid)?;
+        let grid = kernel.filling(gpu.cuda(), grid)?;
         let (left, right) = (shape.left(), shape.right());
         let sums = shape.sums(&left, &right);
         let left = Buffer::from_slice(context, &as_f16(&left))?;
@@ -116,10 +116,9 @@ impl Kind {
         let bytes = groups as usize * sums.len() * size_of::<f32>();
         let mut products = Buffer::alloc(context, bytes)?;
         // Every bit set is NaN: so that it is seen if what is timed does not compute.
-        stand
-            .stopwatch
+        gpu.stopwatch
             .once(|cuda| Ok(products.fill(u8::MAX, cuda.stream())?))?;
-        let timed = stand.stopwatch.hot(stand.budget, |cuda| {
+        let timed = gpu.stopwatch.hot(gpu.budget, |cuda| {
             let arguments = [
                 Argument::Address(left.as_ptr()),
                 Argument::Address(right.as_ptr()),
@@ -145,7 +144,7 @@ impl Kind {
         let one = 2 * u64::from(shape.rows) * u64::from(shape.columns * shape.inner);
         let compared = "every sum of every block";
         let amount = products * one;
-        let record = subject.measured(stand, Unit::GigaflopASecond, amount, timed, compared);
+        let record = subject.measured(gpu, Unit::GigaflopASecond, amount, timed, compared);
         Ok(record.with("values", "whole numbers from -4 to 4"))
     }
 }

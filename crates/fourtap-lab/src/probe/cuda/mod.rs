@@ -3,6 +3,7 @@
 mod atomic;
 mod cluster;
 mod copy;
+mod device;
 mod dsmem;
 mod facts;
 mod fma;
@@ -13,7 +14,6 @@ mod pattern;
 mod read;
 mod refusals;
 mod slice;
-mod stand;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -32,20 +32,20 @@ pub fn probes() -> Vec<Probe> {
     ];
     for gather in gather::ALL {
         let subject = gather.subject();
-        probes.push(subject.probe(move |stand, subject| gather.measure(stand, subject)));
+        probes.push(subject.probe(move |gpu, subject| gather.measure(gpu, subject)));
     }
     for blocks in cluster::SIZES {
         let subject = dsmem::subject(blocks);
-        probes.push(subject.probe(move |stand, subject| dsmem::measure(stand, subject, blocks)));
+        probes.push(subject.probe(move |gpu, subject| dsmem::measure(gpu, subject, blocks)));
     }
     probes.extend(atomic::probes());
     for kind in fma::Kind::ALL {
         let subject = kind.subject();
-        probes.push(subject.probe(move |stand, subject| kind.measure(stand, subject)));
+        probes.push(subject.probe(move |gpu, subject| kind.measure(gpu, subject)));
     }
     for kind in matrix::Kind::ALL {
         let subject = kind.subject();
-        probes.push(subject.probe(move |stand, subject| kind.measure(stand, subject)));
+        probes.push(subject.probe(move |gpu, subject| kind.measure(gpu, subject)));
     }
     probes.push(latency::stream_subject().probe(latency::measure_stream));
     probes.push(latency::graph_subject().probe(latency::measure_graph));

@@ -1,8 +1,8 @@
 //! How fast a buffer is read past the first-level cache: from device memory, and from the second-level cache.
 
 use super::copy::large_bytes;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::{PIECE_BYTES, Pattern};
-use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
@@ -65,9 +65,9 @@ impl Walk {
 }
 
 /// Every chunk once.
-pub fn measure_dram(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let bytes = large_bytes(stand)?;
-    measure(stand, subject, |blocks| {
+pub fn measure_dram(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let bytes = large_bytes(gpu)?;
+    measure(gpu, subject, |blocks| {
         let rounds = (bytes / CHUNK_BYTES / u64::from(blocks)).max(1) as u32;
         let walk = Walk {
             chunks: blocks * rounds,
@@ -78,9 +78,9 @@ pub fn measure_dram(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord>
 }
 
 /// Every chunk by every block.
-pub fn measure_l2(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    let bytes = u64::from(stand.facts().l2_bytes) / SHARE_OF_L2;
-    measure(stand, subject, |_| {
+pub fn measure_l2(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    let bytes = u64::from(gpu.facts().l2_bytes) / SHARE_OF_L2;
+    measure(gpu, subject, |_| {
         let chunks = (bytes / CHUNK_BYTES).max(1) as u32;
         (Walk { chunks, step: 1 }, 4, chunks)
     })
@@ -88,19 +88,19 @@ pub fn measure_l2(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
 
 /// `walk` says, for so many blocks, how they go and how many rounds are checked and timed.
 fn measure(
-    stand: &Stand<'_>,
+    gpu: &ProbeDevice<'_>,
     subject: &Subject,
     walk: impl Fn(u32) -> (Walk, u32, u32),
 ) -> Result<ProbeRecord> {
-    let kernel = source().load(stand.cuda())?;
+    let kernel = source().load(gpu.cuda())?;
     let grid = Grid {
         threads: THREADS,
         ..Grid::default()
     };
-    let grid = kernel.filling(stand.cuda(), grid)?;
+    let grid = kernel.filling(gpu.cuda(), grid)?;
     let (walk, checked_rounds, timed_rounds) = walk(grid.blocks);
     let bytes = u64::from(walk.chunks) * CHUNK_BYTES;
-    let data = PATTERN.buffer(stand.stopwatch, bytes)?;
+    let data = PATTERN.buffer(gpu.stopwatch, bytes)?;
     let sums = Sums {
         subject,
         threads: grid.blocks * THREADS,
@@ -108,7 +108,7 @@ fn measure(
         timed_rounds,
     };
     let timed = sums.timed(
-        stand,
+        gpu,
         |cuda, rounds, sums| {
             let arguments = [
                 Argument::Address(data.as_ptr()),
@@ -118,14 +118,14 @@ fn measure(
                 Argument::Address(sums.as_ptr()),
             ];
             // SAFETY: the kernel takes an address, three numbers and an address. It reads so many chunks, which `data`
-            // holds, and writes a number a thread; both buffers live until the work has been waited for.
+            // holds, and writes a number per thread; both buffers live until the work has been waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         },
         |thread, rounds| walk.sum(thread, rounds),
     )?;
     let moved = u64::from(grid.blocks) * u64::from(timed_rounds) * CHUNK_BYTES;
     let compared = "every thread's sum";
-    let record = subject.measured(stand, Unit::GigabytesASecond, moved, timed, compared);
+    let record = subject.measured(gpu, Unit::GigabytesASecond, moved, timed, compared);
     Ok(record.with("buffer_bytes", bytes))
 }
 

@@ -3,7 +3,7 @@
 use fourtap::cuda::driver::{Buffer, DriverError, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
-use super::stand::{Stand, Subject};
+use super::device::{ProbeDevice, Subject};
 use super::tma::{missing, packed};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
@@ -102,22 +102,22 @@ pub fn probe() -> Probe {
     subject.probe_of_several(run)
 }
 
-fn run(stand: &Stand<'_>, subject: &Subject) -> Result<Vec<ProbeRecord>> {
-    if let Some(reason) = missing(stand) {
-        return Ok(vec![subject.unavailable(stand, &reason)]);
+fn run(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<Vec<ProbeRecord>> {
+    if let Some(reason) = missing(gpu) {
+        return Ok(vec![subject.unavailable(gpu, &reason)]);
     }
-    let context = stand.cuda().context();
+    let context = gpu.cuda().context();
     let tensor = Buffer::alloc(context, BYTES)?;
     // Else a refusal would say nothing of the rule.
     TensorMap::encode(context, &legal(tensor.as_ptr()))?;
     REFUSALS
         .iter()
-        .map(|refusal| refusal.record(stand, &tensor))
+        .map(|refusal| refusal.record(gpu, &tensor))
         .collect()
 }
 
 impl Refusal {
-    fn record(&self, stand: &Stand<'_>, tensor: &Buffer) -> Result<ProbeRecord> {
+    fn record(&self, gpu: &ProbeDevice<'_>, tensor: &Buffer) -> Result<ProbeRecord> {
         let mut tiled = legal(tensor.as_ptr());
         (self.broken)(&mut tiled);
         let subject = Subject::new(
@@ -127,11 +127,11 @@ impl Refusal {
         );
         match TensorMap::encode(tensor.context(), &tiled) {
             Err(DriverError::TensorMap { .. }) => {
-                Ok(subject.record(stand, Outcome::Refused, self.rule))
+                Ok(subject.record(gpu, Outcome::Refused, self.rule))
             }
             Ok(_) => {
                 let words = format!("expected a refusal, found it accepted: {}", self.rule);
-                Ok(subject.record(stand, Outcome::Wrong, &words))
+                Ok(subject.record(gpu, Outcome::Wrong, &words))
             }
             Err(error) => Err(error.into()),
         }

@@ -5,8 +5,8 @@ use fourtap::cuda::driver::{Buffer, TensorMap};
 
 use super::super::Probe;
 use super::copy;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::Pattern;
-use super::stand::{Stand, Subject};
 use super::tma;
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
@@ -78,13 +78,13 @@ impl Method {
         })
     }
 
-    fn measure(self, stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        if let Some(reason) = tma::missing(stand).filter(|_| self == Method::Bulk) {
-            return Ok(subject.unavailable(stand, &reason));
+    fn measure(self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+        if let Some(reason) = tma::missing(gpu).filter(|_| self == Method::Bulk) {
+            return Ok(subject.unavailable(gpu, &reason));
         }
-        let context = stand.cuda().context();
-        let kernel = self.source().load(stand.cuda())?;
-        let original = PATTERN.buffer(stand.stopwatch, BYTES)?;
+        let context = gpu.cuda().context();
+        let kernel = self.source().load(gpu.cuda())?;
+        let original = PATTERN.buffer(gpu.stopwatch, BYTES)?;
         let copied = Buffer::zeroed(context, BYTES as usize)?;
         let map = |buffer: &Buffer| {
             let dimensions = [CHANNELS, PIXELS, HEADS].map(u64::from);
@@ -104,7 +104,7 @@ impl Method {
             shared_bytes: STAGES * (CHUNK * piece_bytes + size_of::<u64>() as u32),
             ..Grid::default()
         };
-        let timed = stand.stopwatch.hot(stand.budget, |cuda: &Cuda| {
+        let timed = gpu.stopwatch.hot(gpu.budget, |cuda: &Cuda| {
             let [from, to] = match &maps {
                 Some([from, to]) => [Argument::Map(from), Argument::Map(to)],
                 None => [&original, &copied].map(|buffer| Argument::Address(buffer.as_ptr())),
@@ -116,7 +116,7 @@ impl Method {
         })?;
         copy::compare(subject, &copied, PATTERN)?;
         let compared = "every word of the copy";
-        let mut record = subject.measured(stand, Unit::GigabytesASecond, BYTES, timed, compared);
+        let mut record = subject.measured(gpu, Unit::GigabytesASecond, BYTES, timed, compared);
         record.claim = self.claim();
         Ok(record
             .with("blocks", BLOCKS)
@@ -130,7 +130,7 @@ pub fn probes() -> Vec<Probe> {
     let one = |method: Method| {
         let what = format!("slices of 8 of 32 channels, {}", method.in_words());
         let subject = Subject::new(format!("slice-{}", method.name()), "slice-copy", what);
-        subject.probe(move |stand, subject| method.measure(stand, subject))
+        subject.probe(move |gpu, subject| method.measure(gpu, subject))
     };
     Method::ALL.into_iter().map(one).collect()
 }

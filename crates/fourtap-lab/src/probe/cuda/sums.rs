@@ -1,12 +1,12 @@
-//! Kernels that leave a number a thread, which depends on everything the thread read or computed.
+//! Kernels that leave a number per thread, which depends on everything the thread read or computed.
 
 use std::ops::Range;
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 
-use super::stand::{Stand, Subject};
-use crate::cuda::Timed;
+use super::device::{ProbeDevice, Subject};
+use crate::cuda::DeviceTiming;
 use crate::error::Result;
 
 /// Threads at each end of a timed launch that are compared again.
@@ -27,22 +27,22 @@ pub struct Sums<'a> {
 
 impl Sums<'_> {
     /// Compares what every thread leaves after a few rounds with what the host `expected`, times many, and compares the
-    /// first and the last threads of those. `queue` launches so many rounds into a buffer of a number a thread.
+    /// first and the last threads of those. `queue` launches so many rounds into a buffer of a number per thread.
     pub fn timed(
         &self,
-        stand: &Stand<'_>,
+        gpu: &ProbeDevice<'_>,
         queue: impl Fn(&Cuda, u32, &Buffer) -> Result<()>,
         expected: impl Fn(u32, u32) -> u32,
-    ) -> Result<Timed> {
+    ) -> Result<DeviceTiming> {
         let bytes = self.threads as usize * size_of::<u32>();
-        let mut sums = Buffer::zeroed(stand.cuda().context(), bytes)?;
-        let stopwatch = stand.stopwatch;
+        let mut sums = Buffer::zeroed(gpu.cuda().context(), bytes)?;
+        let stopwatch = gpu.stopwatch;
         stopwatch.once(|cuda| queue(cuda, self.checked_rounds, &sums))?;
         self.compare(&sums, 0..self.threads, self.checked_rounds, &expected)?;
 
         // So that it is seen if what is timed does not compute.
         stopwatch.once(|cuda| Ok(sums.fill(u8::MAX, cuda.stream())?))?;
-        let timed = stopwatch.hot(stand.budget, |cuda| queue(cuda, self.timed_rounds, &sums))?;
+        let timed = stopwatch.hot(gpu.budget, |cuda| queue(cuda, self.timed_rounds, &sums))?;
         let some = COMPARED_AGAIN.min(self.threads);
         self.compare(&sums, 0..some, self.timed_rounds, &expected)?;
         let last = self.threads - some..self.threads;

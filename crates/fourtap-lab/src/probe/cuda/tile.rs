@@ -5,8 +5,8 @@ use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::copy::large_bytes;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::{PIECE_BYTES, Pattern, mixed, scaled};
-use super::stand::{Stand, Subject};
 use super::sums::Sums;
 use super::tma;
 use crate::cuda::{Argument, Grid, Source};
@@ -15,7 +15,7 @@ use crate::record::{Claim, ProbeRecord, Unit};
 
 const THREADS: u32 = 256;
 const LANES: u32 = 32;
-/// Tiles a warp and round.
+/// Tiles per warp and round.
 const TILES: u32 = 8;
 const CHANNELS: u32 = 32;
 const CHECKED_ROUNDS: u32 = 3;
@@ -44,7 +44,7 @@ pub enum Channel {
 
 /// Where the image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum ImageLocation {
     L2,
     Dram,
 }
@@ -95,21 +95,21 @@ impl Channel {
 pub fn probes() -> Vec<Probe> {
     let mut probes = Vec::new();
     for method in Method::ALL {
-        for home in [Home::L2, Home::Dram] {
+        for home in [ImageLocation::L2, ImageLocation::Dram] {
             let (name, place) = match home {
-                Home::L2 => ("l2", "L2"),
-                Home::Dram => ("dram", "DRAM"),
+                ImageLocation::L2 => ("l2", "L2"),
+                ImageLocation::Dram => ("dram", "DRAM"),
             };
             let what = format!("2x2x32 tiles from {place}, {}", method.in_words());
             let subject = Subject::new(format!("tile-{}-{name}", method.name()), "tile-copy", what);
-            probes.push(subject.probe_of_several(move |stand, subject| {
+            probes.push(subject.probe_of_several(move |gpu, subject| {
                 let one = |channel| {
                     let tiles = TileCopy {
                         method,
                         channel,
                         home,
                     };
-                    tiles.measure(stand, subject)
+                    tiles.measure(gpu, subject)
                 };
                 Channel::ALL.into_iter().map(one).collect()
             }));
@@ -137,7 +137,7 @@ pub fn source(method: Method, channel: Channel) -> Source {
 struct TileCopy {
     method: Method,
     channel: Channel,
-    home: Home,
+    home: ImageLocation,
 }
 
 /// Height and width in pixels, of one kind of channels.
@@ -189,7 +189,7 @@ impl Image {
         sum
     }
 
-    fn map(self, stand: &Stand<'_>, data: &Buffer) -> Result<TensorMap> {
+    fn map(self, gpu: &ProbeDevice<'_>, data: &Buffer) -> Result<TensorMap> {
         let pixel = u64::from(self.channel.pixel_bytes());
         let tiled = TensorMapDesc {
             element: self.channel.element(),
@@ -199,12 +199,12 @@ impl Image {
             box_sides: vec![CHANNELS, 2, 2],
             element_strides: vec![1; 3],
         };
-        Ok(TensorMap::encode(stand.cuda().context(), &tiled)?)
+        Ok(TensorMap::encode(gpu.cuda().context(), &tiled)?)
     }
 }
 
 impl TileCopy {
-    fn measure(self, stand: &Stand<'_>, of_both: &Subject) -> Result<ProbeRecord> {
+    fn measure(self, gpu: &ProbeDevice<'_>, of_both: &Subject) -> Result<ProbeRecord> {
         let subject = &match self.channel {
             Channel::F16 => of_both.clone(),
             Channel::F32 => Subject {
@@ -212,21 +212,21 @@ impl TileCopy {
                 ..of_both.clone()
             },
         };
-        if let Some(reason) = tma::missing(stand).filter(|_| self.method == Method::Tma) {
-            return Ok(subject.unavailable(stand, &reason));
+        if let Some(reason) = tma::missing(gpu).filter(|_| self.method == Method::Tma) {
+            return Ok(subject.unavailable(gpu, &reason));
         }
         let bytes = match self.home {
-            Home::L2 => u64::from(stand.facts().l2_bytes) / SHARE_OF_L2,
-            Home::Dram => large_bytes(stand)?,
+            ImageLocation::L2 => u64::from(gpu.facts().l2_bytes) / SHARE_OF_L2,
+            ImageLocation::Dram => large_bytes(gpu)?,
         };
         let image = Image::of(bytes, self.channel);
-        let data = PATTERN.buffer(stand.stopwatch, image.bytes())?;
+        let data = PATTERN.buffer(gpu.stopwatch, image.bytes())?;
         let map = match self.method {
-            Method::Tma => Some(image.map(stand, &data)?),
+            Method::Tma => Some(image.map(gpu, &data)?),
             _ => None,
         };
 
-        let kernel = source(self.method, self.channel).load(stand.cuda())?;
+        let kernel = source(self.method, self.channel).load(gpu.cuda())?;
         let tile_bytes = 4 * self.channel.pixel_bytes();
         // Tiles of every warp, and a barrier of each stage behind them.
         let of_warp = self.method.stages() * (TILES * tile_bytes + size_of::<u64>() as u32);
@@ -235,7 +235,7 @@ impl TileCopy {
             shared_bytes: THREADS / LANES * of_warp,
             ..Grid::default()
         };
-        let grid = kernel.filling(stand.cuda(), grid)?;
+        let grid = kernel.filling(gpu.cuda(), grid)?;
         let sums = Sums {
             subject,
             threads: grid.blocks * THREADS,
@@ -254,15 +254,15 @@ impl TileCopy {
                 Argument::Address(sums.as_ptr()),
             ];
             // SAFETY: the kernel takes an address or, of this method, a tensor map of it, three numbers and an address.
-            // Tiles lie inside the image, and a number a thread is written; both buffers live until the work has been
+            // Tiles lie inside the image, and a number per thread is written; both buffers live until the work has been
             // waited for.
             unsafe { kernel.queue(cuda, grid, &arguments) }
         };
-        let timed = sums.timed(stand, queue, |thread, rounds| image.sum(thread, rounds))?;
+        let timed = sums.timed(gpu, queue, |thread, rounds| image.sum(thread, rounds))?;
         let tiles = u64::from(grid.blocks * THREADS / LANES) * u64::from(TIMED_ROUNDS * TILES);
         let moved = tiles * u64::from(tile_bytes);
         let compared = "every thread's sum";
-        let mut record = subject.measured(stand, Unit::GigabytesASecond, moved, timed, compared);
+        let mut record = subject.measured(gpu, Unit::GigabytesASecond, moved, timed, compared);
         record.claim = self.claim();
         Ok(record
             .with("buffer_bytes", image.bytes())
@@ -271,8 +271,9 @@ impl TileCopy {
 
     /// What others published.
     fn claim(self) -> Option<Claim> {
-        let claimed =
-            self.method == Method::Plain && self.channel == Channel::F32 && self.home == Home::L2;
+        let claimed = self.method == Method::Plain
+            && self.channel == Channel::F32
+            && self.home == ImageLocation::L2;
         claimed.then(|| Claim {
             rate: 311.0,
             words: "published by others for another GPU".to_string(),

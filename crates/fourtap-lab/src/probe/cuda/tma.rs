@@ -4,8 +4,8 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
+use super::device::{ProbeDevice, Subject};
 use super::pattern::mixed;
-use super::stand::{Stand, Subject};
 use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{Outcome, ProbeRecord};
@@ -39,7 +39,7 @@ pub fn probes() -> Vec<Probe> {
     let one = |rank: u32| {
         let what = format!("load boxes of a {rank}-D tensor, some partly outside");
         let subject = Subject::new(format!("tma-{rank}d"), "tma", what);
-        subject.probe(move |stand, subject| run(stand, subject, rank as usize))
+        subject.probe(move |gpu, subject| run(gpu, subject, rank as usize))
     };
     let misaligned = Subject::new(
         "tma-refused-start-misaligned",
@@ -51,8 +51,8 @@ pub fn probes() -> Vec<Probe> {
 }
 
 /// Why a device has no tensor maps; none if it has.
-pub fn missing(stand: &Stand<'_>) -> Option<String> {
-    let facts = stand.facts();
+pub fn missing(gpu: &ProbeDevice<'_>) -> Option<String> {
+    let facts = gpu.facts();
     let (major, minor) = facts.compute_capability;
     (!facts.has_tensor_maps).then(|| {
         format!("tensor maps need compute capability 9.0; this device has {major}.{minor}")
@@ -123,8 +123,8 @@ fn expected(corner: &[i32]) -> Vec<u16> {
 }
 
 /// Boxes of a tensor at these corners, as the device loads them.
-fn loaded(stand: &Stand<'_>, rank: usize, corners: &[i32]) -> Result<Vec<u8>> {
-    let context = stand.cuda().context();
+fn loaded(gpu: &ProbeDevice<'_>, rank: usize, corners: &[i32]) -> Result<Vec<u8>> {
+    let context = gpu.cuda().context();
     let (dimensions, sides) = (&DIMENSIONS[..rank], &SIDES[..rank]);
     let count: u64 = dimensions.iter().product();
     let elements = (0..count).map(element);
@@ -132,7 +132,7 @@ fn loaded(stand: &Stand<'_>, rank: usize, corners: &[i32]) -> Result<Vec<u8>> {
     let tensor = Buffer::from_slice(context, &bytes)?;
     let map = TensorMap::encode(context, &packed(tensor.as_ptr(), dimensions, sides))?;
 
-    let kernel = source(rank as u32).load(stand.cuda())?;
+    let kernel = source(rank as u32).load(gpu.cuda())?;
     let boxes = corners.len() / rank;
     let places = Buffer::from_slice(context, corners)?;
     let mut loaded = Buffer::alloc(context, boxes * box_bytes(rank))?;
@@ -142,7 +142,7 @@ fn loaded(stand: &Stand<'_>, rank: usize, corners: &[i32]) -> Result<Vec<u8>> {
         shared_bytes: box_bytes(rank) as u32 + BARRIER_BYTES,
         ..Grid::default()
     };
-    stand.stopwatch.once(|cuda: &Cuda| {
+    gpu.stopwatch.once(|cuda: &Cuda| {
         loaded.fill(u8::MAX, cuda.stream())?;
         let arguments = [
             Argument::Map(&map),
@@ -163,12 +163,12 @@ fn box_bytes(rank: usize) -> usize {
     elements as usize * ELEMENT_BYTES as usize
 }
 
-fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord> {
-    if let Some(reason) = missing(stand) {
-        return Ok(subject.unavailable(stand, &reason));
+fn run(gpu: &ProbeDevice<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord> {
+    if let Some(reason) = missing(gpu) {
+        return Ok(subject.unavailable(gpu, &reason));
     }
     let corners = corners(rank);
-    let loaded = loaded(stand, rank, &corners)?;
+    let loaded = loaded(gpu, rank, &corners)?;
     let boxes = loaded.chunks_exact(box_bytes(rank));
     for (corner, found) in corners.chunks_exact(rank).zip(boxes) {
         for (at, expected) in expected(corner).into_iter().enumerate() {
@@ -183,22 +183,22 @@ fn run(stand: &Stand<'_>, subject: &Subject, rank: usize) -> Result<ProbeRecord>
     }
     let boxes = corners.len() / rank;
     let compared = format!("every element of {boxes} boxes, zeros outside the tensor");
-    let record = subject.record(stand, Outcome::Works, &compared);
+    let record = subject.record(gpu, Outcome::Works, &compared);
     Ok(record
         .with("dimensions", DIMENSIONS[..rank].to_vec())
         .with("box", SIDES[..rank].to_vec()))
 }
 
 /// No encoding can forbid where a box begins, so it is the device that refuses, and ends the kernel.
-fn refused_by_the_device(stand: &Stand<'_>, subject: &Subject) -> Result<ProbeRecord> {
-    if let Some(reason) = missing(stand) {
-        return Ok(subject.unavailable(stand, &reason));
+fn refused_by_the_device(gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
+    if let Some(reason) = missing(gpu) {
+        return Ok(subject.unavailable(gpu, &reason));
     }
-    match loaded(stand, 2, &[1, 0]) {
+    match loaded(gpu, 2, &[1, 0]) {
         Err(error) if error.to_string().contains(ILLEGAL_INSTRUCTION) => {
             let rule = "in its first dimension a box begins at a multiple of 16 bytes; begun at 2, the device ends the \
                         kernel with an illegal instruction";
-            Ok(subject.record(stand, Outcome::Refused, rule))
+            Ok(subject.record(gpu, Outcome::Refused, rule))
         }
         Err(error) => Err(error),
         Ok(_) => Err(subject.wrong("an illegal instruction", "a box")),

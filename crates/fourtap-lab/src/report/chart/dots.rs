@@ -32,7 +32,7 @@ pub struct DotRow {
     pub values: [String; 2],
     /// The marks; the last lies on top.
     pub marks: Vec<Mark>,
-    /// Everything in words, a line a fact.
+    /// Everything in words, one line per fact.
     pub words: String,
 }
 
@@ -306,7 +306,7 @@ mod tests {
     fn chart(marks: Vec<Mark>) -> DotChart {
         DotChart {
             axis: "times".to_string(),
-            reference: Some((1.0, "ruler".to_string())),
+            reference: Some((1.0, "baseline".to_string())),
             heads: Default::default(),
             rows: vec![DotRow {
                 group: "<a>".to_string(),

@@ -1,4 +1,4 @@
-//! Operations a byte against operations a second, under the roofs that were measured.
+//! Arithmetic intensity (FLOP/byte) against performance (FLOP/s), under the ceilings that were measured.
 
 use super::drawing::{Anchor, Drawing, Layout, legend_places};
 use super::scale::LogScale;
@@ -42,13 +42,13 @@ pub struct Point {
     pub level: Level,
     /// Whether they were counted by the hardware; else by the model.
     pub counted: bool,
-    /// Operations a byte.
+    /// Arithmetic intensity, FLOP/byte.
     pub intensity: f64,
     /// GFLOP/s.
     pub speed: f64,
     /// It lies above a roof without a reason.
     pub suspicious: bool,
-    /// Everything in words, a line a fact.
+    /// Everything in words, one line per fact.
     pub words: String,
 }
 
@@ -86,7 +86,7 @@ impl Level {
 }
 
 impl Roof {
-    /// The most GFLOP/s it allows at this many operations a byte.
+    /// The most GFLOP/s it allows at this arithmetic intensity.
     pub fn allows(&self, intensity: f64) -> f64 {
         match self.level {
             Some(_) => self.rate * intensity,
@@ -220,8 +220,19 @@ fn draw_axes(
         drawing.text("tick", (left - 8.0, y + 4.0), Anchor::End, &words);
     }
     let below = (right, bottom + 36.0);
-    drawing.text("axis", below, Anchor::End, "operations a byte");
-    drawing.text("axis", (0.0, top - 10.0), Anchor::Start, "FLOP/s");
+    drawing.text(
+        "axis",
+        below,
+        Anchor::End,
+        "arithmetic intensity (FLOP/byte)",
+    );
+    drawing.text(
+        "axis",
+        (0.0, top - 10.0),
+        Anchor::Start,
+        "performance
+(FLOP/s)",
+    );
 }
 
 /// Logarithms of the highest roofs of either kind, at which those of the other kind end.
@@ -310,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roof_allows_its_bytes_times_the_operations_a_byte() {
+    fn a_roof_allows_its_bandwidth_times_the_arithmetic_intensity() {
         assert_eq!(roof(Some(Level::L1), 100.0).allows(2.5), 250.0);
         assert_eq!(roof(None, 100.0).allows(2.5), 100.0);
     }

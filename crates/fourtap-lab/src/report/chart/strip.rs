@@ -24,7 +24,7 @@ pub struct StripRow {
     pub samples: Vec<f64>,
     /// The confidence interval of the median, likewise.
     pub interval: (f64, f64),
-    /// Everything in words, a line a fact.
+    /// Everything in words, one line per fact.
     pub words: String,
 }
 

@@ -81,7 +81,7 @@ fn in_words(problem: &RungProblem) -> String {
     };
     match problem {
         RungProblem::Msda(problem) => format!(
-            "{}, {} each, {}, {}, {}, {} a level",
+            "{}, {} each, {}, {}, {}, {} per level",
             counted(problem.images, "image"),
             queries(problem.queries),
             counted(problem.heads, "head"),
@@ -162,11 +162,16 @@ fn card(case: &Case<'_>, record: &RungRecord) -> Vec<String> {
             .of_tensor
             .map(|tensor| format!("tensor: {}", percent(tensor))),
     );
-    words.extend(record.library.as_ref().map(|it| format!("not ours: {it}")));
+    words.extend(
+        record
+            .library
+            .as_ref()
+            .map(|it| format!("other library: {it}")),
+    );
     words.extend(error(record).map(|it| format!("error: {}", number::error(it))));
     words.extend(record.binding.as_ref().map(|binding| {
         let busy = percent(binding.busy);
-        format!("binds: {}, busy {busy}", limit(&binding.limit))
+        format!("bottleneck: {}, busy {busy}", limit(&binding.limit))
     }));
     words.push(chosen(record));
     words.retain(|line| !line.is_empty());

@@ -58,11 +58,11 @@ pub fn add_published(blocks: &mut Vec<Block>, records: &[&RungRecord], case: &Ca
     }
     blocks.push(Block::heading("What was published, and what we found"));
     let model = match case.operator() {
-        RungOperator::Msda => "10 a channel and sample",
-        RungOperator::Dense => "4 a channel and pair of query and key",
+        RungOperator::Msda => "10 per channel and sample",
+        RungOperator::Dense => "4 per channel and pair of query and key",
     };
     blocks.push(Block::words(format!(
-        "What others said of the same ideas, beside what came out here, on {}. Operations are counted by a model, {model}.",
+        "Published figures of the same ideas next to ours, on {}. FLOP are counted by a model, {model}.",
         case.name
     )));
     blocks.push(Block::Table {
@@ -70,7 +70,7 @@ pub fn add_published(blocks: &mut Vec<Block>, records: &[&RungRecord], case: &Ca
     });
 }
 
-/// Rungs that were timed in turns with the one they change.
+/// Rungs that were timed alternately with the one they change.
 pub fn add_single_changes(blocks: &mut Vec<Block>, records: &[&RungRecord], cases: &[Case<'_>]) {
     let rungs = distinct(records, is_single_change);
     if rungs.is_empty() {
@@ -96,9 +96,9 @@ pub fn add_single_changes(blocks: &mut Vec<Block>, records: &[&RungRecord], case
         table.rows.push(row);
     }
     blocks.push(Block::heading("What single changes gain"));
-    let mut words = "Each of these changes one thing in another rung, and both were timed in turns, so that no drift \
-                     of clocks passes for a gain. In percent of speed: the middle of all turns, below it the least and \
-                     the most. Bold are those whose turns all agree on the sign."
+    let mut words = "Each of these changes one thing in another rung, and both were timed alternately, so that clock \
+                     drift does not pass for a gain. In percent of speed: the median of all turns, below it the \
+                     least and the most. Bold are those whose turns all agree on the sign."
         .to_string();
     if !whys.is_empty() {
         let whys: Vec<_> = whys.into_iter().collect();

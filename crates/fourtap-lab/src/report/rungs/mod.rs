@@ -24,20 +24,20 @@ fn published_beside(operator: RungOperator) -> &'static str {
 const LARGE: usize = 1_000_000;
 
 const LEAD: &str = "Every idea for a fast forward kernel is a rung, and all rungs of an operator compute the same. A \
-    rung has a time only if it was right: small problems in every element, then rows of the very result that was \
-    timed. An approximation is held to the error it states. What hung, crashed or came out wrong stands last in its \
+    rung has a time only if it was verified: small problems in every element, then rows of the very result that was \
+    timed. An approximation is checked against the error it states. What hung, crashed or was wrong is last in its \
     table, with the reason. Scratch is the memory a rung works in; DRAM is what must move at least once, as a share of \
-    what DRAM delivers, measured in the same run. What binds is said by hardware counters.";
+    DRAM's peak, measured in the same run. Bottlenecks are from hardware counters.";
 
-const MSDA_LEAD: &str = "Value is in f16, locations and weights in f32. × a01 is speed against the plainest rung, a \
-    thread a channel; shipped is the library's own forward as a user calls it. Kept is the time without the steps that \
-    depend on value alone, for whoever calls again with the same value. Gather is what the samples ask for, as a share \
-    of what L1 delivers at most, measured in the same run.";
+const MSDA_LEAD: &str = "Value is in f16, locations and weights in f32. × a01 is speed against the baseline, one \
+    thread per channel; shipped is the library's own forward as a user calls it. Kept is the time without the steps \
+    that depend on value alone, for whoever calls again with the same value. Gather is the bandwidth the samples \
+    read, as a share of L1's peak, measured in the same run.";
 
-const DENSE_LEAD: &str = "Dense attention, softmax(Q K^T / sqrt(D)) V, all tensors in one 16-bit type: from one query a \
-    block to tiles that never leave registers. × d01 is speed against one query a block; shipped-dense is the library's \
-    own forward as a user calls it, and what is called not ours is PyTorch, in a process of its own, verified alike. \
-    Tensor is the share that the operations, 4 a channel and pair of query and key, are of what tensor cores do by \
+const DENSE_LEAD: &str = "Dense attention, softmax(Q K^T / sqrt(D)) V, all tensors in one 16-bit type: from one \
+    query per block to tiles that never leave registers. × d01 is speed against one query per block; shipped-dense \
+    is the library's own forward as a user calls it, and PyTorch runs in a process of its own, verified alike. \
+    Tensor is performance, at 4 per channel and pair of query and key, as a share of the peak of tensor cores by \
     mma.sync in the same run.";
 
 /// A problem and what every rung did with it, the fastest first, those without a time last.
@@ -112,7 +112,7 @@ fn add_rungs(
             });
         }
         blocks.push(tables::all_about(case));
-        blocks.extend(tables::what_binds(case));
+        blocks.extend(tables::bottlenecks(case));
     }
     let beside = large.iter().chain(&small);
     let beside = beside

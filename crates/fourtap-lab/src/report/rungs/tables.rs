@@ -16,8 +16,11 @@ pub fn all_about(case: &Case<'_>) -> Block {
     let (all, timed) = (case.ranked.len(), case.timed());
     let rungs = counted(all, "rung");
     let summary = match all - timed {
-        0 => format!("{}: all about {rungs}", case.name),
-        without => format!("{}: all about {rungs}, {without} without a time", case.name),
+        0 => format!("{}: details of {rungs}", case.name),
+        without => format!(
+            "{}: details of {rungs}, {without} without a time",
+            case.name
+        ),
     };
     folded(summary, everything(case))
 }
@@ -38,7 +41,7 @@ fn everything(case: &Case<'_>) -> Table {
         "#hot ms",
         "#kept ms",
         &times_heading,
-        "~against what it changes",
+        "~against its base rung",
         "#operations",
         "#tensor",
         "#gather",
@@ -48,7 +51,7 @@ fn everything(case: &Case<'_>) -> Table {
         "#spilled",
         "#scratch",
         "#error",
-        "binds",
+        "bottleneck",
         "~checked",
         "~chosen",
     ];
@@ -115,10 +118,10 @@ fn kibibytes(bytes: u64) -> String {
     format!("{} KiB", bytes.div_ceil(1024))
 }
 
-/// What binds those whose counters were read, in words that would make every row of the other table high.
-pub fn what_binds(case: &Case<'_>) -> Option<Block> {
-    let heads = ["rung", "#hot ms", "binds", "~by its counters"];
-    let mut table = Table::new(&format!("{}, what binds", case.name), &heads);
+/// Bottlenecks of those whose counters were read, in sentences too long for the other table.
+pub fn bottlenecks(case: &Case<'_>) -> Option<Block> {
+    let heads = ["rung", "#hot ms", "bottleneck", "~by its counters"];
+    let mut table = Table::new(&format!("{}: bottlenecks", case.name), &heads);
     table.searchable = true;
     table.example = "L1";
     for record in &case.ranked {
@@ -132,7 +135,7 @@ pub fn what_binds(case: &Case<'_>) -> Option<Block> {
             Cell::words(&binding.words),
         ]);
     }
-    let summary = format!("{}: what binds", case.name);
+    let summary = format!("{}: bottlenecks", case.name);
     (!table.rows.is_empty()).then(|| folded(summary, table))
 }
 
@@ -193,7 +196,7 @@ fn checked(record: &RungRecord) -> Cell {
         details.push(format!("refused: {}", small.refused.join("; ")));
     }
     if let Some(library) = &record.library {
-        details = vec![format!("not ours: {library}; sampled rows")];
+        details = vec![format!("other library: {library}; sampled rows")];
     }
     let text = or_dash(small, |it| counted(it.right, "small problem"));
     Cell::number(text, small.map(|it| it.right as f64)).with_detail(details.join(", "))

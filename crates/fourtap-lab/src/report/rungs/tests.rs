@@ -65,7 +65,7 @@ fn has(page: &str, parts: &[&str]) {
 fn rungs_are_ranked_with_all_that_is_known_of_them() {
     let prepared = json!({"prepared": timing(0.5), "builds_on": "a01", "scratch_bytes": 60_000_000,
         "parameters": {"THREADS": 256},
-        "binding": {"limit": "l1", "busy": 0.713, "words": "the load pipe of L1 binds"}});
+        "binding": {"limit": "l1", "busy": 0.713, "words": "bottleneck: the L1 load/store pipe"}});
     let page = page_of(&[
         rung("a01", 3.2),
         with(rung("a18", 0.8), prepared),
@@ -79,12 +79,12 @@ fn rungs_are_ranked_with_all_that_is_known_of_them() {
             "seed-full, uniform: every rung by time",
             "48 images, 15\u{202f}422 queries each",
             "shipped, 0.480 ms",
-            "seed-full, uniform: all about 4 rungs",
+            "seed-full, uniform: details of 4 rungs",
             "4.0 times as fast as a01",
             "kept: 0.500 ms",
             "against shipped: 0.60 ×",
             "L1, busy 71 %",
-            "the load pipe of L1 binds",
+            "bottleneck: the L1 load/store pipe",
             "211\u{202f}120 elements, sanitizer clean",
             "THREADS=256",
             "an approximation, hot",
@@ -212,7 +212,7 @@ fn small_problems_are_tables_only() {
     assert_eq!(plots, ["rungs-seed-full-uniform"]);
     has(
         &report.html().unwrap(),
-        &["Small problems", "small, uniform: all about 1 rung"],
+        &["Small problems", "small, uniform: details of 1 rung"],
     );
 }
 
@@ -285,9 +285,9 @@ fn dense_rungs_stand_by_themselves_beside_what_is_not_ours() {
             "× d01",
             "50.0 times as fast as d01",
             "tensor: 50 %",
-            "not ours: PyTorch 2, CUDA 13",
+            "other library: PyTorch 2, CUDA 13",
             "2870 us on an L4",
-            "4 a channel and pair of query and key",
+            "4 per channel and pair of query and key",
             "5 results of 3 rungs",
         ],
     );

@@ -18,16 +18,16 @@ use crate::verification::Verification;
 /// A sample of the finals takes at least this long, so that the clock does not matter.
 const LEAST_SAMPLE: Duration = Duration::from_millis(2);
 
-pub struct OnCpu {
+pub struct CpuTuneBench {
     tensors: Box<dyn TensorSet>,
     pass: Direction,
 }
 
 type Runner<'a> = (Box<dyn Computation + 'a>, Vec<Array>);
 
-impl OnCpu {
+impl CpuTuneBench {
     pub fn new(tensors: Box<dyn TensorSet>, pass: Direction) -> Self {
-        OnCpu { tensors, pass }
+        CpuTuneBench { tensors, pass }
     }
 
     fn trial(&self, choice: &Choice) -> Result<Box<dyn Computation + '_>> {
@@ -37,7 +37,7 @@ impl OnCpu {
     }
 }
 
-impl Bench for OnCpu {
+impl Bench for CpuTuneBench {
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>> {
         let trial = self.trial(choice)?;
         let mut outputs = trial.outputs()?;

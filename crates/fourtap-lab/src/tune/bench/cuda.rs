@@ -15,7 +15,7 @@ use crate::record::Timing;
 use crate::tune::Subject;
 use crate::verification::Verification;
 
-pub struct OnCuda {
+pub struct CudaTuneBench {
     space: &'static Space,
     stopwatch: Stopwatch,
     tensors: Tensors,
@@ -27,14 +27,14 @@ struct Tensors {
     host: &'static dyn Computation,
 }
 
-impl OnCuda {
+impl CudaTuneBench {
     pub fn new(subject: &Subject, ordinal: usize, tensors: Box<dyn TensorSet>) -> Result<Self> {
         let cuda = Cuda::new(ordinal).map_err(fourtap::Error::from)?;
         // Kept as long as the process, which is there for this alone.
         let tensors: &'static dyn TensorSet = Box::leak(tensors);
         let trial = tensors.trial(Backend::Cuda(cuda), subject.direction)?;
         let host: &'static dyn Computation = Box::leak(trial);
-        Ok(OnCuda {
+        Ok(CudaTuneBench {
             space: subject.space,
             stopwatch: Stopwatch::new(cuda)?,
             tensors: Tensors {
@@ -66,7 +66,7 @@ impl OnCuda {
     }
 }
 
-impl Bench for OnCuda {
+impl Bench for CudaTuneBench {
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>> {
         let cuda = self.chosen(self.stopwatch.cuda(), choice)?;
         self.give_workspace(&[cuda])?;

@@ -1,4 +1,4 @@
-//! Choices tried: each verified before it is timed, and the fastest timed in turns.
+//! Choices tried: each verified before it is timed, and the fastest timed alternately.
 
 mod cpu;
 mod cuda;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::tuning::{Choice, Space};
 
-use super::{Engine, Finals, Found, Subject};
+use super::{AttemptResult, Engine, Finals, Subject};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::record::Timing;
@@ -25,16 +25,16 @@ pub trait Bench {
     /// Computes once, into tensors of NaN.
     fn computed(&mut self, choice: &Choice) -> Result<Vec<Array>>;
 
-    /// Whether it gives the same bits every time.
+    /// Whether it is bitwise reproducible.
     fn repeats_bits(&mut self, choice: &Choice) -> Result<bool>;
 
-    /// How near the oracle a result is.
+    /// The error of a result against the oracle.
     fn verified(&self, outputs: &[Array], seed: u64) -> Result<Verification>;
 
-    /// Computes again and again for about so long; with what the last gave.
+    /// Computes repeatedly for about so long; with what the last gave.
     fn timed(&mut self, choice: &Choice, budget: Duration) -> Result<(Timing, Vec<Array>)>;
 
-    /// Times choices in turns: `next` is told the milliseconds of the one it named last, at first none, and names the
+    /// Times choices alternately: `next` is told the milliseconds of the one it named last, at first none, and names the
     /// next, or none to end.
     fn in_turns(
         &mut self,
@@ -44,7 +44,7 @@ pub trait Bench {
 }
 
 /// Tries choices about a subject.
-pub struct Trying {
+pub struct ChoiceTester {
     bench: Box<dyn Bench>,
     space: &'static Space,
     /// Whether it declares which choices change bits; kernels of other crates do not.
@@ -56,16 +56,18 @@ pub struct Trying {
     faults: Faults,
 }
 
-impl Trying {
+impl ChoiceTester {
     /// Ready to try choices on random numbers of this seed.
     pub fn new(subject: &Subject, seed: u64) -> Result<Self> {
         let tensors = || subject.tensors(seed);
         let bench: Box<dyn Bench> = match &subject.engine {
-            Engine::Cpu => Box::new(cpu::OnCpu::new(tensors()?, subject.direction)),
-            Engine::Cuda(gpu) => Box::new(cuda::OnCuda::new(subject, gpu.ordinal, tensors()?)?),
+            Engine::Cpu => Box::new(cpu::CpuTuneBench::new(tensors()?, subject.direction)),
+            Engine::Cuda(gpu) => {
+                Box::new(cuda::CudaTuneBench::new(subject, gpu.ordinal, tensors()?)?)
+            }
             Engine::External(kernel, gpu) => kernel.bench(subject, gpu.ordinal, seed)?,
         };
-        Ok(Trying {
+        Ok(ChoiceTester {
             bench,
             space: subject.space,
             declares_bits: !matches!(subject.engine, Engine::External(..)),
@@ -77,7 +79,7 @@ impl Trying {
     }
 
     /// Verifies a choice; if it is right, times it.
-    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
+    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<AttemptResult> {
         #[cfg(feature = "fault-injection")]
         self.faults.strike(choice)?;
         if self.usual.is_none() {
@@ -101,28 +103,28 @@ impl Trying {
             false => self.bench.verified(&outputs, self.seed)?,
         };
         if !verification.passed {
-            return Ok(Found::wrong(verification));
+            return Ok(AttemptResult::wrong(verification));
         }
         let keeps_bits = self.declares_bits && self.space.keeps_bits(choice);
         if !same && *usual_repeats && repeats && keeps_bits {
-            let words = "it gave other bits than the defaults".to_string();
-            return Ok(Found::wrong(Verification::failed(words)));
+            let words = "it is not bitwise equal to the defaults".to_string();
+            return Ok(AttemptResult::wrong(Verification::failed(words)));
         }
         let (timing, after) = self.bench.timed(choice, budget)?;
         #[cfg(feature = "fault-injection")]
         let timing = self.faults.slowed(choice, timing);
         let still_right = match repeats {
             true if are_same(&outputs, &after) => None,
-            true => Some("the timed computations gave other bits".to_string()),
+            true => Some("the timed computations are not bitwise equal to the first".to_string()),
             false => self.bench.verified(&after, self.seed)?.found,
         };
         Ok(match still_right {
-            None => Found::measured(verification, timing),
-            Some(words) => Found::wrong(Verification::failed(words)),
+            None => AttemptResult::measured(verification, timing),
+            Some(words) => AttemptResult::wrong(Verification::failed(words)),
         })
     }
 
-    /// Times choices in turns until they are told apart, or for about so long.
+    /// Times choices alternately until they are told apart, or for about so long.
     pub fn finals(&mut self, choices: &[Choice], budget: Duration) -> Result<Finals> {
         let mut rounds = Rounds::new(choices.len(), budget);
         self.bench.in_turns(choices, &mut |sample| {

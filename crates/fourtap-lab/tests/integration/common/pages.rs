@@ -49,7 +49,7 @@ pub fn hostile() -> Vec<Value> {
     forward["version"] = json!(HOSTILE);
     forward["roof"]["hot_limit"] = json!(HOSTILE);
     forward["roof"]["suspicious"] = json!(true);
-    forward["beside"][0]["role"] = json!("ruler");
+    forward["beside"][0]["role"] = json!("baseline");
     let mut second = forward["beside"][0].clone();
     second["role"] = json!(HOSTILE);
     forward["beside"].as_array_mut().unwrap().push(second);

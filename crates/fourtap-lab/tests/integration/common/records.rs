@@ -18,7 +18,7 @@ pub fn timing(median_ms: f64) -> Value {
         "ci_high_ms": 1.003 * median_ms, "spread": 0.006, "launches_a_sample": 4, "input_sets": 1})
 }
 
-/// A result near enough to the oracle.
+/// A result within the error tolerance.
 pub fn passed() -> Value {
     json!({"passed": true, "rows": 200, "tensors": [{"tensor": "out", "elements": 6400, "max_error": 1e-4,
         "max_allowed": 1e-3, "relative_error": 2.1e-4, "relative_allowed": 1e-3}]})
@@ -40,7 +40,7 @@ fn with_origin(mut record: Value) -> Value {
 /// detr-encoder, local, f16, on an H200.
 pub fn bench(direction: &str) -> Value {
     let forward = direction == "forward";
-    let (hot, cold, ruler) = if forward {
+    let (hot, cold, baseline) = if forward {
         (0.217, 0.231, 1.247)
     } else {
         (1.277, 1.31, 10.5)
@@ -59,8 +59,8 @@ pub fn bench(direction: &str) -> Value {
         "in_bounds_fraction": 0.97,
         "roof": {"hot_ms": 0.132, "hot_limit": "gather-64-l1", "cold_ms": 0.132, "cold_limit": "gather-64-l1",
             "suspicious": false},
-        "beside": [{"role": "ruler", "kernel": {"words": "msda-channel-f16", "reproducible": true},
-            "verification": passed(), "hot": timing(ruler)}],
+        "beside": [{"role": "baseline", "kernel": {"words": "msda-channel-f16", "reproducible": true},
+            "verification": passed(), "hot": timing(baseline)}],
     }))
 }
 
@@ -127,7 +127,7 @@ pub fn probes() -> Vec<Value> {
         "device",
         "shared-memory",
         "works",
-        "227 KiB a block if asked for",
+        "227 KiB per block if asked for",
     ));
     probes.push(probe(
         "tma",
@@ -177,7 +177,7 @@ pub fn counters(direction: &str) -> Value {
     with_origin(record)
 }
 
-/// One a line.
+/// One per line.
 pub fn lines(records: &[Value]) -> String {
     records.iter().map(|record| format!("{record}\n")).collect()
 }

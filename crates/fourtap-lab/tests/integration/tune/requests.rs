@@ -27,7 +27,7 @@ fn a_table_that_cannot_be_written_is_refused_before_the_search() {
 }
 
 #[test]
-fn one_choice_is_verified_and_held_against_the_defaults() {
+fn one_choice_is_verified_and_compared_with_the_defaults() {
     let folder = folder();
     let one = [
         "tune",
@@ -40,7 +40,7 @@ fn one_choice_is_verified_and_held_against_the_defaults() {
     ];
     let outcome = run(folder.path(), &one);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.stdout.contains("right, "), "{outcome:?}");
+    assert!(outcome.stdout.contains("correct, "), "{outcome:?}");
     assert!(
         outcome.stdout.contains("times as fast as the defaults ("),
         "{outcome:?}"
@@ -83,7 +83,7 @@ fn wrong_requests_are_refused_in_words() {
         ),
         (
             &["tune", "tiny.toml", "--resume"],
-            "--json FILE to go on with",
+            "--json FILE to continue",
         ),
         (&["tune", "one", "poem"], "expected a workload or a kernel"),
         (
@@ -145,7 +145,7 @@ fn the_space_is_listed() {
         "cpu-msda-forward",
         "cpu-dense-forward",
         "most_bands",
-        "changes last bits",
+        "changes rounding",
     ] {
         assert!(outcome.stdout.contains(expected), "{expected}");
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Case;
 use crate::cli::Direction;
-use crate::operators::msda::touched::Touched;
+use crate::operators::msda::coverage::PixelCoverage;
 
 /// Multiply-adds that forward cannot do without, a channel and sample: one for each neighbour.
 const LEAST_MULTIPLY_ADDS: u64 = 4;
@@ -14,7 +14,7 @@ const LEAST_MULTIPLY_ADDS: u64 = 4;
 pub struct Amounts {
     /// Samples of the whole problem.
     pub samples: u64,
-    /// Operations, counted as 10 a channel and sample, backward twice.
+    /// Operations, counted as 10 per channel and sample, backward twice.
     pub flop: u64,
     /// Operations with the least arithmetic: 4 multiply-adds a channel and sample, backward 8.
     pub least_flop: u64,
@@ -30,7 +30,7 @@ pub struct Amounts {
 
 impl Amounts {
     /// Of a case whose points touch so much.
-    pub fn of(case: &Case, touched: &Touched) -> Self {
+    pub fn of(case: &Case, touched: &PixelCoverage) -> Self {
         let traffic = case.traffic();
         let untouched = (1.0 - touched.value) * case.value_bytes() as f64;
         let samples = case.sizes.samples() as u64;
@@ -64,7 +64,7 @@ pub struct Level {
     pub most_bytes: f64,
     /// Bytes counted by the hardware.
     pub counted_bytes: Option<f64>,
-    /// Operations, at 10 a channel and sample, for each byte counted, or else at most: with the fewest bytes.
+    /// Operations, at 10 per channel and sample, for each byte counted, or else at most: with the fewest bytes.
     pub intensity: f64,
 }
 

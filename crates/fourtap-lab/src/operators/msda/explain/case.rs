@@ -6,9 +6,9 @@ use fourtap::msda::{Levels, Problem, Sizes, Traffic};
 use fourtap::tuning::Class;
 
 use crate::cli::{CaseArgs, Direction, Distribution};
-use crate::computation::TunedAs;
+use crate::computation::TuningKey;
 use crate::error::{Error, Result};
-use crate::explain::{self, Explanation, Known};
+use crate::explain::{self, ExplainInputs, Explanation};
 use crate::operators::msda::{ProblemSizes, Workload};
 use crate::record::{DTypes, ProblemRecord};
 
@@ -97,7 +97,7 @@ impl Case {
     }
 
     /// What tables know it by.
-    pub fn tuned_as(&self) -> TunedAs {
+    pub fn tuned_as(&self) -> TuningKey {
         let kernel = match self.direction {
             Direction::Forward => "msda-forward",
             Direction::Backward => "msda-backward",
@@ -125,7 +125,7 @@ impl explain::Case for Case {
         DTypes::from(&self.problem)
     }
 
-    fn explained(&self, known: Known<'_>) -> Result<Box<dyn Explanation>> {
+    fn explained(&self, known: ExplainInputs<'_>) -> Result<Box<dyn Explanation>> {
         Ok(Box::new(super::explained(self, known)?))
     }
 }

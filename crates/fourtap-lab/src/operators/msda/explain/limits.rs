@@ -5,7 +5,7 @@ use fourtap::DType;
 use super::amounts::Amounts;
 use super::{Case, Machine};
 use crate::cli::Direction;
-use crate::explain::{Ceiling, Ceilings, Limit, When};
+use crate::explain::{Ceiling, Ceilings, Limit, LimitCondition};
 use crate::record::Unit;
 
 /// Bytes of a record of a sorted sample in backward: see docs/cuda-backward.md.
@@ -22,7 +22,7 @@ pub fn limits(
     machine: &Machine,
     from_l2: Option<f64>,
 ) -> Vec<Limit> {
-    let of = Of {
+    let of = LimitModel {
         case,
         amounts,
         ceilings,
@@ -34,14 +34,14 @@ pub fn limits(
     }
 }
 
-struct Of<'a> {
+struct LimitModel<'a> {
     case: &'a Case,
     amounts: &'a Amounts,
     ceilings: &'a Ceilings,
     machine: &'a Machine,
 }
 
-impl Of<'_> {
+impl LimitModel<'_> {
     fn on_cuda(&self, from_l2: Option<f64>) -> Vec<Limit> {
         let mut limits = self.dram();
         limits.extend(self.l2(from_l2));
@@ -55,7 +55,7 @@ impl Of<'_> {
             "launches",
             launches,
             &["launch-latency-graph"],
-            When::Always,
+            LimitCondition::Always,
         ));
         limits
     }
@@ -84,12 +84,26 @@ impl Of<'_> {
         };
         // Reading alone may be faster than copying: a floor takes the faster of the two.
         let names = ["copy", "dram-read"];
-        let cold = self.limit("dram", what, "bytes", bytes as f64, &names, When::Cold);
+        let cold = self.limit(
+            "dram",
+            what,
+            "bytes",
+            bytes as f64,
+            &names,
+            LimitCondition::Cold,
+        );
         let beyond = bytes.saturating_sub(l2_bytes);
         let mut limits = vec![cold];
         if beyond > 0 {
             let what = "DRAM: what L2 cannot keep";
-            limits.push(self.limit("dram", what, "bytes", beyond as f64, &names, When::Always));
+            limits.push(self.limit(
+                "dram",
+                what,
+                "bytes",
+                beyond as f64,
+                &names,
+                LimitCondition::Always,
+            ));
         }
         limits
     }
@@ -117,7 +131,7 @@ impl Of<'_> {
             .first(&names)
             .map(|ceiling| ceiling.name.clone());
         let read = read.unwrap_or("l2-read".to_string());
-        limits.push(self.limit("l2", what, "bytes", bytes, &[&read], When::Always));
+        limits.push(self.limit("l2", what, "bytes", bytes, &[&read], LimitCondition::Always));
         if self.case.direction == Direction::Forward {
             let images = self.case.sizes.images.max(1) as u64;
             let one_image = self.case.value_bytes() / images;
@@ -133,7 +147,7 @@ impl Of<'_> {
             let name = name.unwrap_or(fitting[1].to_string());
             let gathered = self.amounts.gathered_bytes as f64;
             let what = "if L1 kept nothing: L2, random";
-            limits.push(self.limit("l2", what, "bytes", gathered, &[&name], When::If));
+            limits.push(self.limit("l2", what, "bytes", gathered, &[&name], LimitCondition::If));
         }
         limits
     }
@@ -159,7 +173,14 @@ impl Of<'_> {
             Direction::Forward => format!("L1: neighbours, {measured} B at a time"),
             Direction::Backward => format!("L1: neighbours, grad_out, {measured} B"),
         };
-        self.limit("l1", &what, "bytes", bytes, &[&name], When::Always)
+        self.limit(
+            "l1",
+            &what,
+            "bytes",
+            bytes,
+            &[&name],
+            LimitCondition::Always,
+        )
     }
 
     fn arithmetic(&self) -> Vec<Limit> {
@@ -176,7 +197,7 @@ impl Of<'_> {
             "operations",
             least,
             &["fma-f32"],
-            When::Always,
+            LimitCondition::Always,
         )];
         let lanes = self.machine.f32_lanes();
         if let (true, Some(lanes)) = (forward, lanes) {
@@ -197,7 +218,7 @@ impl Of<'_> {
                     .as_ref()
                     .map(|issued| issued.milliseconds(0.0, amount)),
                 ceiling: issued,
-                when: When::Always,
+                when: LimitCondition::Always,
             });
         }
         limits
@@ -218,8 +239,8 @@ impl Of<'_> {
             return None;
         }
         let (when, what) = match self.machine.scatters() {
-            true => (When::Always, "atomic additions, 16 B each"),
-            false => (When::If, "if by atomics, f32, 16 B each"),
+            true => (LimitCondition::Always, "atomic additions, 16 B each"),
+            false => (LimitCondition::If, "if by atomics, f32, 16 B each"),
         };
         // The probe counts numbers added.
         let additions = 4.0 * self.amounts.samples as f64 * self.case.sizes.channels as f64;
@@ -244,11 +265,15 @@ impl Of<'_> {
                 "bytes",
                 touched,
                 &["copy"],
-                When::Cold,
+                LimitCondition::Cold,
             ),
-            gather("L1: neighbours", "gather-128-l1", When::Always),
-            gather("if all came from L2", "gather-128-l2", When::If),
-            gather("if all came from memory", "gather-128-dram", When::If),
+            gather("L1: neighbours", "gather-128-l1", LimitCondition::Always),
+            gather("if all came from L2", "gather-128-l2", LimitCondition::If),
+            gather(
+                "if all came from memory",
+                "gather-128-dram",
+                LimitCondition::If,
+            ),
         ];
         if self.case.types.value != DType::F64 {
             limits.push(self.limit(
@@ -257,7 +282,7 @@ impl Of<'_> {
                 "operations",
                 least_flop as f64,
                 &["fma-f32"],
-                When::Always,
+                LimitCondition::Always,
             ));
         }
         limits
@@ -270,7 +295,7 @@ impl Of<'_> {
         unit: &'static str,
         amount: f64,
         probes: &[&str],
-        when: When,
+        when: LimitCondition,
     ) -> Limit {
         Limit::new(self.ceilings, name, what, (amount, unit), probes, when)
     }

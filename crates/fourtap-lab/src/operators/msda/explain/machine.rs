@@ -7,7 +7,7 @@ use super::Case;
 use crate::choices::Choices;
 use crate::cli::Direction;
 use crate::error::Result;
-use crate::explain::{DeviceLike, KernelUse, Multiprocessor};
+use crate::explain::{DeviceDesc, KernelUse, Multiprocessor};
 
 const LANES: u64 = 32;
 /// Neighbours of a sample.
@@ -49,9 +49,9 @@ pub enum Machine {
 
 impl Machine {
     /// A device with the kernels chosen for a case.
-    pub fn cuda(case: &Case, device: &DeviceLike) -> Result<Self> {
+    pub fn cuda(case: &Case, device: &DeviceDesc) -> Result<Self> {
         let described = case.described();
-        let (_, entry) = Choices::on_device(&device.name, case.tuned_as())?;
+        let (_, entry) = Choices::on_device(&device.name, case.tuned_as());
         let choice = entry.map(|entry| &entry.choice);
         let (launches, reason, sorts, scatters, workspace_bytes) = match case.direction {
             Direction::Forward => {

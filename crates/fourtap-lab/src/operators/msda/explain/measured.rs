@@ -1,7 +1,7 @@
 //! What was measured of a case.
 
 use super::Case;
-use crate::explain::{Achieved, Case as _, Floor};
+use crate::explain::{Case as _, Efficiency, Floor};
 use crate::record::{BenchRecord, CountersRecord, ProblemRecord, Run};
 
 /// Bytes of a sector, in which caches count.
@@ -11,14 +11,14 @@ const WAVEFRONT_BYTES: f64 = 128.0;
 
 /// The records of a case.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct CaseRecords {
     /// The last benchmark of it.
     pub bench: Option<BenchRecord>,
     /// Counters of its kernels, of the last time each was profiled.
     pub counters: Vec<CountersRecord>,
 }
 
-impl Measured {
+impl CaseRecords {
     /// What a run has of a case on a kind of device.
     pub fn of(case: &Case, run: &Run, kind: &str) -> Self {
         let (problem, dtypes) = (ProblemRecord::from(case.problem_sizes()), case.dtypes());
@@ -45,7 +45,7 @@ impl Measured {
             counters.retain(|other| other.kernel != record.kernel);
             counters.push(record.clone());
         }
-        Measured {
+        CaseRecords {
             bench: bench.cloned(),
             counters,
         }
@@ -89,8 +89,8 @@ impl Measured {
     }
 
     /// Set against the floors.
-    pub fn achieved(&self, hot: Option<&Floor>, cold: Option<&Floor>) -> Option<Achieved> {
+    pub fn achieved(&self, hot: Option<&Floor>, cold: Option<&Floor>) -> Option<Efficiency> {
         let record = self.bench.as_ref()?;
-        Some(Achieved::of(record, (hot, cold)))
+        Some(Efficiency::of(record, (hot, cold)))
     }
 }

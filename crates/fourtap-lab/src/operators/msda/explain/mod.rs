@@ -14,16 +14,16 @@ use fourtap::cpu::Cpu;
 use serde::Serialize;
 
 use super::ProblemSizes;
-use super::touched::Touched;
+use super::coverage::PixelCoverage;
 use crate::choices::Choices;
 use crate::error::Result;
-use crate::explain::{self, Achieved, Case as _, Floor, Known, Limit};
+use crate::explain::{self, Case as _, Efficiency, ExplainInputs, Floor, Limit};
 use crate::record::{DTypes, VERSION};
 use crate::target::Device;
 
 use amounts::Amounts;
 use machine::Machine;
-use measured::Measured;
+use measured::CaseRecords;
 use verdict::{Evidence, Verdict};
 
 pub use case::Case;
@@ -46,7 +46,7 @@ pub struct Explanation {
     /// Where they come from.
     pub ceilings_from: String,
     /// What its points touch.
-    pub touched: Touched,
+    pub touched: PixelCoverage,
     /// What it needs.
     pub amounts: Amounts,
     /// Bytes at each level of memory.
@@ -58,9 +58,9 @@ pub struct Explanation {
     /// The same for inputs that no cache holds.
     pub floor_cold: Option<Floor>,
     /// What was measured, against that.
-    pub achieved: Option<Achieved>,
-    /// Bytes the counters are of, and what they say binds.
-    pub counted: Vec<Counted>,
+    pub achieved: Option<Efficiency>,
+    /// What hardware counters say of each kernel.
+    pub counted: Vec<KernelBinding>,
     /// Ideas, judged.
     pub verdicts: Vec<Verdict>,
     /// What was chosen about the kernel, and why.
@@ -71,15 +71,15 @@ pub struct Explanation {
 
 /// What counters say of a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Counted {
+pub struct KernelBinding {
     /// The kernel.
     pub kernel: String,
-    /// What binds it, in a sentence.
+    /// Its bottleneck, in a sentence.
     pub binding: String,
 }
 
 /// Explains a case by what is known.
-fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
+fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
     let ceilings = known.ceilings;
     let machine = match known.device {
         None => Machine::Cpu,
@@ -91,7 +91,7 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
     };
     let measured = known
         .run()
-        .map(|run| Measured::of(case, run, kind))
+        .map(|run| CaseRecords::of(case, run, kind))
         .unwrap_or_default();
     if measured.is_empty() {
         known.note_no_result(&case.name());
@@ -113,7 +113,7 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
         measured_ms: achieved.as_ref().and_then(|achieved| achieved.hot_ms),
     };
     let verdicts = evidence.verdicts();
-    let binding = measured.counters.iter().map(|record| Counted {
+    let binding = measured.counters.iter().map(|record| KernelBinding {
         kernel: record.kernel.clone(),
         binding: record.binding.words.clone(),
     });
@@ -134,8 +134,8 @@ fn explained(case: &Case, mut known: Known<'_>) -> Result<Explanation> {
         counted: binding.collect(),
         verdicts,
         choices: match machine {
-            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as())?,
-            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as())?.0,
+            Machine::Cpu => Choices::by(&Backend::Cpu(Cpu::new()), case.tuned_as()),
+            Machine::Cuda { ref name, .. } => Choices::on_device(name, case.tuned_as()).0,
         },
         machine,
         notes: known.notes,

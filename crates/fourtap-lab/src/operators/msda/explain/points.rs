@@ -6,14 +6,14 @@ use super::Case;
 use crate::error::{Error, Result};
 use crate::explain::Case as _;
 use crate::machine;
+use crate::operators::msda::coverage::PixelCoverage;
 use crate::operators::msda::generate;
-use crate::operators::msda::touched::Touched;
 
 /// Seed of the points: the one `fourtap bench` has unless told otherwise.
 const SEED: u64 = 0;
 
 /// What they touch.
-pub fn touched(case: &Case) -> Result<Touched> {
+pub fn touched(case: &Case) -> Result<PixelCoverage> {
     let sizes = Sizes {
         images: 1,
         ..case.sizes
@@ -31,5 +31,9 @@ pub fn touched(case: &Case) -> Result<Touched> {
     let reference = case.workload.reference;
     let locations = generate::locations(&sizes, &case.levels, reference, case.distribution, SEED)?;
     let points = locations.elements::<f32>().as_chunks::<2>().0;
-    Ok(Touched::by(points.iter().copied(), &sizes, &case.levels))
+    Ok(PixelCoverage::by(
+        points.iter().copied(),
+        &sizes,
+        &case.levels,
+    ))
 }

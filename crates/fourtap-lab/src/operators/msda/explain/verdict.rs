@@ -78,7 +78,7 @@ impl Evidence<'_> {
     /// Level by level: a dense matrix of weights [queries, pixels] times the pixels.
     fn tensor_cores(&self) -> Verdict {
         let idea = "Tensor cores, a dense matrix of weights for small levels";
-        let assumes = "Weights in f16, of less accuracy than sums in f32; both ways at their floors, one after the \
+        let assumes = "Weights in f16, of less accuracy than sums in f32; both at their lower bounds, one after the \
                        other; the matrix zeroed, filled and read once in shared memory.";
         let tensor = self.ceilings.first(&["tensor-wgmma-f16", "tensor-mma-f16"]);
         let shared = self.ceilings.get("gather-64-shared");
@@ -123,7 +123,7 @@ impl Evidence<'_> {
                 "perhaps",
                 format!(
                     "For {count} of {} levels that would be less: at best {:.0} % of the gather saved, by a kernel \
-                     that keeps both the pipe and the tensor cores at their ceilings.",
+                     that keeps both the load/store pipe and the tensor cores at their ceilings.",
                     self.case.levels.len(),
                     100.0 * share
                 ),
@@ -161,8 +161,7 @@ impl Evidence<'_> {
     /// Warps that only fetch keep more loads on their way. Is that what is missing?
     fn specialised_warps(&self) -> Verdict {
         let idea = "Warp specialisation, some warps only fetch";
-        let assumes =
-            "L2 answers in 300 ns, which no probe measures; every warp is waiting for all it can.";
+        let assumes = "L2 latency of 300 ns, which no probe measures; every warp has all its loads in flight.";
         let l2 = self
             .ceilings
             .first(&["gather-64-10mb", "gather-64-1mb", "l2-read"]);
@@ -175,8 +174,8 @@ impl Evidence<'_> {
         let in_flight = in_flight as f64;
         let covered = in_flight / l2.rate;
         let facts = format!(
-            "To keep L2 busy at {}, {} must be on their way (rate times latency); the kernel's warps can wait for {} at \
-             a time, which covers {covered:.0} ns.",
+            "To keep L2 busy at {}, {} must be in flight (rate times latency); the kernel's warps can have {} in \
+             flight, which covers {covered:.0} ns.",
             l2.in_words(),
             bytes(needed),
             bytes(in_flight)
@@ -208,7 +207,7 @@ impl Evidence<'_> {
 
     /// 2x2 boxes fetched by the copy engine.
     fn tma(&self) -> Verdict {
-        let idea = "TMA, a box of 2x2 pixels a sample";
+        let idea = "TMA, a box of 2x2 pixels per sample";
         let assumes = "Boxes come from L2 at the rate measured for 2x2 pixels of 32 channels.";
         let tile = 4 * self.amounts.segment_bytes;
         let tile = self.ceilings.of_tiles("tile-tma-l2", tile);
@@ -232,7 +231,7 @@ impl Evidence<'_> {
 
     /// Pixels of one image and head spread over the shared memories of a cluster.
     fn distributed(&self) -> Verdict {
-        let idea = "Distributed shared memory, an image and head a cluster of 8";
+        let idea = "Distributed shared memory, one image and head per cluster of 8";
         let assumes = "Every neighbour is read once from the cluster, at the rate measured for 64-byte segments.";
         let remote = self.ceilings.get("dsmem-read-8");
         let (Some(remote), Some(gather)) = (remote, self.gather_ms()) else {
@@ -315,7 +314,7 @@ impl Evidence<'_> {
     /// Adding to grad_value where the samples fall, in no order.
     fn atomics(&self) -> Verdict {
         let idea = "Atomic additions instead of sorting";
-        let assumes = "16-byte additions in f32, spread over all of grad_value: where points gather they are slower. \
+        let assumes = "16-byte additions in f32, spread over all of grad_value: where points crowd they are slower. \
                        The order of additions, and so the last bits, would differ from run to run.";
         let found = self.limits.iter().find(|limit| limit.name == "atomic");
         let (Some(atomics), Some(floor)) = (found.and_then(|limit| limit.milliseconds), self.floor)
@@ -325,7 +324,7 @@ impl Evidence<'_> {
         let now = self.measured_ms.unwrap_or(floor.milliseconds);
         let compared = match self.measured_ms {
             Some(measured) => format!("the whole pass is measured at {}", time(measured)),
-            None => format!("the floor of the whole pass is {}", time(now)),
+            None => format!("the lower bound of the whole pass is {}", time(now)),
         };
         let answer = match (self.machine.scatters(), atomics < now) {
             (true, _) => "used already",
@@ -349,7 +348,7 @@ fn unknown(idea: &'static str, assumes: &'static str, missing: &str) -> Verdict 
     Verdict {
         idea,
         answer: "unknown",
-        words: format!("It takes measurements that are not there: {missing}."),
+        words: format!("Needs measurements that are missing: {missing}."),
         assumes,
         numbers: BTreeMap::new(),
     }

@@ -47,7 +47,7 @@ impl Explanation {
             .collect();
         let amounts = &self.amounts;
         let text = format!(
-            "{}: {}, {}, {} of {}, levels {}, {} a level; locations and weights in {}.",
+            "{}: {}, {}, {} of {}, levels {}, {} per level; locations and weights in {}.",
             self.name,
             plural(*images, "image", "images"),
             plural(*queries, "query", "queries"),
@@ -58,7 +58,7 @@ impl Explanation {
             self.dtypes.locations.as_deref().unwrap_or("f32")
         );
         let counts = format!(
-            "{} samples; {} operations at 10 a channel and sample{}, {} with the least arithmetic: {} multiply-adds. \
+            "{} samples; {} FLOP at 10 per channel and sample{}, {} with the least arithmetic: {} multiply-adds. \
              {:.1} % of the neighbours lie inside their level, and {:.1} % of value is read by some sample.",
             count(amounts.samples as f64),
             count(amounts.flop as f64),
@@ -92,7 +92,7 @@ impl Explanation {
     }
 
     fn memory_in_words(&self) -> String {
-        let mut table = with_header(&["between", "at least", "at most", "counted", "operations/B"]);
+        let mut table = with_header(&["between", "at least", "at most", "counted", "FLOP/byte"]);
         for level in &self.memory {
             table.add_row([
                 level.what.to_string(),
@@ -104,12 +104,12 @@ impl Explanation {
         }
         align_right(&mut table, 1..5);
         let [gathered, _, dram] = &self.memory;
-        let mut note = "Operations a byte are of the bytes counted, else of the least.".to_string();
+        let mut note = "FLOP/byte is of the bytes counted, else of the least.".to_string();
         if !self.is_backward() {
             let _ = write!(
                 note,
-                " Which level is meant matters: others published 0.86, 1.22 and 2 for this operator, near what \
-                 registers see, {:.2} here; at DRAM it is {:.1}.",
+                " The level matters: others published 0.86, 1.22 and 2 for this operator, near what registers \
+                 see, {:.2} here; at DRAM it is {:.1}.",
                 gathered.intensity, dram.intensity
             );
         }

@@ -30,7 +30,7 @@ const CACHED: &str = "hot, what caches hold need not come from DRAM";
 const LONGER: &str = "its rows are longer than the segments that the probe of this roof reads";
 
 /// A point, whether it lies above the roof, and why that may be.
-struct Placed {
+struct PlacedPoint {
     point: Point,
     name: String,
     /// Above its roof for a known reason.
@@ -57,10 +57,10 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     if blocks.is_empty() {
         return None;
     }
-    let lead = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not figures of a datasheet. \
-                A benchmark is a point at each level of memory whose bytes are known: at L1 all that its samples ask \
-                for (hot), at DRAM what must move at least once (cold, where that was timed), and where hardware \
-                counters were read, what really moved. Nothing is clamped.";
+    let lead = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not datasheet figures. A \
+                benchmark is one point per level of the memory hierarchy whose bytes are known: at L1 all that its \
+                samples read (hot), at DRAM what must move at least once (cold, where that was timed), and where \
+                hardware counters were read, what really moved. Nothing is clamped.";
     blocks.insert(0, Block::words(lead));
     Some(Section {
         id: "roofline",
@@ -98,7 +98,7 @@ fn add_pass(
     part: &Part<'_>,
     direction: Direction,
     roofs: &[Roof],
-    placed: Vec<Placed>,
+    placed: Vec<PlacedPoint>,
 ) {
     let pass = match direction {
         Direction::Forward => "Forward",
@@ -121,13 +121,13 @@ fn add_pass(
         ),
     };
     for reason in [CACHED, LONGER] {
-        let explained = |it: &&Placed| it.explained == Some(reason);
+        let explained = |it: &&PlacedPoint| it.explained == Some(reason);
         let lie = match placed.iter().filter(explained).count() {
             0 => continue,
             1 => "1 point lies".to_string(),
             count => format!("{count} points lie"),
         };
-        caption += &format!(" {lie} above the roof with reason: {reason}.");
+        caption += &format!(" {lie} above the roof for a known reason: {reason}.");
     }
     let table = table(pass, &placed, roofs);
     let points = placed.into_iter().map(|it| it.point).collect();
@@ -136,7 +136,7 @@ fn add_pass(
         points,
     };
     let slug = format!("{}roofline-{}", part.prefix, direction.name());
-    let title = format!("{pass}: operations a byte and a second");
+    let title = format!("{pass}: arithmetic intensity and performance");
     blocks.push(Block::Chart {
         chart: Chart::new(&slug, &title, &caption, |layout| chart.draw(layout)),
     });
@@ -147,17 +147,17 @@ fn add_pass(
     });
 }
 
-fn table(pass: &str, placed: &[Placed], roofs: &[Roof]) -> Table {
+fn table(pass: &str, placed: &[PlacedPoint], roofs: &[Roof]) -> Table {
     let heads = [
         "benchmark",
         "bytes at",
-        "#operations a byte",
+        "#FLOP/byte",
         "#GFLOP/s",
         "#of its roof",
     ];
     let mut table = Table::new(&format!("{pass}, roofline"), &heads);
     table.searchable = true;
-    for Placed { point, name, .. } in placed {
+    for PlacedPoint { point, name, .. } in placed {
         let share =
             roof_of(roofs, point.level).map(|roof| point.speed / roof.allows(point.intensity));
         let counted = if point.counted { ", counted" } else { "" };
@@ -177,7 +177,7 @@ fn roof_of(roofs: &[Roof], level: Level) -> Option<&Roof> {
     roofs.iter().find(|roof| roof.level == Some(level))
 }
 
-fn placed(part: &Part<'_>, direction: Direction, roofs: &[Roof]) -> Vec<Placed> {
+fn placed(part: &Part<'_>, direction: Direction, roofs: &[Roof]) -> Vec<PlacedPoint> {
     let mut placed = vec![];
     let benches = part.of(&Msda).into_iter();
     let of_pass = benches.filter(|it| it.direction == direction);
@@ -232,7 +232,7 @@ fn place(
     counted: bool,
     bytes: f64,
     roofs: &[Roof],
-) -> Option<Placed> {
+) -> Option<PlacedPoint> {
     let cold = record.cold.as_ref().filter(|_| level == Level::Dram);
     let timing = cold.or(record.hot.as_ref())?;
     let temperature = if cold.is_some() { "cold" } else { "hot" };
@@ -267,7 +267,7 @@ fn place(
                 (false, _) => "at least",
             }
         ),
-        format!("operations a byte: {}", rate(intensity)),
+        format!("arithmetic intensity: {} FLOP/byte", rate(intensity)),
         format!("speed: {}", number::operations(speed)),
         format!("{temperature}: {} ms", milliseconds(timing.median_ms)),
     ];
@@ -279,7 +279,7 @@ fn place(
         Some(reason) => words.push(format!("above the roof: {reason}")),
         None => {}
     }
-    Some(Placed {
+    Some(PlacedPoint {
         name: record.name(),
         explained,
         point: Point {

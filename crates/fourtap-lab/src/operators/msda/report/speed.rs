@@ -1,4 +1,4 @@
-//! How fast, against the ruler and against others.
+//! How fast, against the baseline and against others.
 
 use super::peers::peers;
 use crate::cli::Direction;
@@ -7,7 +7,7 @@ use crate::record::{BenchRecord, Timing};
 use crate::report::chart::{Chart, DotChart, DotRow, Layout, Mark, Shape};
 use crate::report::number::{self, milliseconds, or_dash, percent, times};
 use crate::report::{
-    Block, Cell, Part, Section, Table, hot_in_words, strips, times_best_peer, variant,
+    Block, Cell, Part, Section, Table, data_label, hot_in_words, strips, times_best_peer,
 };
 
 /// The section; none without benchmarks.
@@ -51,31 +51,31 @@ fn add_pass(
         .copied()
         .filter_map(|record| Some((record, record.hot.as_ref()?)))
         .collect();
-    let has_ruler = timed.iter().any(|(it, _)| it.times_ruler().is_some());
+    let has_baseline = timed.iter().any(|(it, _)| it.times_baseline().is_some());
     let peer = timed.iter().find_map(|(it, _)| peers(it).first().copied());
     if timed.is_empty() {
         blocks.push(Block::heading(pass));
     } else {
-        let chart = match has_ruler {
-            true => against_ruler(&timed),
+        let chart = match has_baseline {
+            true => against_baseline(&timed),
             false => in_milliseconds(&timed),
         };
-        let title = match has_ruler {
-            true => format!("{pass}: how many times as fast as the ruler"),
+        let title = match has_baseline {
+            true => format!("{pass}: speedup over the baseline"),
             false => format!("{pass}: time"),
         };
-        let mut caption = match has_ruler {
-            true => "Hot medians on a logarithmic axis; to the right is faster. The ruler is the plainest kernel, \
-                     one thread a channel, timed in the same run."
+        let mut caption = match has_baseline {
+            true => "Hot medians on a logarithmic axis; to the right is faster. The baseline is one thread per \
+                     channel, timed in the same run."
                 .to_string(),
             false => "Hot medians on a logarithmic axis, with their 95 % confidence intervals; to the left is faster."
                 .to_string(),
         };
-        let without = timed.iter().filter(|(it, _)| it.times_ruler().is_none());
+        let without = timed.iter().filter(|(it, _)| it.times_baseline().is_none());
         match without.count() {
             0 => {}
-            count if has_ruler => {
-                caption += &format!(" Only in the table: {count} without a ruler.");
+            count if has_baseline => {
+                caption += &format!(" Only in the table: {count} without a baseline.");
             }
             _ => {}
         }
@@ -110,20 +110,23 @@ fn by_workload<'a>(timed: &[(&'a BenchRecord, &'a Timing)]) -> Vec<(&'a BenchRec
     sorted
 }
 
-fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
+fn against_baseline(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     let mut rows = vec![];
     let mut has_peers = false;
     let mut seconds: Vec<&str> = vec![];
     for (record, hot) in by_workload(timed) {
-        let ruler = record.beside("ruler").and_then(|it| it.hot.as_ref());
-        let Some(ruler) = ruler.map(|ruler| ruler.median_ms) else {
+        let baseline = record.beside("baseline").and_then(|it| it.hot.as_ref());
+        let Some(baseline) = baseline.map(|baseline| baseline.median_ms) else {
             continue;
         };
         let mut words = vec![
             record.name(),
             hot_in_words(hot),
-            format!("ruler: {} ms", milliseconds(ruler)),
-            format!("against the ruler: {} ×", times(ruler / hot.median_ms)),
+            format!("baseline: {} ms", milliseconds(baseline)),
+            format!(
+                "against the baseline: {} ×",
+                times(baseline / hot.median_ms)
+            ),
         ];
         let mut marks = vec![];
         let found = peers(record);
@@ -136,7 +139,7 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
                 } else {
                     Shape::Peer
                 },
-                at: ruler / peer.ms,
+                at: baseline / peer.ms,
                 interval: None,
                 words: said,
             });
@@ -149,7 +152,7 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
                 milliseconds(peer.ms)
             ));
         }
-        for beside in record.beside.iter().filter(|it| it.role != "ruler") {
+        for beside in record.beside.iter().filter(|it| it.role != "baseline") {
             let Some(other) = &beside.hot else { continue };
             if !seconds.contains(&beside.role.as_str()) {
                 seconds.push(&beside.role);
@@ -158,24 +161,24 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
             words.push(said.clone());
             marks.push(Mark {
                 shape: Shape::Second,
-                at: ruler / other.median_ms,
+                at: baseline / other.median_ms,
                 interval: None,
                 words: said,
             });
         }
         marks.push(Mark {
             shape: Shape::Ours,
-            at: ruler / hot.median_ms,
+            at: baseline / hot.median_ms,
             interval: None,
             words: hot_in_words(hot),
         });
         rows.push(DotRow {
             group: record.workload.clone(),
-            label: variant(record),
+            label: data_label(record),
             detail: String::new(),
             values: [
                 format!("{} ms", milliseconds(hot.median_ms)),
-                format!("{} ×", times(ruler / hot.median_ms)),
+                format!("{} ×", times(baseline / hot.median_ms)),
             ],
             marks,
             words: words.join("\n"),
@@ -185,19 +188,19 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     match seconds.as_slice() {
         [] => {}
         [role] => legend.push((Shape::Second, format!("fourtap, {role}"))),
-        _ => legend.push((Shape::Second, "fourtap, other ways".to_string())),
+        _ => legend.push((Shape::Second, "fourtap, other variants".to_string())),
     }
     if has_peers {
         legend.push((
             Shape::BestPeer,
             "fastest peer, measured separately".to_string(),
         ));
-        legend.push((Shape::Peer, "other peers, likewise".to_string()));
+        legend.push((Shape::Peer, "other peers, measured separately".to_string()));
     }
     DotChart {
-        axis: "times as fast as the ruler".to_string(),
-        reference: Some((1.0, "the ruler".to_string())),
-        heads: ["hot".to_string(), "× ruler".to_string()],
+        axis: "speedup over the baseline".to_string(),
+        reference: Some((1.0, "the baseline".to_string())),
+        heads: ["hot".to_string(), "× baseline".to_string()],
         rows,
         legend,
     }
@@ -206,7 +209,7 @@ fn against_ruler(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
 fn in_milliseconds(timed: &[(&BenchRecord, &Timing)]) -> DotChart {
     let row = |(record, hot): (&BenchRecord, &Timing)| DotRow {
         group: record.workload.clone(),
-        label: variant(record),
+        label: data_label(record),
         detail: String::new(),
         values: [
             format!("{} ms", milliseconds(hot.median_ms)),
@@ -241,7 +244,7 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
             "#GB/s",
             "#of roof",
             "roof",
-            "#× ruler",
+            "#× baseline",
             "#error",
             "#× peer",
             "fastest peer",
@@ -269,7 +272,7 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
         let error = Some(record.verification.relative_error()).filter(|_| hot.is_some());
         table.rows.push(vec![
             Cell::words(&record.workload),
-            Cell::words(variant(record)),
+            Cell::words(data_label(record)),
             time,
             Cell::number(
                 or_dash(hot, |hot| percent(hot.uncertainty())),
@@ -282,7 +285,10 @@ fn table(pass: &str, records: &[&BenchRecord]) -> Table {
             ),
             Cell::number(or_dash(share, percent), share),
             Cell::words(limit),
-            Cell::number(or_dash(record.times_ruler(), times), record.times_ruler()),
+            Cell::number(
+                or_dash(record.times_baseline(), times),
+                record.times_baseline(),
+            ),
             Cell::number(or_dash(error, number::error), error),
             Cell::number(or_dash(against, times), against),
             Cell::words(peer.map_or("", |peer| peer.name)),

@@ -7,11 +7,11 @@ use crate::table::{
 
 /// What the columns of [`on_cpu`] mean.
 const CAPTION: &str = "\
-hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
-copies of them in turn, more than caches hold. GB/s: bytes the samples gather from value; GFLOP/s:
-10 operations a channel and sample; both of hot. Backward counts both twice.";
+hot: the same inputs repeatedly; ±: half the 95 % confidence interval of its median; cold:
+rotating copies, more than caches hold. GB/s: bytes the samples gather from value; GFLOP/s: 10 FLOP
+per channel and sample; both of hot. Backward counts both twice.";
 
-/// Every result on a processor a row.
+/// One row per result on a CPU.
 pub fn on_cpu(records: &[&BenchRecord]) -> String {
     let mut table = with_header(&[
         "workload", "points", "dtype", "pass", "hot ms", "±", "cold ms", "GB/s", "GFLOP/s",

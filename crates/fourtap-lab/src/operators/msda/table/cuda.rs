@@ -11,17 +11,17 @@ use crate::table::{
 
 /// What the columns of both tables mean.
 const CAPTION: &str = "\
-hot: the same inputs again and again; ±: half the 95 % confidence interval of its median; cold:
-copies of them in turn, more than L2 holds. % of DRAM: time to copy what must move at least once.
-x ruler: how many times faster than one thread a channel. error: distance to the oracle over its
-length, in the 2-norm, of the worst tensor. Shares, ratios and x ruler are of hot.";
+hot: the same inputs repeatedly; ±: half the 95 % confidence interval of its median; cold:
+rotating copies, more than L2 holds. % of DRAM: time to copy what must move at least once.
+x baseline: speedup over one thread per channel. error: relative error in the 2-norm, of the worst
+tensor. Shares, ratios and x baseline are of hot.";
 
-const FORWARD_CAPTION: &str = "gather: bytes the samples ask of value.";
+const FORWARD_CAPTION: &str = "gather: bytes of value that samples read.";
 
 const BACKWARD_CAPTION: &str = "\
 Backward computes all three gradients; it must move what forward reads, grad_out and the gradients.
-det.: in deterministic mode, in the same run; same: what was timed gives the same bits every run.
-MB: workspace, given beforehand.";
+det.: in deterministic mode, in the same run; same: what was timed is bitwise reproducible.
+MB: workspace, allocated beforehand.";
 
 /// Letters of a workload's name that fit a table of 100 columns.
 const FORWARD_NAME_WIDTH: usize = 18;
@@ -85,7 +85,7 @@ fn forward_table(rows: &[Row<'_>], copy: Option<f64>, gather: Option<f64>) -> Ta
         "gather\nTB/s",
         "% of\ngather",
         "% of\nDRAM",
-        "x\nruler",
+        "x\nbaseline",
         "error",
     ]);
     for (record, hot) in rows {
@@ -100,7 +100,7 @@ fn forward_table(rows: &[Row<'_>], copy: Option<f64>, gather: Option<f64>) -> Ta
             format!("{:.2}", gathered / 1e3),
             or_dash(gather.map(|ceiling| percent(gathered / ceiling))),
             share_of_dram(record, hot, copy),
-            times_ruler(record),
+            times_baseline(record),
             error(record),
         ]);
     }
@@ -118,7 +118,7 @@ fn backward_table(rows: &[Row<'_>], copy: Option<f64>) -> Table {
         "det.\nms",
         "det./\nfast",
         "% of\nDRAM",
-        "x\nruler",
+        "x\nbaseline",
         "MB",
         "det.\nMB",
         "error",
@@ -139,7 +139,7 @@ fn backward_table(rows: &[Row<'_>], copy: Option<f64>) -> Table {
             },
             or_dash(deterministic.map(|beside| format!("{:.2}", beside.median_ms / hot.median_ms))),
             share_of_dram(record, hot, copy),
-            times_ruler(record),
+            times_baseline(record),
             megabytes(record.kernel.workspace_bytes),
             megabytes(beside.and_then(|beside| beside.kernel.workspace_bytes)),
             error(record),
@@ -170,9 +170,9 @@ fn share_of_dram(record: &BenchRecord, hot: &Timing, copy: Option<f64>) -> Strin
     or_dash(copy.map(|ceiling| percent(moved / ceiling)))
 }
 
-fn times_ruler(record: &BenchRecord) -> String {
+fn times_baseline(record: &BenchRecord) -> String {
     // Two digits that matter: more would claim what the interval does not.
-    or_dash(record.times_ruler().map(|times| format!("{times:.1}")))
+    or_dash(record.times_baseline().map(|times| format!("{times:.1}")))
 }
 
 fn error(record: &BenchRecord) -> String {
@@ -196,7 +196,7 @@ fn narrow(mut table: Table, more: u16) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Beside;
+    use crate::record::AlternativeResult;
     use serde_json::{Value, json};
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -219,7 +219,7 @@ mod tests {
             "ci_high_ms": 1.1 * median_ms, "spread": 0.0, "launches_a_sample": 1, "input_sets": 1})
     }
 
-    fn beside(role: &str, median_ms: f64) -> Beside {
+    fn beside(role: &str, median_ms: f64) -> AlternativeResult {
         read(
             json!({"role": role, "kernel": {"words": "a", "reproducible": true},
             "verification": verification(), "hot": timing(median_ms)}),
@@ -234,7 +234,7 @@ mod tests {
             "device": device(), "kernel": {"words": "a", "reproducible": true}, "verification": verification(),
             "hot": timing(123.4), "cold": timing(0.01234), "in_bounds_fraction": 1.0,
             "traffic": {"compulsory_bytes": 560_000_000_000u64, "gathered_bytes": 1_523_456_000_000u64, "flop": 1}}));
-        record.beside = vec![beside("ruler", 1234.5)];
+        record.beside = vec![beside("baseline", 1234.5)];
         record
     }
 
@@ -248,7 +248,7 @@ mod tests {
         record.hot = Some(read(timing(0.01234)));
         let mut deterministic = beside("deterministic", 0.01839);
         deterministic.kernel.workspace_bytes = Some(1_234_500_000);
-        record.beside = vec![deterministic, beside("ruler", 0.1234)];
+        record.beside = vec![deterministic, beside("baseline", 0.1234)];
         record.traffic.compulsory_bytes = 1;
         record
     }

@@ -1,7 +1,8 @@
 //! The built-in workloads for people.
 
 use crate::error::Result;
-use crate::operators::msda::workload::{BUILT_IN, Queries, Workload};
+use crate::operators::msda::queries::Queries;
+use crate::operators::msda::workload::{BUILT_IN, Workload};
 use crate::table::{align_right, with_header};
 
 /// The built-in workloads.
@@ -30,7 +31,7 @@ pub fn workloads() -> Result<String> {
         descriptions += &format!("{:16}{}\n", workload.name, workload.description);
     }
     align_right(&mut table, 1..6);
-    let letters = "N images, Q queries, M heads, D channels a head, P points a level.";
+    let letters = "N images, Q queries, M heads, D channels per head, P points per level.";
     Ok(format!(
         "Deformable attention (`fourtap bench msda`)\n{table}\n{letters}\n\n{descriptions}"
     ))

@@ -5,23 +5,23 @@ use serde::{Deserialize, Serialize};
 use crate::record::{Outcome, Timing};
 use crate::verification::Verification;
 
-/// What an attempt found.
+/// The result of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found {
+pub struct AttemptResult {
     /// How it ended.
     pub outcome: Outcome,
     /// Why there is no time.
     pub words: String,
-    /// How near the oracle it is.
+    /// Its error against the oracle.
     pub verification: Option<Verification>,
     /// How long it takes.
     pub hot: Option<Timing>,
 }
 
-impl Found {
+impl AttemptResult {
     /// Right, and so fast.
     pub fn measured(verification: Verification, hot: Timing) -> Self {
-        Found {
+        AttemptResult {
             outcome: Outcome::Measured,
             words: String::new(),
             verification: Some(verification),
@@ -31,7 +31,7 @@ impl Found {
 
     /// Wrong.
     pub fn wrong(verification: Verification) -> Self {
-        Found {
+        AttemptResult {
             outcome: Outcome::Wrong,
             words: verification.found.clone().unwrap_or_default(),
             verification: Some(verification),
@@ -41,7 +41,7 @@ impl Found {
 
     /// Ended otherwise.
     pub fn ended((outcome, words): (Outcome, String)) -> Self {
-        Found {
+        AttemptResult {
             outcome,
             words,
             verification: None,

@@ -1,4 +1,4 @@
-//! What a process of its own does with a rung.
+//! What the subprocess does with a rung.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use fourtap_lab::extension::{
 
 use super::blank;
 use super::cases::Cases;
-use crate::cli::{Errand, LadderArgs};
-use crate::climb::{Climb, Climbed};
+use crate::cli::{LadderArgs, WorkerTask};
 use crate::error::LadderError;
 use crate::library::{Answer, Library, Python};
+use crate::measurement::{Measurement, RungResult};
 use crate::numbers::Numbers;
 use crate::plan::{Choice, Parameter};
 use crate::rung::Contender;
@@ -29,12 +29,12 @@ const SWEEP_BUDGET: Duration = Duration::from_millis(100);
 
 /// Does it with the one rung chosen.
 pub fn run(
-    errand: Errand,
+    task: WorkerTask,
     chosen: &[Contender],
     cases: &Cases,
     arguments: &LadderArgs,
 ) -> Result<ExitCode> {
-    if errand != Errand::Launch {
+    if task != WorkerTask::Launch {
         end_with_parent();
     }
     let target = Target::new(&TargetArgs {
@@ -51,70 +51,70 @@ pub fn run(
         });
     };
     let stopwatch = Stopwatch::new(cuda)?;
-    let errands = Errands {
+    let worker = RungWorker {
         contender,
         device: &target.device,
-        climb: Climb {
+        measurement: Measurement {
             stopwatch: &stopwatch,
             seed: arguments.seed,
-            budget: (errand == Errand::Measure).then_some(BUDGET),
+            budget: (task == WorkerTask::Measure).then_some(BUDGET),
         },
     };
     let choice = Choice::new(contender.parameters(), &arguments.set);
-    match errand {
-        Errand::Check => match errands.climb.small(contender, &choice)? {
+    match task {
+        WorkerTask::Check => match worker.measurement.small(contender, &choice)? {
             Ok(_) => Ok(ExitCode::SUCCESS),
             Err(found) => {
                 let rung = contender.name();
                 Err(LadderError::Wrong { rung, found }.into())
             }
         },
-        Errand::Launch => {
+        WorkerTask::Launch => {
             for case in cases.each(contender.operator()) {
                 let numbers = case.numbers(arguments.seed)?;
-                errands.climb.climbed(contender, &choice, &numbers)?;
+                worker.measurement.measured(contender, &choice, &numbers)?;
             }
             Ok(ExitCode::SUCCESS)
         }
-        Errand::Measure => {
+        WorkerTask::Measure => {
             if let Contender::Library(library) = contender {
                 let python = Python {
                     program: arguments.python.clone(),
                     device: cuda.ordinal() as u32,
                 };
-                errands.measure_library(library, &python, cases)?;
+                worker.measure_library(library, &python, cases)?;
                 return Ok(ExitCode::SUCCESS);
             }
             let choices = match arguments.sweep {
                 true => combinations(contender.parameters()),
                 false => vec![choice],
             };
-            errands.measure(cases, &choices)?;
+            worker.measure(cases, &choices)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-struct Errands<'a> {
+struct RungWorker<'a> {
     contender: &'a Contender,
     device: &'a Device,
-    climb: Climb<'a>,
+    measurement: Measurement<'a>,
 }
 
-impl Errands<'_> {
-    /// Small problems with each choice, then every case with each that is right; prints a record a case, of the fastest.
+impl RungWorker<'_> {
+    /// Small problems with each choice, then every case with each that is right; prints a record per case, of the fastest.
     fn measure(&self, cases: &Cases, choices: &[Choice]) -> Result<()> {
         let mut right = Vec::new();
         let (mut wrong, mut refused) = (None, String::new());
         for choice in choices {
-            match self.climb.small(self.contender, choice)? {
+            match self.measurement.small(self.contender, choice)? {
                 Ok(small) if small.right > 0 => right.push((choice, small)),
                 Ok(small) => refused = small.refused.join("; "),
                 Err(words) => wrong = Some(words),
             }
         }
         for case in cases.each(self.contender.operator()) {
-            let seed = self.climb.seed;
+            let seed = self.measurement.seed;
             let mut record = blank(self.contender, self.device, &case, seed)?;
             // In a sweep some combinations may be impossible; in a plain run there is but one.
             if right.is_empty() {
@@ -134,13 +134,15 @@ impl Errands<'_> {
                 }
             };
             let (choice, small) = best;
-            let climbed = self.climb.climbed(self.contender, choice, &numbers)?;
+            let result = self
+                .measurement
+                .measured(self.contender, choice, &numbers)?;
             record.small = Some(small.clone());
             let values = choice.values().iter();
             record.parameters = values
                 .map(|&(name, value)| (name.to_string(), value))
                 .collect();
-            fill(&mut record, climbed);
+            fill(&mut record, result);
             let large = record.traffic.gathered_bytes >= LARGE;
             if let (Some(base), Contender::Rung(rung), Outcome::Measured, true) = (
                 self.contender.single_change_to(),
@@ -148,22 +150,22 @@ impl Errands<'_> {
                 record.outcome,
                 large,
             ) {
-                record.against = self.climb.against(rung, choice, &base, &numbers)?;
+                record.against = self.measurement.against(rung, choice, &base, &numbers)?;
             }
             print_json(&Line::Rung(Box::new(record)))?;
         }
         Ok(())
     }
 
-    /// Lets a library compute every case; prints a record a case.
+    /// Lets a library compute every case; prints a record per case.
     fn measure_library(&self, library: &Library, python: &Python, cases: &Cases) -> Result<()> {
         for case in cases.each(self.contender.operator()) {
-            let seed = self.climb.seed;
+            let seed = self.measurement.seed;
             let mut record = blank(self.contender, self.device, &case, seed)?;
             let Numbers::Dense(numbers) = case.numbers(seed)? else {
                 continue;
             };
-            let before = self.climb.stopwatch.reading();
+            let before = self.measurement.stopwatch.reading();
             match library.measured(&numbers, python, seed, BUDGET)? {
                 Answer::Unavailable(words) => {
                     (record.outcome, record.words) = (Outcome::Unavailable, words);
@@ -184,7 +186,7 @@ impl Errands<'_> {
                     record.library = Some(software);
                     record.verification = Some(verification);
                     record.hot = timing;
-                    let after = self.climb.stopwatch.reading();
+                    let after = self.measurement.stopwatch.reading();
                     record.conditions = Some(Conditions { before, after });
                 }
             }
@@ -195,14 +197,14 @@ impl Errands<'_> {
 
     /// Which of several choices is fastest; the first if none can be timed.
     fn fastest(&self, choices: &[&Choice], numbers: &Numbers) -> Result<usize> {
-        let climb = Climb {
+        let measurement = Measurement {
             budget: Some(SWEEP_BUDGET),
-            ..self.climb
+            ..self.measurement
         };
         let mut best = (f64::INFINITY, 0);
         for (place, choice) in choices.iter().enumerate() {
-            let climbed = climb.climbed(self.contender, choice, numbers)?;
-            let time = climbed.hot.map(|hot| hot.timing.median_ms);
+            let result = measurement.measured(self.contender, choice, numbers)?;
+            let time = result.hot.map(|hot| hot.timing.median_ms);
             if let Some(time) = time.filter(|&time| time < best.0) {
                 best = (time, place);
             }
@@ -212,16 +214,16 @@ impl Errands<'_> {
 }
 
 /// What became of it.
-fn fill(record: &mut RungRecord, climbed: Climbed) {
-    record.launches = climbed.launches;
-    record.scratch_bytes = climbed.scratch_bytes;
-    record.prepared = climbed.prepared.map(|timed| timed.timing);
-    if let Some(words) = climbed.refused {
+fn fill(record: &mut RungRecord, result: RungResult) {
+    record.launches = result.launches;
+    record.scratch_bytes = result.scratch_bytes;
+    record.prepared = result.prepared.map(|timed| timed.timing);
+    if let Some(words) = result.refused {
         record.outcome = Outcome::Refused;
         record.words = words;
         return;
     }
-    if let Some(found) = climbed
+    if let Some(found) = result
         .verification
         .as_ref()
         .and_then(|one| one.found.clone())
@@ -229,8 +231,8 @@ fn fill(record: &mut RungRecord, climbed: Climbed) {
         record.outcome = Outcome::Wrong;
         record.words = found;
     }
-    record.verification = climbed.verification;
-    if let Some(hot) = climbed.hot {
+    record.verification = result.verification;
+    if let Some(hot) = result.hot {
         record.outcome = Outcome::Measured;
         record.hot = Some(hot.timing);
         record.conditions = Some(hot.conditions);

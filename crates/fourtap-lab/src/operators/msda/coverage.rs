@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Where the points of the first image lie; the others have points of the same kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Touched {
+pub struct PixelCoverage {
     /// Share of the neighbours of samples that lie inside their level.
     pub in_bounds: f64,
     /// Share of the pixels of each level, head by head, that some sample reads.
@@ -14,7 +14,7 @@ pub struct Touched {
     pub value: f64,
 }
 
-impl Touched {
+impl PixelCoverage {
     /// Counted from the points (x, y) of an image, in the order of `sampling_locations`.
     pub fn by(points: impl Iterator<Item = [f32; 2]>, sizes: &Sizes, levels: &[Level]) -> Self {
         let mut touched = vec![false; sizes.heads * sizes.pixels];
@@ -38,7 +38,7 @@ impl Touched {
         };
         let counts: Vec<usize> = levels.iter().map(count).collect();
         let share = |count: usize, of: usize| count as f64 / (of as f64).max(1.0);
-        Touched {
+        PixelCoverage {
             in_bounds: inside as f64 / (4 * samples).max(1) as f64,
             levels: levels
                 .iter()
@@ -102,7 +102,7 @@ mod tests {
         };
         // The first head reads one pixel of the first level and four of the second, the other head nothing.
         let points = [[0.0, 0.5], [0.5, 0.5], [9.0, 9.0], [9.0, 9.0]];
-        let touched = Touched::by(points.into_iter(), &sizes, &levels);
+        let touched = PixelCoverage::by(points.into_iter(), &sizes, &levels);
         assert_eq!(touched.in_bounds, 5.0 / 16.0);
         assert_eq!(touched.levels, [0.25, 4.0 / 12.0]);
         assert_eq!(touched.value, 5.0 / 16.0);

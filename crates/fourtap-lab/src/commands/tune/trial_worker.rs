@@ -11,24 +11,24 @@ use crate::error::{Error, Result};
 use crate::isolation::Worker;
 use crate::program;
 use crate::record::Outcome;
-use crate::tune::{Built, Engine, Finals, Found, Subject};
+use crate::tune::{AttemptResult, BuildResult, Engine, Finals, Subject};
 
-/// How an errand ended that has no answer.
-pub type Trouble = (Outcome, String);
+/// How a task failed.
+pub type Failure = (Outcome, String);
 
 /// Tries choices about a subject.
 #[derive(Debug)]
-pub struct Watched {
+pub struct TrialWorker {
     worker: Worker,
     /// How long an attempt may take.
     limit: Duration,
 }
 
-impl Watched {
-    /// A process is started for the first errand.
+impl TrialWorker {
+    /// A process is started for the first task.
     pub fn new(subject: &Subject, problem: &TuneProblem, limit: Duration) -> Self {
         let words = words(subject, problem);
-        Watched {
+        TrialWorker {
             worker: Worker::new(move || {
                 let mut command = program::again().map_err(Error::Start)?;
                 command.args(&words);
@@ -39,19 +39,19 @@ impl Watched {
     }
 
     /// Verifies a choice and times it for about so long; whatever becomes of its process is told.
-    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<Found> {
+    pub fn attempt(&mut self, choice: &Choice, budget: Duration) -> Result<AttemptResult> {
         let question = Question::Attempt(settings(choice), budget.as_secs_f64());
         Ok(self
             .asked(&question, self.limit)?
-            .unwrap_or_else(Found::ended))
+            .unwrap_or_else(AttemptResult::ended))
     }
 
     /// Compiles what a choice needs.
-    pub fn build(&mut self, choice: &Choice) -> Result<std::result::Result<Built, Trouble>> {
+    pub fn build(&mut self, choice: &Choice) -> Result<std::result::Result<BuildResult, Failure>> {
         self.asked(&Question::Build(settings(choice)), self.limit)
     }
 
-    /// Times choices in turns, for about so long; in words what became of them otherwise.
+    /// Times choices alternately, for about so long; in words what became of them otherwise.
     pub fn finals(
         &mut self,
         choices: &[Choice],
@@ -76,7 +76,7 @@ impl Watched {
         &mut self,
         question: &Question,
         limit: Duration,
-    ) -> Result<std::result::Result<T, Trouble>> {
+    ) -> Result<std::result::Result<T, Failure>> {
         let line = serde_json::to_string(question).map_err(|error| Error::Start(error.into()))?;
         Ok(self.worker.ask(&line, limit)?.and_then(|answer| {
             serde_json::from_str(&answer).map_err(|error| {

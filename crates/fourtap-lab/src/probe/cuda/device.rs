@@ -6,14 +6,14 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DeviceFacts;
 
 use super::super::{Probe, Setting};
-use crate::cuda::{Stopwatch, Timed};
+use crate::cuda::{DeviceTiming, Stopwatch};
 use crate::error::{Error, Result};
 use crate::record::{Outcome, ProbeRecord, Unit};
 use crate::target::Device;
 
 /// A device to probe.
 #[derive(Clone, Copy, Debug)]
-pub struct Stand<'a> {
+pub struct ProbeDevice<'a> {
     /// To work and time with.
     pub stopwatch: &'a Stopwatch,
     /// For records.
@@ -22,7 +22,7 @@ pub struct Stand<'a> {
     pub budget: Duration,
 }
 
-impl Stand<'_> {
+impl ProbeDevice<'_> {
     /// The device.
     pub fn cuda(&self) -> &Cuda {
         self.stopwatch.cuda()
@@ -61,27 +61,27 @@ impl Subject {
     }
 
     /// Of this subject, without a rate.
-    pub fn record(&self, stand: &Stand<'_>, outcome: Outcome, words: &str) -> ProbeRecord {
-        ProbeRecord::new(&self.name, self.group, &self.what, stand.device, outcome).verified(words)
+    pub fn record(&self, gpu: &ProbeDevice<'_>, outcome: Outcome, words: &str) -> ProbeRecord {
+        ProbeRecord::new(&self.name, self.group, &self.what, gpu.device, outcome).verified(words)
     }
 
     /// That this device does not have it.
-    pub fn unavailable(&self, stand: &Stand<'_>, reason: &str) -> ProbeRecord {
-        self.record(stand, Outcome::Unavailable, reason)
+    pub fn unavailable(&self, gpu: &ProbeDevice<'_>, reason: &str) -> ProbeRecord {
+        self.record(gpu, Outcome::Unavailable, reason)
     }
 
     /// How fast it was; `amount` is what one repetition moves, computes or launches.
     pub fn measured(
         &self,
-        stand: &Stand<'_>,
+        gpu: &ProbeDevice<'_>,
         unit: Unit,
         amount: u64,
-        timed: Timed,
+        timed: DeviceTiming,
         compared: &str,
     ) -> ProbeRecord {
-        let Timed { timing, conditions } = timed;
+        let DeviceTiming { timing, conditions } = timed;
         let mut record = self
-            .record(stand, Outcome::Measured, compared)
+            .record(gpu, Outcome::Measured, compared)
             .measured(unit, amount, timing);
         if let Some(clock) = conditions.after.clock_mhz {
             record = record.with("clock_mhz", clock);
@@ -105,15 +105,15 @@ impl Subject {
     /// A probe that gives one record.
     pub fn probe(
         self,
-        run: impl Fn(&Stand<'_>, &Subject) -> Result<ProbeRecord> + Send + Sync + 'static,
+        run: impl Fn(&ProbeDevice<'_>, &Subject) -> Result<ProbeRecord> + Send + Sync + 'static,
     ) -> Probe {
-        self.probe_of_several(move |stand, subject| Ok(vec![run(stand, subject)?]))
+        self.probe_of_several(move |gpu, subject| Ok(vec![run(gpu, subject)?]))
     }
 
     /// A probe that gives several.
     pub fn probe_of_several(
         self,
-        run: impl Fn(&Stand<'_>, &Subject) -> Result<Vec<ProbeRecord>> + Send + Sync + 'static,
+        run: impl Fn(&ProbeDevice<'_>, &Subject) -> Result<Vec<ProbeRecord>> + Send + Sync + 'static,
     ) -> Probe {
         let (name, group, what) = (self.name.clone(), self.group, self.what.clone());
         Probe::new(name, group, what, move |setting: &Setting<'_>| {
@@ -124,12 +124,12 @@ impl Subject {
                     found: "the CPU".to_string(),
                 });
             };
-            let stand = Stand {
+            let gpu = ProbeDevice {
                 stopwatch,
                 device: setting.device,
                 budget: setting.budget,
             };
-            run(&stand, &self)
+            run(&gpu, &self)
         })
     }
 }

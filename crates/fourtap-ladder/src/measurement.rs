@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use fourtap::cuda::Cuda;
-use fourtap_lab::extension::record::{Against, RungLaunch, SmallProblems};
-use fourtap_lab::extension::{Array, Error, Result, Rule, Stopwatch, Timed, Verification, median};
+use fourtap_lab::extension::record::{PairedComparison, RungLaunch, SmallProblems};
+use fourtap_lab::extension::{
+    Array, DeviceTiming, Error, Result, Rule, Stopwatch, Verification, median,
+};
 
 use crate::numbers::{Numbers, small_problems};
 use crate::plan::Choice;
 use crate::rung::{Contender, Rung};
-use crate::trial::{Ready, Tensors};
+use crate::trial::{LoadedRung, Tensors};
 
 /// Turns in which a rung and the one it changes are timed, and pairs of replays of a turn.
 const TURNS: usize = 5;
@@ -20,7 +22,7 @@ const PAIRS: usize = 8;
 pub struct Runner<'a> {
     tensors: Tensors<'a>,
     /// None for what the library ships.
-    ready: Option<Ready>,
+    ready: Option<LoadedRung>,
 }
 
 impl<'a> Runner<'a> {
@@ -47,7 +49,7 @@ impl<'a> Runner<'a> {
             Ok(shape) => shape,
             Err(words) => return Ok(Err(words)),
         };
-        let ready = Ready::new(rung, &shape, choice, &tensors, cuda)?;
+        let ready = LoadedRung::new(rung, &shape, choice, &tensors, cuda)?;
         Ok(ready.map(|ready| Runner {
             tensors,
             ready: Some(ready),
@@ -92,15 +94,15 @@ impl<'a> Runner<'a> {
 
 /// What a contender did with one problem.
 #[derive(Debug, Default)]
-pub struct Climbed {
+pub struct RungResult {
     /// Why it has no plan for the problem.
     pub refused: Option<String>,
-    /// How near the oracle its result is.
+    /// The error of its result against the oracle.
     pub verification: Option<Verification>,
     /// All its steps.
-    pub hot: Option<Timed>,
+    pub hot: Option<DeviceTiming>,
     /// Without those that depend on value alone.
-    pub prepared: Option<Timed>,
+    pub prepared: Option<DeviceTiming>,
     /// What was launched.
     pub launches: Vec<RungLaunch>,
     /// Memory it works in.
@@ -109,7 +111,7 @@ pub struct Climbed {
 
 /// What to do with a problem.
 #[derive(Clone, Copy, Debug)]
-pub struct Climb<'a> {
+pub struct Measurement<'a> {
     /// The device.
     pub stopwatch: &'a Stopwatch,
     /// Of the rows that are compared.
@@ -118,39 +120,39 @@ pub struct Climb<'a> {
     pub budget: Option<Duration>,
 }
 
-impl Climb<'_> {
+impl Measurement<'_> {
     /// Verifies a contender on a problem; only if it is right, times it.
-    pub fn climbed(
+    pub fn measured(
         &self,
         contender: &Contender,
         choice: &Choice,
         numbers: &Numbers,
-    ) -> Result<Climbed> {
-        let mut climbed = Climbed::default();
+    ) -> Result<RungResult> {
+        let mut result = RungResult::default();
         let cuda = self.stopwatch.cuda();
         let mut runner = match Runner::new(contender, choice, numbers, cuda)? {
             Ok(runner) => runner,
             Err(words) => {
-                climbed.refused = Some(words);
-                return Ok(climbed);
+                result.refused = Some(words);
+                return Ok(result);
             }
         };
         if let Some(ready) = &runner.ready {
-            climbed.launches = ready.launches.clone();
-            climbed.scratch_bytes = ready.scratch_bytes;
+            result.launches = ready.launches.clone();
+            result.scratch_bytes = ready.scratch_bytes;
         }
         let before = match runner.computed(self.stopwatch)? {
             Ok(before) => before,
             Err(words) => {
-                climbed.refused = Some(words);
-                return Ok(climbed);
+                result.refused = Some(words);
+                return Ok(result);
             }
         };
         let rule = contender.rule();
         let verification = numbers.verify(&before, Some(self.seed), rule)?;
         let (Some(budget), true) = (self.budget, verification.passed) else {
-            climbed.verification = Some(verification);
-            return Ok(climbed);
+            result.verification = Some(verification);
+            return Ok(result);
         };
         // So that it is seen if what is timed does not compute.
         self.stopwatch.once(|cuda| runner.tensors.poison(cuda))?;
@@ -158,31 +160,33 @@ impl Climb<'_> {
             .stopwatch
             .hot(budget, |cuda| runner.queue(cuda, true))?;
         let after = runner.tensors.download()?;
-        climbed.verification = Some(match before.bytes() == after.bytes() {
+        result.verification = Some(match before.bytes() == after.bytes() {
             true => verification,
-            false => Verification::failed("the timed computations gave other bits".to_string()),
+            false => Verification::failed(
+                "the timed computations are not bitwise equal to the first".to_string(),
+            ),
         });
         if before.bytes() != after.bytes() {
-            return Ok(climbed);
+            return Ok(result);
         }
-        climbed.hot = Some(hot);
-        if runner.ready.as_ref().is_some_and(Ready::prepares) {
+        result.hot = Some(hot);
+        if runner.ready.as_ref().is_some_and(LoadedRung::prepares) {
             let timed = self
                 .stopwatch
                 .hot(budget, |cuda| runner.queue(cuda, false))?;
-            climbed.prepared = Some(timed);
+            result.prepared = Some(timed);
         }
-        Ok(climbed)
+        Ok(result)
     }
 
-    /// Times a rung in turns with the one it changes; both were right before.
+    /// Times a rung alternately with the one it changes; both were right before.
     pub fn against(
         &self,
         rung: &Rung,
         choice: &Choice,
         base: &Rung,
         numbers: &Numbers,
-    ) -> Result<Option<Against>> {
+    ) -> Result<Option<PairedComparison>> {
         let cuda = self.stopwatch.cuda();
         let base_choice = Choice::new(base.parameters, &[]);
         let of_base = Runner::new(&Contender::Rung(*base), &base_choice, numbers, cuda)?;
@@ -205,7 +209,7 @@ impl Climb<'_> {
             |cuda| of_rung.queue(cuda, true),
         )?;
         let turns: Vec<f64> = ratios.chunks(PAIRS).map(median).collect();
-        Ok(Some(Against {
+        Ok(Some(PairedComparison {
             rung: base.name.to_string(),
             ratio: median(&turns),
             low: turns.iter().copied().fold(f64::INFINITY, f64::min),

@@ -1,4 +1,4 @@
-//! Every way to the same result, the fastest first.
+//! Every kernel variant for the same result, the fastest first.
 
 use super::number::{counted, milliseconds, or_dash, times};
 use super::page::{Block, Cell, Section, Table};
@@ -7,15 +7,15 @@ use crate::cuda::Mode;
 use crate::record::{BenchRecord, KernelUsed, Timing};
 use crate::verification::Verification;
 
-/// One way to a result.
-struct Way<'a> {
+/// One kernel variant.
+struct KernelVariant<'a> {
     name: String,
     kernel: &'a KernelUsed,
     verification: &'a Verification,
     hot: Option<&'a Timing>,
 }
 
-/// The section; none where there is but one way to everything.
+/// The section; none where there is only one variant of everything.
 pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     let mut blocks = vec![];
     for part in parts {
@@ -45,17 +45,17 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
     if blocks.is_empty() {
         return None;
     }
-    let lead = "What this run knows of ways to the same result: the kernel that ships, the ruler and whatever else \
-                was timed beside it, each verified on its own. Hot medians; bars show speed against the fastest.";
+    let lead = "Kernel variants that compute the same result: the kernel that ships, the baseline and whatever else \
+                was timed, each verified separately. Hot medians; bars show speed relative to the fastest.";
     blocks.insert(0, Block::words(lead));
     Some(Section {
         id: "ladder",
-        title: "Every way",
+        title: "Kernel variants",
         blocks,
     })
 }
 
-/// Results of operators whose kernels have names, so that there can be several ways.
+/// Results of operators whose kernels have names, so that there can be several variants.
 fn timed<'a>(part: &Part<'a>) -> impl Iterator<Item = &'a BenchRecord> {
     let benches = part.benches.iter().copied();
     benches.filter(|it| it.operator().has_named_kernels())
@@ -71,30 +71,31 @@ fn workloads<'a>(part: &Part<'a>) -> Vec<&'a str> {
     workloads
 }
 
-/// What was computed in several ways, and the ways, the fastest first.
-fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<Way<'a>>)> {
-    let mut problems: Vec<(&BenchRecord, Vec<Way<'a>>)> = vec![];
+/// What was computed in several variants, and the variants, the fastest first.
+fn problems<'a>(part: &Part<'a>, workload: &str) -> Vec<(Cell, Vec<KernelVariant<'a>>)> {
+    let mut problems: Vec<(&BenchRecord, Vec<KernelVariant<'a>>)> = vec![];
     for record in timed(part) {
         if record.workload != workload {
             continue;
         }
-        let ways = ways(record);
+        let variants = variants(record);
         match problems
             .iter_mut()
             .find(|(first, _)| is_same(first, record))
         {
-            Some((_, known)) => known.extend(ways),
-            None => problems.push((record, ways)),
+            Some((_, known)) => known.extend(variants),
+            None => problems.push((record, variants)),
         }
     }
-    problems.retain(|(_, ways)| ways.len() > 1);
-    for (_, ways) in &mut problems {
-        let time = |way: &Way<'_>| way.hot.map_or(f64::INFINITY, |hot| hot.median_ms);
-        ways.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    problems.retain(|(_, variants)| variants.len() > 1);
+    for (_, variants) in &mut problems {
+        let time =
+            |variant: &KernelVariant<'_>| variant.hot.map_or(f64::INFINITY, |hot| hot.median_ms);
+        variants.sort_by(|a, b| time(a).total_cmp(&time(b)));
     }
-    let named = problems.into_iter().map(|(record, ways)| {
-        let what = Cell::words(variant(record)).with_detail(record.direction.name());
-        (what, ways)
+    let named = problems.into_iter().map(|(record, variants)| {
+        let what = Cell::words(data_label(record)).with_detail(record.direction.name());
+        (what, variants)
     });
     named.collect()
 }
@@ -106,10 +107,10 @@ fn is_same(a: &BenchRecord, b: &BenchRecord) -> bool {
         && a.direction == b.direction
 }
 
-fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
-    let shipped = Way {
+fn variants(record: &BenchRecord) -> Vec<KernelVariant<'_>> {
+    let shipped = KernelVariant {
         name: match (&record.kernel.asked, record.kernel.mode) {
-            (Some(asked), _) => format!("{asked}, as asked for"),
+            (Some(asked), _) => format!("{asked}, as requested"),
             (None, Some(Mode::Deterministic)) => "deterministic mode".to_string(),
             (None, _) => "shipped".to_string(),
         },
@@ -117,9 +118,9 @@ fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
         verification: &record.verification,
         hot: record.hot.as_ref(),
     };
-    let beside = record.beside.iter().map(|beside| Way {
+    let beside = record.beside.iter().map(|beside| KernelVariant {
         name: match beside.role.as_str() {
-            "ruler" => "ruler: one thread a channel".to_string(),
+            "baseline" => "baseline: one thread per channel".to_string(),
             "deterministic" => "deterministic mode".to_string(),
             role => role.to_string(),
         },
@@ -130,28 +131,32 @@ fn ways(record: &BenchRecord) -> Vec<Way<'_>> {
     std::iter::once(shipped).chain(beside).collect()
 }
 
-fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
-    let heads = ["what", "#", "way", "#hot ms", "#× ruler", "~kernels"];
-    let mut table = Table::new(&format!("{workload}, every way"), &heads);
-    for (what, ways) in problems {
-        let median = |way: &Way<'_>| way.hot.map(|hot| hot.median_ms);
-        let fastest = ways.first().and_then(median);
-        let ruler = ways.iter().find(|way| way.name.starts_with("ruler"));
-        let ruler = ruler.and_then(median);
-        for (place, way) in ways.iter().enumerate() {
-            let time = median(way);
-            let against = ruler.zip(time).map(|(ruler, time)| ruler / time);
-            let mut against_ruler = Cell::number(or_dash(against, times), against);
+fn table(workload: &str, problems: &[(Cell, Vec<KernelVariant<'_>>)]) -> Table {
+    let heads = ["what", "#", "variant", "#hot ms", "#× baseline", "~kernels"];
+    let mut table = Table::new(&format!("{workload}, every variant"), &heads);
+    for (what, variants) in problems {
+        let median = |variant: &KernelVariant<'_>| variant.hot.map(|hot| hot.median_ms);
+        let fastest = variants.first().and_then(median);
+        let baseline = variants
+            .iter()
+            .find(|variant| variant.name.starts_with("baseline"));
+        let baseline = baseline.and_then(median);
+        for (place, variant) in variants.iter().enumerate() {
+            let time = median(variant);
+            let against = baseline.zip(time).map(|(baseline, time)| baseline / time);
+            let mut against_baseline = Cell::number(or_dash(against, times), against);
             if let Some((fastest, time)) = fastest.zip(time) {
-                against_ruler = against_ruler.with_share(fastest / time);
+                against_baseline = against_baseline.with_share(fastest / time);
             }
-            let hot = match way.verification.passed {
+            let hot = match variant.verification.passed {
                 true => Cell::number(or_dash(time, milliseconds), time).strong(),
                 false => Cell::words("wrong").strong(),
             };
-            let words = match &way.verification.found {
-                Some(found) if !way.verification.passed => format!("{found}; {}", way.kernel.words),
-                _ => way.kernel.words.clone(),
+            let words = match &variant.verification.found {
+                Some(found) if !variant.verification.passed => {
+                    format!("{found}; {}", variant.kernel.words)
+                }
+                _ => variant.kernel.words.clone(),
             };
             let first = if place == 0 {
                 what.clone().strong()
@@ -161,9 +166,9 @@ fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
             table.rows.push(vec![
                 first,
                 Cell::words((place + 1).to_string()),
-                Cell::words(&way.name),
+                Cell::words(&variant.name),
                 hot,
-                against_ruler,
+                against_baseline,
                 Cell::default().with_detail(words),
             ]);
         }
@@ -172,7 +177,7 @@ fn table(workload: &str, problems: &[(Cell, Vec<Way<'_>>)]) -> Table {
 }
 
 /// What tells benchmarks of a workload and a pass apart: "uniform f16", and whatever is unusual.
-pub fn variant(record: &BenchRecord) -> String {
+pub fn data_label(record: &BenchRecord) -> String {
     let name = record.name();
     let prefix = format!(
         "{}/{}/{}/{}",
