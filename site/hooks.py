@@ -54,7 +54,9 @@ CODE = re.compile(r"(^ *(?P<fence>```+|~~~+).*?^ *(?P=fence) *$|`[^`\n]*`)", re.
 TARGET = re.compile(r'(?P<before>\]\(|<(?:img|a)\s[^>]*?(?:src|href)=")(?P<target>[^)"\s]+)(?P<after>[)"])')
 
 # What a browser would fetch from another host.
-FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\ssrc="?(?:https?:)?//|<link\b[^>]*rel="?stylesheet[^>]*https?://')
+FETCHED = re.compile(
+    r'<(?:script|img|iframe|source)\b[^>]*\ssrc="?(?:https?:)?//|<link\b[^>]*rel="?stylesheet[^>]*https?://'
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -90,7 +92,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{config.repo_url}{kind}/main/{path}{anchor}"
 
-    return with_targets(markdown, rewrite)
+    return with_targets(separate_lists(markdown), rewrite)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -101,7 +103,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def section(module: str, level: int) -> str:
-    """A module with a heading of this level. Of what it exports, functions come first, then classes: most of these are errors."""
+    """A module with a heading of this level. Of what it exports, functions come before classes: most are errors."""
     path = PYTHON / module.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     exports = re.search(r"^__all__ = (\[.*?\])", source.read_text(), re.MULTILINE | re.DOTALL)
@@ -162,6 +164,18 @@ def with_targets(markdown: str, rewrite: Any) -> str:
         pieces += [TARGET.sub(replace, markdown[end : code.start()]), code.group()]
         end = code.end()
     return "".join([*pieces, TARGET.sub(replace, markdown[end:])])
+
+
+def separate_lists(markdown: str) -> str:
+    """The text with a blank line before each list: GitHub lets one follow a paragraph, the site's Markdown does not."""
+    lines, before, in_code = [], "", False
+    for line in markdown.splitlines():
+        in_code ^= line.lstrip().startswith(("```", "~~~"))
+        if not in_code and re.match(r"[-*] |1\. ", line) and re.match(r"(?![-*] |\d+\. )[^\s#|>]", before):
+            lines.append("")
+        lines.append(line)
+        before = line
+    return "\n".join(lines)
 
 
 def check_other_documents(files: Files) -> None:
