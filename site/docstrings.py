@@ -9,6 +9,8 @@ import griffe
 
 # One example is called so in the sources; the site's reader of docstrings knows only several.
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
+# Two colons before an indented block, which is code here without them.
+BLOCK = re.compile(r"::$", re.MULTILINE)
 ROLE = re.compile(r":(?:class|func|meth|mod):`~?(?P<name>[\w.]+)`")
 
 
@@ -25,7 +27,7 @@ def rewrite(thing: griffe.Object | griffe.Alias, package: griffe.Module) -> None
     if thing.is_alias:
         return
     if thing.docstring:
-        text = EXAMPLE.sub("Examples:", thing.docstring.value)
+        text = BLOCK.sub(":", EXAMPLE.sub("Examples:", thing.docstring.value))
         thing.docstring.value = ROLE.sub(lambda role: link(role["name"], thing, package), text)
     for member in thing.members.values():
         rewrite(member, package)

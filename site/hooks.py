@@ -79,9 +79,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links relative to the site, or to the repository where the site has no such page."""
     source = ELSEWHERE.get(page.file.src_uri) or f"docs/{page.file.src_uri}"
-    if page.is_homepage:
-        # It is the only page of its section: its tables need the room more.
-        page.meta["hide"] = ["navigation"]
+    # The room of a list of one page, or of no headings, is better used for tables.
+    page.meta["hide"] = ["navigation"] if page.is_homepage else []
+    if page.file.src_uri not in API and "\n## " not in markdown:
+        page.meta["hide"].append("toc")
     sites = pages_by_source(files)
 
     def rewrite(target: str) -> str:

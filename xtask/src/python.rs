@@ -62,7 +62,11 @@ impl Installed {
         let pip = self.environment.python(&pip);
         pip.arguments(&[&self.folder])
             .arguments(&["."])
-            .variable("MATURIN_PEP517_ARGS", format!("--profile {profile}"))
+            // Not in pyproject.toml: a source distribution has fewer crates than Cargo.lock, which would then have to change.
+            .variable(
+                "MATURIN_PEP517_ARGS",
+                format!("--locked --profile {profile}"),
+            )
             .step(&format!("pip install . ({profile})"))
     }
 

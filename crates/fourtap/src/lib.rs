@@ -3,6 +3,9 @@
 //! Start at [`msda::forward`] and [`msda::backward`], or at [`dense::forward`]. Tensors are [`View`]s over memory the caller owns; a call is
 //! checked once, and refused with an [`Error`] that names the tensor, before anything is written.
 
+// docs.rs marks what needs a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod checks;
 pub mod cpu;
