@@ -91,7 +91,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if path in sites:
             return os.path.relpath(sites[path], PurePosixPath(page.file.src_uri).parent) + anchor
         kind = "tree" if (ROOT / path).is_dir() else "blob"
-        return f"{config.repo_url}{kind}/main/{path}{anchor}"
+        return f"{config.repo_url}/{kind}/main/{path}{anchor}"
 
     return with_targets(separate_lists(markdown), rewrite)
 
