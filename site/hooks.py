@@ -51,11 +51,13 @@ SECTIONS = {"": "Guide", "notes": "Notes"}
 
 # Code, in which nothing is a link; then the target of a link or picture, in Markdown or HTML.
 CODE = re.compile(r"(^ *(?P<fence>```+|~~~+).*?^ *(?P=fence) *$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
-TARGET = re.compile(r'(?P<before>\]\(|<(?:img|a)\s[^>]*?(?:src|href)=")(?P<target>[^)"\s]+)(?P<after>[)"])')
+TARGET = re.compile(
+    r'(?P<before>\]\(|<(?:a|img|source)\s[^>]*?(?:href|src|srcset)=")(?P<target>[^)"\s]+)(?P<after>[)"])'
+)
 
 # What a browser would fetch from another host.
 FETCHED = re.compile(
-    r'<(?:script|img|iframe|source)\b[^>]*\ssrc="?(?:https?:)?//|<link\b[^>]*rel="?stylesheet[^>]*https?://'
+    r'<(?:script|img|iframe|source)\b[^>]*\ssrc(?:set)?="?(?:https?:)?//|<link\b[^>]*rel="?stylesheet[^>]*https?://'
 )
 
 
