@@ -11,7 +11,7 @@ const MOST_BYTES: u64 = 60 << 20;
 
 /// Builds the command line, the Python package and the tests that need a GPU into target/gpu-bundle.
 pub fn make() -> Result<(), String> {
-    let wheel = python::wheel()?;
+    let wheel = python::wheel(&[])?;
     // The command with the ladder is the whole command, so it travels as that.
     cargo(["build", "--release", "--locked", "-p", "fourtap-ladder"]).run()?;
     let tests = test_binary()?;

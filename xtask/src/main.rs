@@ -7,6 +7,7 @@ mod nvrtc;
 mod parts;
 mod python;
 mod rust;
+mod site;
 mod test;
 mod workspace;
 
@@ -23,7 +24,8 @@ cargo xtask TASK
                      cache folder or FOURTAP_ENVIRONMENTS.
   changed            the parts that test --changed would run
   miri               the CPU code on small problems under Miri; needs a nightly toolchain with the components miri and rust-src
-  wheel              the Python package for any Linux, into target/wheels
+  wheel              the Python package for this system, on Linux for any with glibc 2.28, into target/wheels
+  site               the documentation as a site, into target/site; every link is checked
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
                      compare-pytorch dense: dense attention and scaled_dot_product_attention
@@ -39,7 +41,8 @@ fn main() -> ExitCode {
         "changed" => changed(),
         "miri" => rust::miri(),
         "gpu-bundle" => bundle::make(),
-        "wheel" => python::wheel().map(|wheel| println!("{}", wheel.display())),
+        "wheel" => python::wheel(&rest).map(|wheel| println!("{}", wheel.display())),
+        "site" => site::build(&rest),
         "compare-pytorch" => python::compare(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{nvrtc, python, rust, workspace};
+use crate::{nvrtc, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 9] = [
+pub const PARTS: [Part; 10] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -87,8 +87,11 @@ pub const PARTS: [Part; 9] = [
             "Cargo.lock",
             "Cargo.toml",
             "crates/fourtap/Cargo.toml",
+            "crates/fourtap/README.md",
             "crates/fourtap-admin/Cargo.toml",
+            "crates/fourtap-admin/README.md",
             "crates/fourtap-lab/Cargo.toml",
+            "crates/fourtap-lab/README.md",
             "crates/fourtap-lab/build.rs",
         ],
         run: || workspace::Workspace::read()?.package(&[]).run(),
@@ -104,6 +107,28 @@ pub const PARTS: [Part; 9] = [
         about: "how often comparisons of benchmarks are wrong",
         protects: &["crates/fourtap-lab/src/comparison"],
         run: || long_tests("fourtap-lab unit tests", "comparison::simulation"),
+    },
+    Part {
+        name: "site",
+        about: "the documentation as a site, every link and anchor of it, and the links of all other documents",
+        protects: &[
+            "ARCHITECTURE.md",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "README.md",
+            "RELEASING.md",
+            "SECURITY.md",
+            "crates/fourtap/README.md",
+            "crates/fourtap-admin/README.md",
+            "crates/fourtap-lab/README.md",
+            "crates/fourtap-py/README.md",
+            "crates/fourtap-py/python",
+            "docs",
+            "runs/README.md",
+            "site",
+            "xtask/src/site.rs",
+        ],
+        run: || site::build(&[]),
     },
 ];
 

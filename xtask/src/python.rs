@@ -23,11 +23,12 @@ const PACKAGES: [&str; 11] = [
 ];
 
 /// Where Python code is that is not in the package.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
     "crates/fourtap-py",
     "crates/fourtap-lab/scripts",
     "crates/fourtap-ladder/scripts",
     "examples",
+    "site",
 ];
 
 /// The environment with PyTorch and transformers.
@@ -61,7 +62,11 @@ impl PythonPackage {
         let pip = self.environment.python(&pip);
         pip.arguments(&[&self.folder])
             .arguments(&["."])
-            .variable("MATURIN_PEP517_ARGS", format!("--profile {profile}"))
+            // Not in pyproject.toml: a source distribution has fewer crates than Cargo.lock, which would then have to change.
+            .variable(
+                "MATURIN_PEP517_ARGS",
+                format!("--locked --profile {profile}"),
+            )
             .step(&format!("pip install . ({profile})"))
     }
 
@@ -107,10 +112,14 @@ pub fn test_slow() -> Result<(), String> {
     installed.pytest(&tests).run()
 }
 
-/// A wheel for every Linux since 2018 with Python 3.10 or later, in target/wheels. Zig's linker knows the symbols of older
-/// C libraries than this machine's.
-pub fn wheel() -> Result<PathBuf, String> {
-    let environment = environment()?;
+/// A wheel for this system, on Linux for every one since 2018, with Python 3.10 or later, in target/wheels. Zig's linker knows the
+/// symbols of older C libraries than this machine's.
+pub fn wheel(options: &[String]) -> Result<PathBuf, String> {
+    // Not the whole environment: machines that only build wheels need no PyTorch.
+    let builds =
+        |package: &&str| package.starts_with("maturin==") || package.starts_with("ziglang==");
+    let packages: Vec<_> = PACKAGES.into_iter().filter(builds).collect();
+    let environment = environment::of_packages("wheel", &packages)?;
     let folder = root().join("target/wheels");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -119,6 +128,7 @@ pub fn wheel() -> Result<PathBuf, String> {
     if cfg!(target_os = "linux") {
         build = build.arguments(&["--zig", "--compatibility", "manylinux_2_28"]);
     }
+    let build = build.arguments(options);
     build.arguments(&[Path::new("--out"), &folder]).run()?;
     let wheel = fs::read_dir(&folder)
         .ok()

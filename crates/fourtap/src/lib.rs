@@ -4,6 +4,9 @@
 //! caller owns. A call is checked once; an invalid one is refused, before anything is written, with an [`Error`] that
 //! names the tensor.
 
+// docs.rs marks what needs a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod checks;
 pub mod cpu;

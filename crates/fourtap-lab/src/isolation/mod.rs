@@ -189,6 +189,7 @@ pub fn end_with_parent() {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

@@ -1,9 +1,8 @@
 //! `fourtap probe`: whatever becomes of a probe is a result in words, and the others still run.
 
 use std::fs;
-use std::process::Stdio;
 
-use crate::common::{self, command, fourtap};
+use crate::common::{self, fourtap};
 use serde_json::Value;
 
 fn records(lines: &str) -> Vec<Value> {
@@ -192,10 +191,10 @@ fn an_unwritable_file_is_told_before_anything_runs() {
 #[cfg(target_os = "linux")]
 fn no_process_outlives_the_command() {
     let folder = tempfile::tempdir().unwrap();
-    let mut parent = command(folder.path())
+    let mut parent = common::command(folder.path())
         .args(["probe", "--device", "cpu", "--limit", "10m", "fault-hang"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
     let wait_for = |what: &str, is: &dyn Fn() -> bool| {

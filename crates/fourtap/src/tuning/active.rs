@@ -135,6 +135,7 @@ fn own_table(file: &Path, named: bool) -> Result<Option<Table>> {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     const EMPTY: &str = "# fourtap tuning, form 1\n";
 
     fn active(variables: &[(&str, &Path)]) -> ActiveTables {
