@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap import attention
+from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
 
 __all__ = ["MSDeformAttn"]
@@ -46,6 +47,9 @@ def level_sizes(spatial_shapes: SpatialShapes, like: Tensor) -> Tensor:
     """Width and height of every level, ``[L, 2]``: x first as in locations, with the device and type of ``like``."""
     if isinstance(spatial_shapes, Tensor):
         return spatial_shapes.flip(-1).to(like, non_blocking=True)
+    if torch.jit.is_tracing():
+        # Sizes that are traced must not become constants, nor the graph depend on numbers filled in one by one.
+        return whole_numbers([size for height, width in spatial_shapes for size in (width, height)]).to(like).view(-1, 2)
     # Filled number by number: copying a list to a GPU waits for everything queued there and cannot be captured
     # into a CUDA graph, while a fill carries its number along.
     sizes = like.new_empty((len(spatial_shapes), 2))
