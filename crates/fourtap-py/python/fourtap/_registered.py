@@ -79,6 +79,7 @@ def gradients(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients by value, locations and weights, those that are wanted."""
+    refuse_nested(grad_out=grad_out, value=value, sampling_locations=locations, attention_weights=weights)
     shapes, starts, levels = _levels_from(shapes, starts)
     found = torch.ops.fourtap.msda_backward(
         grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted

@@ -6,7 +6,8 @@ Its parameters carry the names they have in Deformable DETR, so the weights of a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -77,6 +78,12 @@ def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes
     return reference_points[..., :2] + offsets * reference_points[..., 2:] * step
 
 
+def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
+    """The operator's refusal with the names that tensors have for the module's caller."""
+    words = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), str(error))
+    return type(error)(words)
+
+
 class ProjectedAttention(nn.Module):
     """The four layers around the operator, which all variants of the module have under the same names."""
 
@@ -133,6 +140,7 @@ class ProjectedAttention(nn.Module):
         *,
         features_name: str,
         shapes_name: str,
+        starts_name: str,
         mask_name: str,
     ) -> Tensor:
         heads, levels, points = self._heads, self._levels, self._points
@@ -150,13 +158,17 @@ class ProjectedAttention(nn.Module):
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
         logits = self.attention_weights(query).unflatten(-1, (heads, levels * points))
         weights = logits.softmax(-1, dtype=arithmetic_type(logits.dtype)).unflatten(-1, (levels, points))
-        attended = attention.ms_deform_attn(
-            value.unflatten(-1, (heads, -1)),
-            spatial_shapes,
-            sampling_locations(reference_points, offsets, spatial_shapes),
-            weights,
-            level_start_index=level_start_index,
-        )
+        try:
+            attended = attention.ms_deform_attn(
+                value.unflatten(-1, (heads, -1)),
+                spatial_shapes,
+                sampling_locations(reference_points, offsets, spatial_shapes),
+                weights,
+                level_start_index=level_start_index,
+            )
+        except InputError as error:
+            names = {"value": features_name, "spatial_shapes": shapes_name, "level_start_index": starts_name}
+            raise _renamed(error, names) from error
         output: Tensor = self.output_proj(attended)
         return output
 
@@ -240,6 +252,7 @@ class MSDeformAttn(ProjectedAttention):
             input_padding_mask,
             features_name="input_flatten",
             shapes_name="input_spatial_shapes",
+            starts_name="input_level_start_index",
             mask_name="input_padding_mask",
         )
 

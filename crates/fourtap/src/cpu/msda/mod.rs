@@ -28,6 +28,10 @@ use crate::tensor::{View, ViewMut};
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
 
+/// Channels of samples a task of rows may have, however short its rows are: a few hundredths of a second, so
+/// that a cancelled call ends soon.
+const TASK_WORK: usize = 1 << 24;
+
 impl Implementation for Cpu {
     fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>> {
         let call = Forward::new(inputs, out)?;
@@ -227,7 +231,13 @@ impl Cpu {
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
         let even = rows.div_ceil(self.tasks(rayon::current_num_threads()));
-        let length = (self.tuning.task_bytes / row_bytes.max(1)).min(even).max(1);
+        let row_work = [sizes.levels, sizes.points, sizes.channels]
+            .into_iter()
+            .fold(sizes.heads, usize::saturating_mul);
+        let length = (self.tuning.task_bytes / row_bytes.max(1))
+            .min(TASK_WORK / row_work.max(1))
+            .min(even)
+            .max(1);
         (0..rows.div_ceil(length))
             .into_par_iter()
             .try_for_each(|task| {
