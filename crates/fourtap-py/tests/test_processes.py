@@ -112,7 +112,8 @@ fourtap.ms_deform_attn(one((1, 64, 8, 32)), [(8, 8)], one((*shape, 2)) / 2, one(
 # Minutes on any machine, in little memory: most of the numbers are one that is spread out.
 LONG_CALLS = {
     "forward": "fourtap.ms_deform_attn(value, levels, spread(4000, 1000, 1, 1, 999, 2), spread(4000, 1000, 1, 1, 999))",
-    "few queries": "fourtap.ms_deform_attn(value[:1], levels, spread(1, 9999, 1, 1, 10**6, 2), spread(1, 9999, 1, 1, 10**6))",
+    "few queries": "fourtap.ms_deform_attn(value[:1], levels, spread(1, 9999, 1, 1, 10**6, 2), "
+    "spread(1, 9999, 1, 1, 10**6))",
     "backward": "fourtap.ms_deform_attn_backward(spread(99, 99, 2048), spread(99, 4, 1, 2048), levels, "
     "spread(99, 99, 1, 1, 1999, 2), spread(99, 99, 1, 1, 1999))",
     "dense": "fourtap.scaled_dot_product_attention(*3 * [spread(1, 64, 20_000, 64)])",

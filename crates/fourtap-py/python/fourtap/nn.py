@@ -48,9 +48,11 @@ def level_sizes(spatial_shapes: SpatialShapes, like: Tensor) -> Tensor:
     """Width and height of every level, ``[L, 2]``: x first as in locations, with the device and type of ``like``."""
     if isinstance(spatial_shapes, Tensor):
         return spatial_shapes.flip(-1).to(like, non_blocking=True)
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         # Sizes that are traced must not become constants, nor the graph depend on numbers filled in one by one.
-        return whole_numbers([size for height, width in spatial_shapes for size in (width, height)]).to(like).view(-1, 2)
+        return (
+            whole_numbers([size for height, width in spatial_shapes for size in (width, height)]).to(like).view(-1, 2)
+        )
     # Filled number by number: copying a list to a GPU waits for everything queued there and cannot be captured
     # into a CUDA graph, while a fill carries its number along.
     sizes = like.new_empty((len(spatial_shapes), 2))

@@ -188,8 +188,8 @@ def kernel_mapping() -> dict[str, dict[str, _LayerRepository]]:
 def patch() -> list[str]:
     """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
 
-    It imports nothing: families that are imported later are changed then. A model loaded with ``use_kernels=True`` after
-    this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
+    It imports nothing: families that are imported later are changed then. A model loaded with ``use_kernels=True``
+    after this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
 
     Returns:
         The names of what is replaced now, in the modules that are imported.
