@@ -128,9 +128,7 @@ def multi_scale_deformable_attention_v2(
         raise InputError(f"num_points_list: expected {len(value_spatial_shapes)} numbers, found {len(points)}")
     if method not in ("default", "discrete"):
         raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
-    # The type of the original's products. D-FINE has no projection after it that would hide another: under autocast its
-    # hidden states are float32, like the softmax.
-    dtype = torch.promote_types(value.dtype, attention_weights.dtype)
+    dtype = _result_type(value, sampling_locations, attention_weights, method)
     if method == "discrete":
         # Before padding: clamping would bring the padding's points back into the image.
         sampling_locations = _nearest_pixel_centres(sampling_locations, value_spatial_shapes, points)
@@ -142,6 +140,16 @@ def multi_scale_deformable_attention_v2(
         _by_level(attention_weights, points, dim=3, filler=0.0),
     )
     return attended.to(dtype)
+
+
+def _result_type(value: Tensor, locations: Tensor, weights: Tensor, method: str) -> torch.dtype:
+    """The type of the original's products. D-FINE has no projection after them that would hide another."""
+    dtype = torch.promote_types(value.dtype, weights.dtype)
+    kind = value.device.type
+    if method == "default" and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        # What autocast makes of grid_sample: float32 on the CPU, the wider of its two types on CUDA devices.
+        dtype = torch.promote_types(dtype, torch.float32 if kind == "cpu" else locations.dtype)
+    return dtype
 
 
 def _by_level(flat: Tensor, points: list[int], *, dim: int, filler: float) -> Tensor:
