@@ -226,8 +226,9 @@ def test_models_in_onnx_compute_what_they_do_without_us(name: str, onnx_file: An
         torch.onnx.export(model, (image,), onnx_file, dynamo=False, opset_version=17)
         return run_onnx(onnx_file, (image,))
 
-    # Not against PyTorch: rounded otherwise, queries that score alike come in another order.
-    expected = outputs()
+    # Not against PyTorch, where that can be had: rounded otherwise, queries that score alike come in another order.
+    # Deformable DETR without us is a program that onnxruntime does not take: it has no GridSample of those types.
+    expected = list(model(image)) if name == "deformable_detr" else outputs()
     compat.patch()
     try:
         found = outputs()
