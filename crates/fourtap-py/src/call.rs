@@ -44,10 +44,9 @@ pub fn forward<'py>(
         None => {
             let elements = described.samples_times_channels();
             let workers = framework.threads(py)?;
-            py.detach(|| {
-                threads::run(workers, elements, |cpu| msda::forward(&cpu, inputs, result))
-            })
-            .map_err(|error| raise(py, error))?;
+            threads::run(py, workers, elements, |cpu| {
+                msda::forward(&cpu, inputs, result)
+            })?;
         }
     }
     Ok(out)
@@ -144,12 +143,9 @@ pub fn backward<'py>(
             // However few samples there are, every pixel's gradient is written.
             let pixels = described.value.sizes.iter().fold(1, saturating_product);
             let elements = described.samples_times_channels().saturating_add(pixels);
-            py.detach(|| {
-                threads::run(workers, elements, |cpu| {
-                    msda::backward(&cpu, inputs, of_out, gradients)
-                })
-            })
-            .map_err(|error| raise(py, error))?;
+            threads::run(py, workers, elements, |cpu| {
+                msda::backward(&cpu, inputs, of_out, gradients)
+            })?;
         }
     }
     PyTuple::new(py, made)

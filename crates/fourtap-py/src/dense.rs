@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::call::on_device;
-use crate::errors::{Kind, raise, unexpected};
+use crate::errors::{Kind, unexpected};
 use crate::frameworks::Framework;
 use crate::frameworks::numpy::NumPy;
 use crate::frameworks::torch::Torch;
@@ -173,12 +173,9 @@ fn attend<'py>(
         None => {
             let workers = framework.threads(py)?;
             let work = work(&query, &value);
-            py.detach(|| {
-                threads::run(workers, work, |cpu| {
-                    dense::forward(&cpu, inputs, options, outputs)
-                })
-            })
-            .map_err(|error| raise(py, error))?;
+            threads::run(py, workers, work, |cpu| {
+                dense::forward(&cpu, inputs, options, outputs)
+            })?;
         }
     }
     match lse {

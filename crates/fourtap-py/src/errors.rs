@@ -1,5 +1,6 @@
 //! The library's errors as exceptions of the package, which python/fourtap/errors.py defines.
 
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -54,6 +55,8 @@ pub fn unexpected(
 pub fn raise(py: Python<'_>, error: fourtap::Error) -> PyErr {
     use fourtap::Error;
     let kind = match error {
+        // By whoever interrupted something else that shared its flag.
+        Error::Cancelled => return PyKeyboardInterrupt::new_err(error.to_string()),
         Error::DType { .. } => Kind::DType,
         Error::Unsupported { .. } => Kind::Unsupported,
         Error::Cuda(_) => Kind::Cuda,

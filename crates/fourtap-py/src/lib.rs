@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use frameworks::Framework;
 use frameworks::numpy::NumPy;
 use frameworks::torch::Torch;
 use operands::{KnownTensors, Operands};
@@ -88,6 +89,12 @@ fn torch_forward_if_plain<'py>(
     let Some(known) = known else {
         return Ok(Answer::Take(Route::Registered));
     };
+    if let Some(out) = out
+        && torch.owns(out)?
+        && torch.is_negated(out)?
+    {
+        return Ok(Answer::Take(Route::Registered));
+    }
     if let Some(route) = Route::of_plain(torch, py, operands.real())? {
         return Ok(Answer::Take(route));
     }
@@ -150,8 +157,9 @@ fn torch_backward_if_plain<'py>(
     let torch = Torch::get(value.py())?;
     let py = value.py();
     let [shapes, starts] = operands.levels();
-    let known = torch.reads_directly(py, operands.real(), &[shapes, starts, Some(grad_out)])?;
-    if known.is_none() {
+    let [value, locations, weights] = operands.real();
+    let real = [("grad_out", grad_out), value, locations, weights];
+    if torch.reads_directly(py, real, &[shapes, starts])?.is_none() {
         return Ok(None);
     }
     call::backward(py, torch, &operands, grad_out, deterministic, wanted).map(Some)

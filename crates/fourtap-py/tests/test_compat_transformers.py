@@ -4,6 +4,7 @@ import copy
 import importlib
 import inspect
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -345,6 +346,43 @@ def test_a_patched_layer_that_holds_the_function_compiles(d_fine_layer: nn.Modul
     found = attend(torch.compile(d_fine_layer, fullgraph=True, backend=backend), device)
     reference.assert_close(found, expected, 1e-5)
     assert len(graphs) == 1 and "fourtap" in graphs[0] and "grid_sample" not in graphs[0]
+
+
+def in_a_fresh_process(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_patch_imports_no_model() -> None:
+    in_a_fresh_process("""
+import sys
+import torch
+from fourtap.compat import transformers as compat
+before = set(sys.modules)
+assert compat.patch() == []
+assert not [name for name in set(sys.modules) - before if name.startswith("transformers")]
+""")
+
+
+def test_families_imported_after_patch_call_fourtap() -> None:
+    in_a_fresh_process("""
+import inspect, sys
+from fourtap.compat import transformers as compat
+compat.patch()
+import transformers.models.rt_detr.modeling_rt_detr as modeling
+from transformers.models.d_fine.modeling_d_fine import multi_scale_deformable_attention_v2 as held
+layer = modeling.MultiScaleDeformableAttention
+assert layer.forward is compat.MultiScaleDeformableAttention.forward
+assert held.__code__ is compat._forward_attention_v2.__code__
+names = compat.patch()
+assert f"{modeling.__name__}.MultiScaleDeformableAttention" in names, names
+# Whoever asks the module where it came from gets the answer it always had.
+assert type(modeling.__loader__).__name__ == type(modeling.__spec__.loader).__name__ == "SourceFileLoader"
+assert "class MultiScaleDeformableAttention" in inspect.getsource(modeling)
+compat.unpatch()
+assert layer.forward is not compat.MultiScaleDeformableAttention.forward
+import transformers.models.rf_detr.modeling_rf_detr as another
+assert another.MultiScaleDeformableAttention.forward is not compat.MultiScaleDeformableAttention.forward
+""")
 
 
 def test_patch_passes_over_what_takes_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -274,3 +275,10 @@ print(fourtap.scaled_dot_product_attention(one, one, 2 * one, window=numpy.int32
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "12.0"
+
+
+@pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="Python 3.10 does not tell")
+def test_type_checkers_know_the_result_of_a_return_lse_that_varies() -> None:
+    overloads = typing.get_overloads(fourtap.scaled_dot_product_attention)
+    results = {f.__annotations__["return_lse"]: f.__annotations__["return"] for f in overloads}
+    assert results == {"Literal[False]": "T", "Literal[True]": "tuple[T, T]", "bool": "T | tuple[T, T]"}

@@ -110,6 +110,8 @@ def test_things_that_are_no_tensors_are_named(device: str) -> None:
     refused(ValueError, "key: expected a NumPy array, like the others", lambda: attend(array, key, array))
     refused(TypeError, "query: expected a PyTorch tensor or a NumPy array, found", lambda: attend([1.0], key, value))
     refused(ValueError, "query: expected a dense tensor", lambda: attend(query.to_sparse(), key, value))
+    nested = torch.nested.nested_tensor(list(key), layout=torch.jagged)
+    refused(ValueError, "key: expected a dense tensor, found a nested", lambda: attend(query, nested, value))
     swapped = array.astype(array.dtype.newbyteorder())
     refused(TypeError, "key: expected elements in this machine's byte order", lambda: attend(array, swapped, array))
     refused(TypeError, "query: expected element type f16", lambda: attend(array.astype(np.int64), array, array))

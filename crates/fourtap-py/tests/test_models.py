@@ -96,10 +96,31 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
 
 # One for each function of transformers that is replaced; all of them take most of the time of the Python tests.
 QUICK = ("deformable_detr", "rt_detr_v2", "rf_detr")
-MODELS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
 
 
-@pytest.mark.parametrize("name", MODELS)
+def all_cases(*quick: str) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("name", all_cases("d_fine"))
+@torch.no_grad()
+def test_outputs_under_autocast_have_the_types_they_have_without_us(
+    name: str, device: str, calls: list[object]
+) -> None:
+    model, inputs = build(name, device)
+
+    def types() -> dict[str, torch.dtype]:
+        with torch.autocast(device, torch.bfloat16):
+            outputs = floating("", model(**inputs, output_hidden_states=True))
+            return {name: output.dtype for name, output in outputs}
+
+    expected = types()
+    compat.patch()
+    assert types() == expected
+    assert len(calls) == CASES[name].calls
+
+
+@pytest.mark.parametrize("name", all_cases(*QUICK))
 def test_model_computes_the_same_with_fourtap(name: str, device: str, calls: list[object]) -> None:
     model, inputs = build(name, device)
     outputs, gradients = run(model, inputs)

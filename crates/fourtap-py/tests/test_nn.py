@@ -323,6 +323,21 @@ def test_says_which_tensor_has_a_wrong_shape(device: str, name: str, shape: tupl
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("kind", ["list", "tensor"])
+def test_says_that_features_do_not_fit_the_levels_by_the_names_it_has(device: str, kind: str) -> None:
+    module, tensors = build(device), inputs(device)
+    shapes = torch.tensor(SHAPES) if kind == "tensor" else SHAPES
+    tensors["input_flatten"] = tensors["input_flatten"][:, :-1]
+    with pytest.raises(fourtap.InputError) as caught:
+        module(**tensors, input_spatial_shapes=shapes)
+    expected = "input_flatten: expected 67 pixels (axis S), the sum over input_spatial_shapes, found 66"
+    assert str(caught.value) == expected
+    tensors = inputs(device)
+    with pytest.raises(fourtap.InputError, match=r"^input_level_start_index\[1\]: expected 54 or more"):
+        starts = torch.tensor([0, 5, 66])
+        module(**tensors, input_spatial_shapes=SHAPES, input_level_start_index=starts)
+
+
 def test_says_that_the_number_of_levels_is_wrong(device: str) -> None:
     module, tensors = build(device), inputs(device)
     for shapes in (SHAPES[:2], torch.tensor(SHAPES[:2])):

@@ -127,6 +127,21 @@ def test_wrong_arrays_are_refused_by_name() -> None:
     )
 
 
+def test_masked_arrays_are_refused_by_name() -> None:
+    problem, (value, locations, weights, grad_out) = arrays(9)
+    masked = np.ma.masked_array(value, mask=value > 0)
+    message = "expected an array without a mask (call .filled(), say), found numpy.ma.MaskedArray"
+    refused(ValueError, f"value: {message}", masked, problem.shapes, locations, weights)
+    unmasked = np.ma.masked_array(weights)
+    refused(ValueError, f"attention_weights: {message}", value, problem.shapes, locations, unmasked)
+    levels = np.ma.masked_array(problem.shapes)
+    refused(ValueError, f"spatial_shapes: {message}", value, levels, locations, weights)
+    out = np.ma.masked_array(np.zeros_like(grad_out))
+    refused(ValueError, f"out: {message}", value, problem.shapes, locations, weights, out=out)
+    with pytest.raises(fourtap.InputError, match="query: expected an array without a mask"):
+        fourtap.scaled_dot_product_attention(masked, value, value)
+
+
 def test_neither_import_nor_numpy_needs_pytorch() -> None:
     program = """
 import sys

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -105,3 +107,58 @@ shape = (1, 500, 8, 1, 4)
 fourtap.ms_deform_attn(one((1, 64, 8, 32)), [(8, 8)], one((*shape, 2)) / 2, one(shape))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# Minutes on any machine, in little memory: most of the numbers are one that is spread out.
+LONG_CALLS = {
+    "forward": "fourtap.ms_deform_attn(value, levels, spread(4000, 1000, 1, 1, 999, 2), spread(4000, 1000, 1, 1, 999))",
+    "few queries": "fourtap.ms_deform_attn(value[:1], levels, spread(1, 9999, 1, 1, 10**6, 2), "
+    "spread(1, 9999, 1, 1, 10**6))",
+    "backward": "fourtap.ms_deform_attn_backward(spread(99, 99, 2048), spread(99, 4, 1, 2048), levels, "
+    "spread(99, 99, 1, 1, 1999, 2), spread(99, 99, 1, 1, 1999))",
+    "dense": "fourtap.scaled_dot_product_attention(*3 * [spread(1, 64, 20_000, 64)])",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
+@pytest.mark.parametrize(("kind", "threads"), [*((kind, 2) for kind in LONG_CALLS), ("forward", 1)])
+def test_a_long_call_notices_ctrl_c(kind: str, threads: int) -> None:
+    program = f"""
+import sys
+sys.modules["torch"] = None  # which takes long to import
+import numpy, fourtap, fourtap.attention
+
+def spread(*shape):
+    return numpy.broadcast_to(numpy.float32(0.5), shape)
+
+levels = [(2, 2)]
+value = spread(4000, 4, 1, 32)
+print("ready", flush=True)
+try:
+    {LONG_CALLS[kind]}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+fourtap.ms_deform_attn(value[:1], levels, spread(1, 2, 1, 1, 2, 2), spread(1, 2, 1, 1, 2))
+print("goes on", flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "RAYON_NUM_THREADS": str(threads)},
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        sent = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        # A second or less on a machine that does nothing else; uninterrupted it would be minutes.
+        assert time.perf_counter() - sent < 10
+        assert process.stdout.readline() == "goes on\n"
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -156,6 +156,18 @@ def test_sparse_tensors_are_refused(device: str, gradient: bool) -> None:
         call("eager", wrong)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", ["value", "sampling_locations", "attention_weights"])
+def test_nested_tensors_are_refused_by_name(device: str, layout: torch.layout, gradient: bool, name: str) -> None:
+    wrong = arguments(device)
+    rows = [image.detach() for image in wrong[name]]
+    wrong[name] = torch.nested.nested_tensor(rows, layout=layout, requires_grad=gradient)
+    with pytest.raises(fourtap.InputError, match=f"^{name}: expected a dense tensor, found a nested tensor$"):
+        call("gradients" if gradient else "eager", wrong)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -230,6 +230,49 @@ def test_a_view_that_negates_is_read_as_what_it_stands_for(device: str) -> None:
     assert torch.equal(found, expected)
 
 
+@torch.no_grad()
+def test_any_view_that_negates_is_read_as_what_it_stands_for(device: str) -> None:
+    problem = reference.problem(16, device=device)
+    value, locations, weights = (tensor.detach() for tensor in problem.differentiable)
+    expected = fourtap.ms_deform_attn(value, problem.shapes, locations, weights)
+    for index in range(3):
+        operands = [value, locations, weights]
+        operands[index] = torch._neg_view(-operands[index])
+        found = fourtap.ms_deform_attn(operands[0], problem.shapes, *operands[1:])
+        assert torch.equal(found, expected), index
+        gradients = fourtap.ms_deform_attn_backward(problem.grad_out, operands[0], problem.shapes, *operands[1:])
+        right = fourtap.ms_deform_attn_backward(problem.grad_out, value, problem.shapes, locations, weights)
+        assert all(map(torch.equal, gradients, right)), index
+    negated = torch._neg_view(-problem.grad_out)
+    gradients = fourtap.ms_deform_attn_backward(negated, value, problem.shapes, locations, weights)
+    assert all(map(torch.equal, gradients, right))
+    out = torch._neg_view(torch.zeros_like(problem.grad_out))
+    fourtap.ms_deform_attn(value, problem.shapes, locations, weights, out=out)
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_batched_gradients_are_those_of_one_after_another(device: str) -> None:
+    problem = reference.problem(17, device=device, queries=2, heads=2, channels=3, points=2)
+    found = attend(problem)
+    grads = torch.randn(4, *found.shape, dtype=found.dtype, device=device)
+    batched = torch.autograd.grad(found, problem.differentiable, grads, is_grads_batched=True, retain_graph=True)
+    for index, grad in enumerate(grads):
+        single = torch.autograd.grad(found, problem.differentiable, grad, retain_graph=True)
+        for ours, theirs in zip(batched, single, strict=True):
+            reference.assert_close(ours[index], theirs, 1e-12)
+
+    def function(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        return fourtap.ms_deform_attn(value, problem.shapes, locations, weights)
+
+    operands = tuple(problem.differentiable)
+    quick = torch.autograd.functional.jacobian(function, operands, vectorize=True)
+    slow = torch.autograd.functional.jacobian(function, operands)
+    for ours, theirs in zip(quick, slow, strict=True):
+        reference.assert_close(ours, theirs, 1e-12)
+    assert torch.autograd.gradcheck(function, operands, check_batched_grad=True)
+
+
 def test_parameters_and_subclasses_are_tensors_too(device: str) -> None:
     class Labelled(Tensor):
         pass

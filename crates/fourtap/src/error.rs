@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::place::Place;
 use crate::shape::Shape;
 
-/// Why a call was refused. Nothing was computed and no output was touched.
+/// Why a call was refused. Nothing was computed and no output was touched, unless the call was [`Error::Cancelled`].
 ///
 /// Each message names the tensor, what was expected and what was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -275,6 +275,9 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// The call was given up before it was done: [`Cpu::cancelled_by`](crate::cpu::Cpu::cancelled_by).
+    #[error("call: expected to run to its end, found its cancel flag set")]
+    Cancelled,
 }
 
 #[cfg(feature = "cuda")]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fourtap import _native
-from fourtap._registered import has_tangent
+from fourtap._registered import has_tangent, refuse_nested
 from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError, UnsupportedError
 
@@ -42,6 +42,7 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSetti
 
 
 def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
+    refuse_nested(query=query, key=key, value=value)
     query, key, value = _autocast(query, key, value)
     _refuse_derivatives(query, key, value)
     out, lse = torch.ops.fourtap.dense(query, key, value, *wanted)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fourtap import _native
+from fourtap import _composed, _native
 from fourtap.errors import InputError, UnsupportedError
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "has_tangent",
     "no_gradient_into_out",
     "no_second_derivatives",
+    "refuse_nested",
     "wants_gradient",
+    "whole_numbers",
 ]
 
 
@@ -36,6 +38,7 @@ def attend(
     out: Tensor | None,
 ) -> Tensor:
     """As ``fourtap.ms_deform_attn``."""
+    refuse_nested(value=value, sampling_locations=locations, attention_weights=weights)
     value, locations, weights = autocast(value, locations, weights)
     if wants_gradient(value, locations, weights):
         if out is not None:
@@ -48,9 +51,13 @@ def attend(
     if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in (value, locations, weights)):
         # PyTorch would silently ignore the tangents.
         raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
-    shapes, starts, levels = _levels_from(shapes, starts)
-    sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
-    result: Tensor = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
+    if torch.onnx.is_in_onnx_export():
+        # No runtime of ONNX has our operator.
+        result = _composed.attend(value, shapes, starts, locations, weights)
+    else:
+        shapes, starts, levels = _levels_from(shapes, starts)
+        sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
+        result = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
     if out is None:
         return result
     if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
@@ -72,6 +79,7 @@ def gradients(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The requested gradients of value, locations and weights."""
+    refuse_nested(grad_out=grad_out, value=value, sampling_locations=locations, attention_weights=weights)
     shapes, starts, levels = _levels_from(shapes, starts)
     found = torch.ops.fourtap.msda_backward(
         grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted
@@ -104,14 +112,36 @@ def has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
+def refuse_nested(**tensors: Tensor) -> None:
+    """Refuse tensors of tensors by name: PyTorch's own words would be about its internals."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.is_nested:
+            raise InputError(f"{name}: expected a dense tensor, found a nested tensor")
+
+
 def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
     """Levels as the registered operators take them: tensors, or a flat list of heights and widths."""
-    if isinstance(shapes, Tensor) and (starts is None or isinstance(starts, Tensor)):
+    if isinstance(shapes, Tensor):
+        starts = starts if starts is None or isinstance(starts, Tensor) else whole_numbers(starts).to(shapes.device)
         return shapes, starts, []
+    sizes = [size for height, width in shapes for size in (height, width)]
+    # Sizes that torch.jit traces are tensors, and a list of numbers would make constants of them.
+    if starts is None and not any(isinstance(size, Tensor) for size in sizes):
+        return None, None, sizes
+    table = whole_numbers(sizes).reshape(-1, 2)
     if starts is None:
-        return None, None, [size for height, width in shapes for size in (height, width)]
-    device = starts.device if isinstance(starts, Tensor) else shapes.device if isinstance(shapes, Tensor) else None
-    return torch.as_tensor(shapes, device=device), torch.as_tensor(starts, device=device), []
+        return table, None, []
+    starts = starts if isinstance(starts, Tensor) else whole_numbers(starts)
+    return table.to(starts.device), starts, []
+
+
+def whole_numbers(numbers: Sequence[Any]) -> Tensor:
+    """One tensor of them all. Those that are tensors, as sizes are while torch.jit traces, stay part of the graph."""
+    if any(isinstance(number, Tensor) for number in numbers):
+        # Not as_tensor, of which the tracer warns.
+        each = [n if isinstance(n, Tensor) else torch.full((), n, dtype=torch.int64) for n in numbers]
+        return torch.stack(each)
+    return torch.as_tensor(numbers)
 
 
 def wants_gradient(value: Tensor, locations: Tensor, weights: Tensor) -> bool:

@@ -185,6 +185,21 @@ def scaled_dot_product_attention(
 ) -> tuple[T, T]: ...
 
 
+@overload
+def scaled_dot_product_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    is_causal: bool = ...,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    return_lse: bool,
+) -> T | tuple[T, T]: ...
+
+
 def scaled_dot_product_attention(
     query: T,
     key: T,

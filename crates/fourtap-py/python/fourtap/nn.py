@@ -6,13 +6,15 @@ Its parameters have the names of Deformable DETR's, so checkpoints of trained mo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fourtap import attention
+from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
 
 __all__ = ["MSDeformAttn"]
@@ -46,6 +48,11 @@ def level_sizes(spatial_shapes: SpatialShapes, like: Tensor) -> Tensor:
     """Width and height of every level, ``[L, 2]``: x first as in locations, with the device and type of ``like``."""
     if isinstance(spatial_shapes, Tensor):
         return spatial_shapes.flip(-1).to(like, non_blocking=True)
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        # Sizes that are traced must not become constants, nor the graph depend on numbers filled in one by one.
+        return (
+            whole_numbers([size for height, width in spatial_shapes for size in (width, height)]).to(like).view(-1, 2)
+        )
     # Filled number by number: copying a list to a GPU waits for everything queued there and cannot be captured
     # into a CUDA graph, while a fill carries its number along.
     sizes = like.new_empty((len(spatial_shapes), 2))
@@ -71,6 +78,12 @@ def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes
     # A box reaches half its width to each side of its centre, and the outermost point has about P steps to go.
     step = 0.5 / offsets.shape[-2]
     return reference_points[..., :2] + offsets * reference_points[..., 2:] * step
+
+
+def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
+    """The operator's refusal with the names that tensors have for the module's caller."""
+    words = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), str(error))
+    return type(error)(words)
 
 
 class ProjectedAttention(nn.Module):
@@ -129,6 +142,7 @@ class ProjectedAttention(nn.Module):
         *,
         features_name: str,
         shapes_name: str,
+        starts_name: str,
         mask_name: str,
     ) -> Tensor:
         heads, levels, points = self._heads, self._levels, self._points
@@ -146,13 +160,17 @@ class ProjectedAttention(nn.Module):
         offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
         logits = self.attention_weights(query).unflatten(-1, (heads, levels * points))
         weights = logits.softmax(-1, dtype=arithmetic_type(logits.dtype)).unflatten(-1, (levels, points))
-        attended = attention.ms_deform_attn(
-            value.unflatten(-1, (heads, -1)),
-            spatial_shapes,
-            sampling_locations(reference_points, offsets, spatial_shapes),
-            weights,
-            level_start_index=level_start_index,
-        )
+        try:
+            attended = attention.ms_deform_attn(
+                value.unflatten(-1, (heads, -1)),
+                spatial_shapes,
+                sampling_locations(reference_points, offsets, spatial_shapes),
+                weights,
+                level_start_index=level_start_index,
+            )
+        except InputError as error:
+            names = {"value": features_name, "spatial_shapes": shapes_name, "level_start_index": starts_name}
+            raise _renamed(error, names) from error
         output: Tensor = self.output_proj(attended)
         return output
 
@@ -236,6 +254,7 @@ class MSDeformAttn(ProjectedAttention):
             input_padding_mask,
             features_name="input_flatten",
             shapes_name="input_spatial_shapes",
+            starts_name="input_level_start_index",
             mask_name="input_padding_mask",
         )
 

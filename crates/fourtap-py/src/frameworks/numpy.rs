@@ -24,6 +24,11 @@ fn array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     TYPE.import(py, "numpy", "ndarray")
 }
 
+fn masked_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    TYPE.import(py, "numpy.ma", "MaskedArray")
+}
+
 /// The array interface of an array.
 struct Interface {
     address: usize,
@@ -39,6 +44,11 @@ impl NumPy {
         if !self.owns(object)? {
             let found = object.get_type().fully_qualified_name()?.to_string();
             let expected = "a NumPy array, like the others";
+            return Err(unexpected(py, Kind::Input, name, expected, found));
+        }
+        if !object.get_type().is(array_type(py)?) && object.is_instance(masked_type(py)?)? {
+            let expected = "an array without a mask (call .filled(), say)";
+            let found = "numpy.ma.MaskedArray";
             return Err(unexpected(py, Kind::Input, name, expected, found));
         }
         let interface = object.getattr(intern!(py, "__array_interface__"))?;

@@ -152,31 +152,35 @@ impl Torch {
         Ok(Some(known))
     }
 
-    /// Whether a plain tensor's memory can be read directly and holds its values, not their negatives (`is_neg`).
+    /// Whether a tensor's memory holds the negative of what it stands for: an imaginary part of a conjugate, say.
+    pub fn is_negated(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = tensor.py();
+        tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()
+    }
+
+    /// Whether a plain tensor's memory can be read directly and holds its values, not their negatives.
     fn inspect(&self, name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<TensorAccess> {
         let py = tensor.py();
         let described = match &self.exchange {
             Some(exchange) => exchange.describe(name, tensor),
             None => None,
         };
-        if let Some(tensor) = &described {
-            // Negative views are of imaginary parts: every second number of a complex tensor.
-            let mut axes = tensor.sizes.iter().zip(tensor.strides.iter());
-            if axes.any(|(&size, stride)| size > 1 && stride % 2 != 0) {
-                return Ok(TensorAccess::Direct(described));
+        if described.is_none() {
+            if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
+                && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
+            {
+                return Ok(TensorAccess::Opaque);
             }
-        } else if !tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
-            && !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()?
-        {
-            return Ok(TensorAccess::Opaque);
-        } else if self.exchange.is_some() {
-            // For example a wrapper that outlived its transform. Sparse and quantised tensors are refused later, by name.
+            // A nested tensor, one that vmap made, or that outlived its transform. Sparse and quantised tensors are refused
+            // by their names, later.
+            let has_address =
+                self.exchange.is_none() && tensor.call_method0(intern!(py, "data_ptr")).is_ok();
             let layout = tensor.getattr(intern!(py, "layout"))?;
-            if layout.is(&self.strided) && self.element(tensor)? != Element::Other {
+            if !has_address && layout.is(&self.strided) && self.element(tensor)? != Element::Other {
                 return Ok(TensorAccess::Opaque);
             }
         }
-        match tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        match self.is_negated(tensor)? {
             true => Ok(TensorAccess::Opaque),
             false => Ok(TensorAccess::Direct(described)),
         }
@@ -263,6 +267,17 @@ impl Framework for Torch {
             .and_then(|strides| strides.extract::<Vec<isize>>());
         let address = object.call_method0(intern!(py, "data_ptr"));
         let (Ok(strides), Ok(address)) = (strides, address) else {
+            // The layout of nested tensors is called strided, too.
+            if object.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+                let expected = "a dense tensor";
+                return Err(unexpected(
+                    py,
+                    Kind::Input,
+                    name,
+                    expected,
+                    "a nested tensor",
+                ));
+            }
             return Err(refused("a dense tensor", "layout"));
         };
         let sizes: Vec<usize> = object.getattr(intern!(py, "shape"))?.extract()?;

@@ -1,6 +1,7 @@
 //! The CPU backend: one kernel source per operation, compiled for each instruction set, on all threads of the
 //! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
 
+mod cancel;
 mod dense;
 mod msda;
 mod raw;
@@ -11,6 +12,7 @@ mod workspace;
 pub use simd::Simd;
 pub use tuning::{Tuning, TuningDecision};
 
+use self::cancel::Cancel;
 use crate::error::Result;
 
 /// The processor, which of its vector instructions to use, and how to split the work.
@@ -23,6 +25,7 @@ pub struct Cpu {
     /// Whether the caller chose how to split the work.
     tuning_is_explicit: bool,
     allow_rounding_changes: bool,
+    cancel: Cancel,
 }
 
 impl Cpu {
@@ -34,6 +37,7 @@ impl Cpu {
             tuning: Tuning::default(),
             tuning_is_explicit: false,
             allow_rounding_changes: false,
+            cancel: Cancel::default(),
         }
     }
 

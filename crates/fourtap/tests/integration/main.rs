@@ -1,6 +1,7 @@
 //! The library as its users call it, on the CPU, and what of the CUDA backend shows without a GPU: one program with a
 //! module per subject. What needs a GPU is in tests/cuda, what counts allocations in tests/memory.
 
+mod cancel;
 mod dense;
 #[cfg(feature = "cuda")]
 mod evidence;

@@ -149,6 +149,7 @@ class MultiScaleDeformableAttention(ProjectedAttention):
             key_padding_mask,
             features_name="value",
             shapes_name="spatial_shapes",
+            starts_name="level_start_index",
             mask_name="key_padding_mask",
         )
         if not self.batch_first:

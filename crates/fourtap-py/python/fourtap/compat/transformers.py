@@ -14,7 +14,7 @@ or, by the ``kernels`` package, for one model::
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap.compat._drop_in import Replacements, attend
+from fourtap.compat._imports import WhenImported
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
 
@@ -59,6 +60,7 @@ FAMILIES = (
 )
 
 _LAYER = "MultiScaleDeformableAttention"
+_HUB_KERNELS = "transformers.integrations.hub_kernels"
 # In units of a level: far enough outside that no bilinear sample of any level reaches a pixel.
 _OUTSIDE = -10.0
 
@@ -126,16 +128,28 @@ def multi_scale_deformable_attention_v2(
         raise InputError(f"num_points_list: expected {len(value_spatial_shapes)} numbers, found {len(points)}")
     if method not in ("default", "discrete"):
         raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
+    dtype = _result_type(value, sampling_locations, attention_weights, method)
     if method == "discrete":
         # Before padding: clamping would bring the padding's points back into the image.
         sampling_locations = _nearest_pixel_centres(sampling_locations, value_spatial_shapes, points)
-    return attend(
+    attended = attend(
         value,
         value_spatial_shapes,
         None,
         _by_level(sampling_locations, points, dim=3, filler=_OUTSIDE),
         _by_level(attention_weights, points, dim=3, filler=0.0),
     )
+    return attended.to(dtype)
+
+
+def _result_type(value: Tensor, locations: Tensor, weights: Tensor, method: str) -> torch.dtype:
+    """The type of the original's products. D-FINE has no projection after them that would hide another."""
+    dtype = torch.promote_types(value.dtype, weights.dtype)
+    kind = value.device.type
+    if method == "default" and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        # What autocast makes of grid_sample: float32 on the CPU, the wider of its two types on CUDA devices.
+        dtype = torch.promote_types(dtype, torch.float32 if kind == "cpu" else locations.dtype)
+    return dtype
 
 
 def _by_level(flat: Tensor, points: list[int], *, dim: int, filler: float) -> Tensor:
@@ -182,35 +196,44 @@ def kernel_mapping() -> dict[str, dict[str, _LayerRepository]]:
 def patch() -> list[str]:
     """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
 
-    Families that the installed transformers does not have are passed over. A model loaded with ``use_kernels=True``
+    It imports nothing: families that are imported later are changed then. A model loaded with ``use_kernels=True``
     after this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
 
     Returns:
-        The names of what is replaced now.
+        The names of what is replaced now, in the modules that are imported.
 
     """
-    try:
-        importlib.import_module("transformers")
-    except ImportError as error:
-        raise UnsupportedError(f"transformers: expected it to be installed, found: {error}") from error
-    for family in FAMILIES:
-        try:
-            importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-        except ImportError:
-            continue
-    # Not only the families: models that come with later versions are found if they are loaded.
+    if importlib.util.find_spec("transformers") is None:
+        raise UnsupportedError("transformers: expected it to be installed, found no such package")
+    # First, so that no module is missed that another thread imports meanwhile.
+    _later.start()
     for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.models.") and ".modeling_" in name and isinstance(module, ModuleType):
-            _patch_layer(module)
-            _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
-            _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
-    _patch_kernel_mapping()
+        if _is_changed(name) and isinstance(module, ModuleType):
+            _patch_module(module)
     return _replaced.names
 
 
 def unpatch() -> None:
     """Undoes :func:`patch`."""
+    _later.stop()
     _replaced.undo()
+
+
+def _is_changed(name: str) -> bool:
+    # Not only the families: models that come with later versions are found, too.
+    return name == _HUB_KERNELS or (name.startswith("transformers.models.") and ".modeling_" in name)
+
+
+def _patch_module(module: ModuleType) -> None:
+    if module.__name__ == _HUB_KERNELS:
+        _patch_kernel_mapping(module)
+        return
+    _patch_layer(module)
+    _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
+    _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
+
+
+_later = WhenImported(_is_changed, _patch_module)
 
 
 def _takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
@@ -255,14 +278,9 @@ def _forward_attention_v2(
     return ours(value, value_spatial_shapes, sampling_locations, attention_weights, num_points_list, method)
 
 
-def _patch_kernel_mapping() -> None:
+def _patch_kernel_mapping(hub_kernels: ModuleType) -> None:
     """Without this, ``use_kernels=True`` would put the hub's layer over the one that is replaced."""
-    try:
-        hub_kernels = importlib.import_module("transformers.integrations.hub_kernels")
-    except ImportError:
-        return
     lookup = getattr(hub_kernels, "get_kernel_mapping_transformers", None)
     mapping: Any = lookup() if lookup is not None else getattr(hub_kernels, "_KERNEL_MAPPING", None)
     if isinstance(mapping, dict):
-        name = f"transformers.integrations.hub_kernels.{_LAYER}"
-        _replaced.set_item(name, mapping, _LAYER, kernel_mapping()[_LAYER])
+        _replaced.set_item(f"{_HUB_KERNELS}.{_LAYER}", mapping, _LAYER, kernel_mapping()[_LAYER])

@@ -95,12 +95,12 @@ impl Cpu {
             unsafe { task.run(&mut workspace) };
             lock(&spare).push(workspace);
         };
+        let attend = |task| self.unless_cancelled(|| attend(task));
         if serial {
-            tasks.into_iter().for_each(attend);
+            tasks.into_iter().try_for_each(attend)
         } else {
-            tasks.into_par_iter().with_max_len(1).for_each(attend);
+            tasks.into_par_iter().with_max_len(1).try_for_each(attend)
         }
-        Ok(())
     }
 
     fn is_small_dense(&self, sizes: &Sizes) -> bool {

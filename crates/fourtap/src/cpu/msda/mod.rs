@@ -28,15 +28,16 @@ use crate::tensor::{View, ViewMut};
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
 
+/// Channels of samples a task of rows may have, however short its rows are: a few hundredths of a second, so
+/// that a cancelled call ends soon.
+const TASK_WORK: usize = 1 << 24;
+
 impl Implementation for Cpu {
     fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>> {
         let call = Forward::new(inputs, out)?;
         call.problem.expect_in(Place::Host)?;
         let cpu = *self;
-        Ok(Prepared::new(0, move |_| {
-            cpu.msda_forward(&call);
-            Ok(())
-        }))
+        Ok(Prepared::new(0, move |_| cpu.msda_forward(&call)))
     }
 
     fn prepare_backward<'a>(
@@ -54,7 +55,7 @@ impl Implementation for Cpu {
 
 impl Cpu {
     // Planned at launch, because the plan depends on the number of threads there.
-    fn msda_forward(&self, call: &Forward<'_>) {
+    fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
@@ -76,7 +77,7 @@ impl Cpu {
         }
     }
 
-    fn forward<E: Vectorized>(&self, call: &Forward<'_>) {
+    fn forward<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
         let plan = Plan::<E>::new(&call.problem, &call.inputs);
         let passes = plan.passes(self.tuning.near_bytes);
         let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
@@ -87,14 +88,14 @@ impl Cpu {
                 out,
                 rows,
             })
-        });
+        })
     }
 
     fn backward<E: Vectorized>(&self, call: &Backward<'_>) -> Result<()> {
         let plan = Plan::<E>::new(&call.problem, &call.inputs);
         let grad_out = Raw::of(&call.grad_out);
         let gradients = &call.gradients;
-        // The only part that can fail comes first, before anything is written.
+        // The only part that can run out of memory comes first, before anything is written.
         if let Some(grad_value) = &gradients.value {
             self.grad_value(&plan, grad_out, grad_value)?;
         }
@@ -117,7 +118,7 @@ impl Cpu {
                     grad_weights: &grad_weights,
                     rows,
                 });
-            });
+            })?;
         }
         Ok(())
     }
@@ -172,12 +173,12 @@ impl Cpu {
             });
             lock(&spare).push(sums);
         };
+        let scatter = |task| self.unless_cancelled(|| scatter(task));
         if serial {
-            tasks.into_iter().for_each(scatter);
+            tasks.into_iter().try_for_each(scatter)
         } else {
-            tasks.into_par_iter().with_max_len(1).for_each(scatter);
+            tasks.into_par_iter().with_max_len(1).try_for_each(scatter)
         }
-        Ok(())
     }
 
     /// Splits the levels into bands of pixels: to keep the sums in cache, and to give work to every thread.
@@ -222,16 +223,25 @@ impl Cpu {
     }
 
     /// Calls `work` with ranges that cover all (image, query) rows, on all threads if that is worth it.
-    fn each_range(&self, sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) {
+    fn each_range(&self, sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) -> Result<()> {
         let rows = sizes.images * sizes.queries;
         if self.is_small(sizes.samples(), sizes.channels) {
-            return work(0..rows);
+            work(0..rows);
+            return Ok(());
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
         let even = rows.div_ceil(self.tasks(rayon::current_num_threads()));
-        let length = (self.tuning.task_bytes / row_bytes.max(1)).min(even).max(1);
+        let row_work = [sizes.levels, sizes.points, sizes.channels]
+            .into_iter()
+            .fold(sizes.heads, usize::saturating_mul);
+        let length = (self.tuning.task_bytes / row_bytes.max(1))
+            .min(TASK_WORK / row_work.max(1))
+            .min(even)
+            .max(1);
         (0..rows.div_ceil(length))
             .into_par_iter()
-            .for_each(|task| work(task * length..((task + 1) * length).min(rows)));
+            .try_for_each(|task| {
+                self.unless_cancelled(|| work(task * length..((task + 1) * length).min(rows)))
+            })
     }
 }
