@@ -325,7 +325,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--distribution", default="local", help="where points lie: local, uniform, or both")
     parser.add_argument("--only", default=",".join(NAMES), help="implementations, comma-separated")
     parser.add_argument("--rounds", type=int, default=9, help="turns of every implementation")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append one JSON record per line to this file")
+    parser.add_argument(
+        "--json", type=pathlib.Path, metavar="FILE", help="append one JSON record per line to this file"
+    )
     given = parser.parse_args()
     given.workloads = given.workloads or ["detr-encoder", "dino-decoder", "rtdetr-decoder", "bev-d64", "seed-full"]
     for option, values, known in (
