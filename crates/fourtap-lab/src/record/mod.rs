@@ -11,6 +11,7 @@ mod problem;
 mod run;
 mod rung;
 mod timing;
+mod turns;
 mod upgrade;
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,7 @@ pub use rung::{
     Against, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems,
 };
 pub use timing::Timing;
+pub use turns::{Round, TurnsRecord};
 
 /// What a line of a results file can be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +48,8 @@ pub enum Line {
     Attempt(Box<AttemptRecord>),
     /// What it found.
     Tuned(Box<TunedRecord>),
+    /// What `fourtap bench --against` found.
+    Turns(Box<TurnsRecord>),
     /// What a script that times other implementations found. It is no writing of ours: the form of its lines differs.
     #[serde(skip)]
     Peers(Box<PeersRecord>),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::upgrade::upgraded;
 use super::{
     AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, RungRecord, SCHEMA,
-    Timing, TunedRecord,
+    Timing, TunedRecord, TurnsRecord,
 };
 use crate::error::{Error, Result};
 
@@ -30,6 +30,8 @@ pub struct Run {
     pub attempts: Vec<AttemptRecord>,
     /// What tuning found, likewise.
     pub tuned: Vec<TunedRecord>,
+    /// Programs timed in turns, likewise.
+    pub turns: Vec<TurnsRecord>,
     /// Implementations beside others, likewise.
     pub peers: Vec<PeersRecord>,
     /// The last line was cut short, as an interruption leaves it.
@@ -122,6 +124,7 @@ impl Run {
             && self.rungs.is_empty()
             && self.attempts.is_empty()
             && self.tuned.is_empty()
+            && self.turns.is_empty()
             && self.peers.is_empty();
         match is_empty {
             false => Ok(self),
@@ -175,6 +178,7 @@ impl Run {
             Line::Rung(record) => self.rungs.push(*record),
             Line::Attempt(record) => self.attempts.push(*record),
             Line::Tuned(record) => self.tuned.push(*record),
+            Line::Turns(record) => self.turns.push(*record),
             Line::Peers(record) => self.peers.push(*record),
         }
     }
@@ -220,6 +224,9 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         }
         Line::Attempt(attempt) if !attempt.hot.iter().all(Timing::is_sound) => {
             Err("a timing without samples, or with one that is no time".to_string())
+        }
+        Line::Turns(turns) if !turns.is_sound() => {
+            Err("a comparison without rounds, or with one that has no time".to_string())
         }
         Line::Tuned(tuned) if tuned.kept().is_none() => {
             Err("a search without the finalist it names".to_string())

@@ -7,6 +7,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
 
 use super::task::{Measured, Task};
+use super::turns::served::Turns;
 use crate::array::Array;
 use crate::choices::Choices;
 use crate::computation::Computation;
@@ -139,8 +140,41 @@ impl CudaBench {
         Ok(measured)
     }
 
-    /// One way: its result must be right before it is timed, and after.
-    fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
+    /// Verifies, then computes when it is told to.
+    pub fn in_turns(&self, task: &Task<'_>, turns: &mut Turns) -> Result<()> {
+        let mut device = DeviceTrial::new(task.trial, self.stopwatch.cuda().context())?;
+        let way = Way {
+            role: "",
+            by_ruler: false,
+            mode: self.mode,
+        };
+        let tried = self.verified(task, &mut device, way)?;
+        turns.ready(task.name, tried.verification.found.clone())?;
+        if !tried.verification.passed {
+            return Ok(());
+        }
+        self.stopwatch.once(|cuda| device.poison(cuda.stream()))?;
+        let mut failed = None;
+        self.stopwatch.in_turns(
+            1,
+            |cuda, _| device.queue(&way.on(cuda, task.trial)),
+            |last| match turns.goes_on(last) {
+                Ok(goes_on) => goes_on.then_some(0),
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            },
+        )?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let after = device.download()?;
+        turns.done(task.still_right(tried.kernel.reproducible, &tried.right, &after)?)
+    }
+
+    /// One way, not timed yet.
+    fn verified(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
         let cuda = way.on(self.stopwatch.cuda(), task.trial);
         let mut kernel = device.explain(&cuda)?;
         let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as())?;
@@ -157,12 +191,17 @@ impl CudaBench {
             device.queue(&way.on(cuda, task.trial))
         })?;
         let right = device.download()?;
-        let mut tried = Tried {
+        Ok(Tried {
             kernel,
             verification: task.verified(&right)?,
             hot: None,
             right,
-        };
+        })
+    }
+
+    /// One way: its result must be right before it is timed, and after.
+    fn tried(&self, task: &Task<'_>, device: &mut DeviceTrial<'_>, way: Way) -> Result<Tried> {
+        let mut tried = self.verified(task, device, way)?;
         if !tried.verification.passed {
             return Ok(tried);
         }
