@@ -8,6 +8,7 @@ mod origin;
 mod peers;
 mod probe;
 mod problem;
+mod python;
 mod run;
 mod rung;
 mod timing;
@@ -25,6 +26,7 @@ pub use origin::Origin;
 pub use peers::{PeerVerdict, PeersRecord};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
+pub use python::PythonRecord;
 pub use run::Run;
 pub use rung::{
     Against, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes, SmallProblems,
@@ -52,7 +54,10 @@ pub enum Line {
     Turns(Box<TurnsRecord>),
     /// What a script that times other implementations found. It is no writing of ours: the form of its lines differs.
     #[serde(skip)]
-    Peers(Box<PeersRecord>),
+    Peers(Vec<PeersRecord>),
+    /// What a benchmark in Python found, likewise.
+    #[serde(skip)]
+    Python(Box<PythonRecord>),
 }
 
 /// Billions a second, of a count and milliseconds.

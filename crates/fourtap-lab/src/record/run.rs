@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::python::compared;
 use super::upgrade::upgraded;
 use super::{
-    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, RungRecord, SCHEMA,
-    Timing, TunedRecord, TurnsRecord,
+    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, PythonRecord,
+    RungRecord, SCHEMA, Timing, TunedRecord, TurnsRecord,
 };
 use crate::error::{Error, Result};
 
@@ -34,6 +35,10 @@ pub struct Run {
     pub turns: Vec<TurnsRecord>,
     /// Implementations beside others, likewise.
     pub peers: Vec<PeersRecord>,
+    /// Calls from Python, likewise.
+    pub python: Vec<PythonRecord>,
+    /// What lines of other kinds there were, in words.
+    pub passed_over: String,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
 }
@@ -125,13 +130,17 @@ impl Run {
             && self.attempts.is_empty()
             && self.tuned.is_empty()
             && self.turns.is_empty()
-            && self.peers.is_empty();
+            && self.peers.is_empty()
+            && self.python.is_empty();
         match is_empty {
             false => Ok(self),
             true => Err(Error::Records {
                 file: self.path,
                 line: None,
-                found: "none".to_string(),
+                found: match self.passed_over.is_empty() {
+                    true => "none".to_string(),
+                    false => format!("only {}, of which a report knows nothing", self.passed_over),
+                },
             }),
         }
     }
@@ -152,8 +161,12 @@ impl Run {
                 continue;
             }
             match parsed(line) {
-                Ok(Some(line)) => self.add(line),
-                Ok(None) if !strict => {}
+                Ok(Some(line)) => self.add(line, file),
+                Ok(None) if !strict => {
+                    if self.passed_over.is_empty() {
+                        self.passed_over = format!("lines as in {}", file.display());
+                    }
+                }
                 Err(_) if index + 1 == count && !ends_whole => self.cut_short = true,
                 Ok(None) | Err(_) => {
                     return Err(Error::Records {
@@ -170,7 +183,7 @@ impl Run {
         Ok(())
     }
 
-    fn add(&mut self, line: Line) {
+    fn add(&mut self, line: Line, file: &Path) {
         match line {
             Line::Bench(record) => self.benches.push(*record),
             Line::Probe(record) => self.probes.push(*record),
@@ -179,7 +192,12 @@ impl Run {
             Line::Attempt(record) => self.attempts.push(*record),
             Line::Tuned(record) => self.tuned.push(*record),
             Line::Turns(record) => self.turns.push(*record),
-            Line::Peers(record) => self.peers.push(*record),
+            Line::Peers(mut records) => self.peers.append(&mut records),
+            Line::Python(mut record) => {
+                let name = file.file_stem().unwrap_or(file.as_os_str());
+                record.file = name.to_string_lossy().into_owned();
+                self.python.push(*record);
+            }
         }
     }
 }
@@ -192,8 +210,14 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
             serde_json::from_value(value).map_err(|error| error.to_string())?;
         return match record.flaw() {
             Some(flaw) => Err(flaw.to_string()),
-            None => Ok(Some(Line::Peers(Box::new(record)))),
+            None => Ok(Some(Line::Peers(vec![record]))),
         };
+    }
+    if let Some(record) = PythonRecord::of(&value) {
+        return Ok(Some(Line::Python(Box::new(record?))));
+    }
+    if let Some(records) = compared(&value) {
+        return Ok(Some(Line::Peers(records)));
     }
     let value = match value.get("schema").and_then(Value::as_u64) {
         None => return Ok(None),

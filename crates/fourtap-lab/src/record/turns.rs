@@ -35,7 +35,7 @@ pub struct TurnsRecord {
 /// A round: some turns of each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// Of all timings of A, the lower quartile.
+    /// Of all timings of A, the lowest decile.
     pub before_ms: f64,
     /// Of those of B.
     pub after_ms: f64,
