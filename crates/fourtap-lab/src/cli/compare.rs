@@ -14,8 +14,11 @@ and an interval so wide that all of them together hold the true ratios 99 times 
   FASTER   the whole interval lies below 1 - noise
   SAME     the whole interval lies within 3 % of 1
   UNCLEAR  anything else: measure again, longer or on a quieter machine
-Noise is what two runs of the same code differ by: 1 %, or more if that shows where a benchmark has
-several records, as after `bench --json FILE` with the same FILE twice. They are used together.
+Noise is what two runs of the same code differ by. Where benchmarks have several records, as after
+`bench --json FILE` with the same FILE three times or in a folder of files, they are used together
+and tell it, 1 % at least. Single runs do not: then it is what single runs of one build were seen to
+differ by, 15 % on a GPU and twice the time on a CPU. For a sure answer time both builds in turns:
+`fourtap bench --against OTHER`.
 
 Conditions of --fail-on, one or several separated by commas:
   slower     any SLOWER; slower:3%: any that is slower by at least 3 %

@@ -220,8 +220,8 @@ beside it.
 --against OTHER says what changed from A, the program OTHER, to B, this one: SLOWER, FASTER, SAME or
 UNCLEAR as `compare` has them. Both take turns in 16 rounds or more, in an order drawn by lot and in
 new processes each round, so that a busy machine or a lowered clock disturbs both alike: of two
-equal programs one is called slower or faster in at most 1 of 100 calls. It is timed hot only; --json
-writes a record of every turn.")]
+equal programs one is called slower or faster in at most 1 of 100 calls. Only hot times are taken;
+--json writes a record of every round.")]
 pub struct BenchArgs {
     /// What to time [default: msda, all of deformable attention]
     #[arg(value_name = "WORKLOAD")]

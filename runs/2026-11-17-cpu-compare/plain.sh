@@ -1,2 +1,0 @@
-#!/bin/sh
-FOURTAP_SLOWDOWN=0 exec '/tmp/lab/f3' "$@"
