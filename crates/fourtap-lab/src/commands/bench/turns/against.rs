@@ -241,7 +241,7 @@ impl Program {
             replies: BufReader::new(replies),
         };
         match program.reply()? {
-            Reply::Hello { origin, device } => Ok((program, origin, device)),
+            Reply::Hello { origin, device } => Ok((program, *origin, *device)),
             other => Err(program.astray(&other)),
         }
     }

@@ -26,7 +26,10 @@ enum Request {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     /// Who this is, once.
-    Hello { origin: Origin, device: Device },
+    Hello {
+        origin: Box<Origin>,
+        device: Box<Device>,
+    },
     /// A benchmark awaits its turns; or it has none, because its result is wrong.
     Ready {
         benchmark: String,

@@ -25,7 +25,7 @@ pub struct Turns {
 impl Turns {
     /// Says who this is.
     pub fn begin(device: &Device) -> Result<Self> {
-        let (origin, device) = (Origin::here(), device.clone());
+        let (origin, device) = (Box::new(Origin::here()), Box::new(device.clone()));
         print_json(&Reply::Hello { origin, device })?;
         Ok(Turns {
             wanted_ms: 0.0,
