@@ -3,6 +3,7 @@
 mod bundle;
 mod chore;
 mod environment;
+mod false_alarms;
 mod nvrtc;
 mod parts;
 mod python;
@@ -29,6 +30,9 @@ cargo xtask TASK
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
                      compare-pytorch dense: dense attention and scaled_dot_product_attention
+  false-alarms       how often a build compared with itself is called slower or faster on this machine: in turns
+                     (turns), by single runs (single), and made slower on purpose (slowed); --pairs N of each,
+                     --slowdown 0.1, --program FOURTAP (built with fault-injection), --output FOLDER
 
 Options after a task's name go to what it runs.";
 
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         "wheel" => python::wheel(&rest).map(|wheel| println!("{}", wheel.display())),
         "site" => site::build(&rest),
         "compare-pytorch" => python::compare(&rest),
+        "false-alarms" => false_alarms::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

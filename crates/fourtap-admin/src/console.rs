@@ -43,9 +43,19 @@ pub fn report(error: &impl Display, hint: Option<String>) {
 
 /// Prints the help that was asked for, or what is wrong with the arguments.
 pub fn report_usage(usage: &clap::Error) -> ExitCode {
-    // If it cannot be printed, there is still the exit code.
-    let _ = usage.print();
-    ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
+    let printed = usage.print().and_then(|()| io::stdout().flush());
+    match printed {
+        // Help that was asked for and cannot be printed is a failure, unless its reader has seen enough. Of what is
+        // wrong with the arguments the exit code still tells.
+        Err(error) if usage.exit_code() == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
+            report(
+                &format!("standard output: cannot be written: {error}"),
+                None,
+            );
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
+    }
 }
 
 /// A progress bar on standard error; nothing is drawn unless that is a terminal.

@@ -14,6 +14,7 @@ mod error;
 pub mod exit;
 pub mod machine;
 pub mod table;
+pub mod tuning;
 pub mod units;
 
 use std::ffi::OsString;

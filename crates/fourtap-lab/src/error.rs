@@ -27,6 +27,11 @@ pub enum Error {
     /// The output file is there already.
     #[error("{}: expected no such file yet, found one", .file.display())]
     OutputExists { file: PathBuf },
+    /// Standard output is no place for tensors now.
+    #[error(
+        "-o -: expected standard output to be a file or a pipe for the tensors alone, found {found}"
+    )]
+    TensorsToStdout { found: &'static str },
     /// The output would replace the input.
     #[error("{}: expected an output other than the input, found the same file", .file.display())]
     OutputIsInput { file: PathBuf },
@@ -206,6 +211,12 @@ pub enum Error {
         "--filter {filter}: expected part of a probe's name or group, found it in none of {count}"
     )]
     NothingProbed { filter: String, count: usize },
+    /// The program to compare with is none that can be timed in turns.
+    #[error("--against {}: expected a fourtap that can be timed in turns, found {found}", .program.display())]
+    Against { program: PathBuf, found: String },
+    /// Whoever says whose turn it is cannot be understood.
+    #[error("standard input: expected to be told when to compute, found {0}")]
+    Turns(io::Error),
     /// This program cannot be started a second time.
     #[error("subprocess: cannot be started: {0}")]
     Start(io::Error),
@@ -243,6 +254,9 @@ impl Error {
                 "make the folder first"
             }
             Error::OutputExists { .. } => "choose another name, or replace it with --force",
+            Error::TensorsToStdout { .. } => {
+                "name a file, or redirect the output; -o ./- writes a file called -"
+            }
             Error::OutputIsInput { .. } => {
                 "choose another name: the input is never replaced, not even with --force"
             }
@@ -292,6 +306,9 @@ impl Error {
                 "`fourtap bench --list` shows the built-in workloads, `fourtap tune --space` the kernels"
             }
             Error::Extension { hint, .. } => return hint.clone(),
+            Error::Against { .. } => {
+                "both programs must know `bench --against`; what they said about it stands above"
+            }
             Error::NoTuningFile => {
                 "FOURTAP_TUNE is off, or names nothing, and there is no home: name a file with it, or use --dry-run"
             }
@@ -374,6 +391,7 @@ impl Error {
             | Error::Misplaced { .. }
             | Error::WrongOperator { .. }
             | Error::Incomplete { .. }
+            | Error::TensorsToStdout { .. }
             | Error::Metric { .. }
             | Error::PageFormat { .. }
             | Error::ChartFormat { .. } => ExitCode::USAGE,

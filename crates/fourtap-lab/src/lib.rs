@@ -27,6 +27,7 @@ mod record;
 mod report;
 mod roof;
 mod selection;
+mod signed_rank;
 mod sink;
 mod statistics;
 mod table;

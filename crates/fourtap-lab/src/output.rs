@@ -69,16 +69,10 @@ impl Destination {
         Ok(destination)
     }
 
-    /// Writes the tensors. Readers meet the old file or the new one, never a part: it is written under another name
-    /// in the same folder, brought to the disk, and renamed, which is atomic.
+    /// Writes the tensors. Readers meet the old file or the new one, never a part: it is written without a name, or
+    /// under another in the same folder where files must have one, brought to the disk, and then named, which is atomic.
     pub fn write(self, tensors: &[(&str, &Array)]) -> Result<()> {
-        self.persist(|writer| {
-            writer.write_all(&header(tensors)?)?;
-            for (_, array) in tensors {
-                writer.write_all(array.bytes())?;
-            }
-            Ok(())
-        })
+        self.persist(|writer| write_safetensors(writer, tensors))
     }
 
     /// Writes `bytes` and nothing else, in the same way.
@@ -97,23 +91,112 @@ impl Destination {
 
     fn replace_with(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let folder = folder(&self.path);
-        let mut temporary = temporary_file(folder)?;
-        let mut writer = BufWriter::new(&mut temporary);
-        write(&mut writer)?;
-        writer.flush()?;
-        drop(writer);
-        temporary.as_file().sync_all()?;
-        let persisted = if self.replace {
-            temporary.persist(&self.path)
-        } else {
-            temporary.persist_noclobber(&self.path)
-        };
-        persisted.map_err(|failure| failure.error)?;
+        match unnamed::file(folder)? {
+            Some(mut file) => {
+                written(&mut file, write)?;
+                unnamed::name(&file, folder, &self.path, self.replace)?;
+            }
+            None => {
+                let mut temporary = temporary_file(folder)?;
+                written(temporary.as_file_mut(), write)?;
+                let persisted = match self.replace {
+                    true => temporary.persist(&self.path),
+                    false => temporary.persist_noclobber(&self.path),
+                };
+                persisted.map_err(|failure| failure.error)?;
+            }
+        }
         // So that the new name outlives a power cut too; where folders cannot be synchronised, it need not.
         if let Ok(folder) = File::open(folder) {
             let _ = folder.sync_all();
         }
         Ok(())
+    }
+}
+
+/// Writes to a file and brings that to the disk.
+fn written(
+    file: &mut File,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut writer = BufWriter::new(&mut *file);
+    write(&mut writer)?;
+    writer.flush()?;
+    drop(writer);
+    file.sync_all()
+}
+
+/// Tensors as a safetensors file.
+pub fn write_safetensors(writer: &mut dyn Write, tensors: &[(&str, &Array)]) -> io::Result<()> {
+    writer.write_all(&header(tensors)?)?;
+    for (_, array) in tensors {
+        writer.write_all(array.bytes())?;
+    }
+    Ok(())
+}
+
+/// Files that have no name until they are whole: whatever ends the process before, nothing is left of them.
+#[cfg(target_os = "linux")]
+mod unnamed {
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::AsRawFd;
+    use std::path::Path;
+
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+    use rustix::io::Errno;
+
+    /// The open files of this process, by which one without a name can be named.
+    const OPEN: &str = "/proc/self/fd";
+
+    /// None where the file system, or the system, has no such files.
+    pub fn file(folder: &Path) -> io::Result<Option<File>> {
+        if !Path::new(OPEN).is_dir() {
+            return Ok(None);
+        }
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match open(folder, flags, Mode::from_raw_mode(0o666)) {
+            Ok(file) => Ok(Some(File::from(file))),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives a whole file its name. A name that is taken cannot be given at once: there the file gets another for an
+    /// instant, and is renamed.
+    pub fn name(file: &File, folder: &Path, path: &Path, replace: bool) -> io::Result<()> {
+        let open = format!("{OPEN}/{}", file.as_raw_fd());
+        let link = |path: &Path| -> io::Result<()> {
+            Ok(linkat(CWD, &open, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+        };
+        match link(path) {
+            Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {
+                let mut builder = tempfile::Builder::new();
+                let named = builder
+                    .prefix(".fourtap-")
+                    .suffix(".tmp")
+                    .make_in(folder, link)?;
+                named.persist(path).map_err(|failure| failure.error)?;
+                Ok(())
+            }
+            linked => linked,
+        }
+    }
+}
+
+/// Elsewhere all files have names.
+#[cfg(not(target_os = "linux"))]
+mod unnamed {
+    use std::fs::File;
+    use std::io;
+    use std::path::Path;
+
+    pub fn file(_: &Path) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+
+    pub fn name(_: &File, _: &Path, _: &Path, _: bool) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

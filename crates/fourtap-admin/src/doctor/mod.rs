@@ -14,6 +14,7 @@ use crate::cli::DoctorArgs;
 use crate::console::{print, print_json};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
+use crate::tuning::missing_in_words;
 use crate::units::gib;
 use crate::{SCHEMA, VERSION, machine};
 
@@ -40,6 +41,9 @@ struct Diagnosis {
     /// What is wrong with the user's own table, which is left out then.
     #[serde(skip_serializing_if = "Option::is_none")]
     tuning_unreadable: Option<String>,
+    /// The table that FOURTAP_TUNE names, where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tuning_missing: Option<String>,
     gpu: String,
     cuda: CudaDiagnosis,
     self_check: Report,
@@ -89,6 +93,7 @@ pub fn execute(arguments: &DoctorArgs) -> Result<ExitCode> {
         memory_available_bytes: machine::memory_available(),
         tuning: tuning(),
         tuning_unreadable: active().unreadable().map(ToString::to_string),
+        tuning_missing: missing_in_words(),
         gpu: cuda.used(),
         cuda,
         self_check: check::msda_on_cpu(0..CASES, &available),
@@ -115,10 +120,11 @@ impl Diagnosis {
             words
         });
         let words = words.collect::<Vec<_>>().join(", then ");
-        match &self.tuning_unreadable {
-            Some(why) => format!("{words}; left out: {why}"),
-            None if words.is_empty() => "off".to_string(),
-            None => words,
+        match (&self.tuning_unreadable, &self.tuning_missing) {
+            (Some(why), _) => format!("{words}; left out: {why}"),
+            (None, Some(why)) => format!("{words}; {why}"),
+            (None, None) if words.is_empty() => "off".to_string(),
+            (None, None) => words,
         }
     }
 

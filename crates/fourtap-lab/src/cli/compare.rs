@@ -14,8 +14,11 @@ and its confidence interval (99 % for all benchmarks together):
   FASTER   the whole interval lies below 1 - noise
   SAME     the whole interval lies within 3 % of 1
   UNCLEAR  anything else: measure again, longer or on a quieter machine
-Noise is what two runs of the same code differ by: 1 %, or more if repeated records of a benchmark
-differ more, as after `bench --json FILE` with the same FILE twice. Repeated records are pooled.
+Noise is what two runs of the same code differ by. Repeated records of a benchmark, as after `bench
+--json FILE` with the same FILE three times or in a folder of files, are pooled and measure it (1 %
+at least). Single runs do not: then it is what single runs of one build were seen to differ by, 15 %
+on a GPU and 2x on a CPU. For a sure answer time both builds in turns: `fourtap bench --against
+OTHER`.
 
 Conditions of --fail-on, one or several separated by commas:
   slower     any SLOWER; slower:3%: any that is slower by at least 3 %

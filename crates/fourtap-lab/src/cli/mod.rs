@@ -17,6 +17,7 @@ use clap_complete::Shell;
 use fourtap_admin::cli::ThreadsArgs;
 
 use crate::commands::note;
+use crate::console;
 use crate::exit::ExitCode;
 use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
@@ -37,7 +38,7 @@ Exit codes:
   1  an error: bad input, a file that cannot be read or written, not enough memory
   2  wrong usage of the command line
   3  a verification failed: a result is outside the error tolerance of the f64 oracle; or `compare`
-     met a --fail-on condition";
+     or `bench --against` met a --fail-on condition";
 
 /// Deformable and dense attention: compute, verify, benchmark, profile and tune.
 #[derive(Debug, Parser)]
@@ -121,8 +122,7 @@ pub fn command() -> clap::Command {
 
 /// Prints help, or what is wrong with the command line.
 pub fn refuse(usage: &clap::Error) -> ExitCode {
-    // Where it cannot be printed, the number still tells.
-    let _ = usage.print();
+    let code = console::report_usage(usage);
     let unknown = usage.get(ContextKind::InvalidSubcommand);
     let ladder = ContextValue::String("ladder".to_string());
     if usage.kind() == ErrorKind::InvalidSubcommand && unknown == Some(&ladder) {
@@ -130,7 +130,7 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
             "hint: the ladder is a program of its own: cargo run --release -p fourtap-ladder -- ladder",
         );
     }
-    ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
+    code
 }
 
 /// Where to compute.
@@ -176,7 +176,7 @@ pub struct RunArgs {
     /// A safetensors file with the inputs
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The safetensors file to write
+    /// The safetensors file to write; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     /// Also compute the three gradients, from grad_out in IN
@@ -213,7 +213,12 @@ A result is two times: hot (the same inputs repeatedly, with warm caches) and co
 copies larger than the largest cache). The hardware's ceilings are measured first; a result faster
 than they allow is marked suspicious. On CUDA the baseline, one thread per channel, is timed in the
 same run. Backward computes all three gradients, in workspace allocated beforehand; where it is not
-bitwise reproducible, deterministic mode is timed too.")]
+bitwise reproducible, deterministic mode is timed too.
+
+--against OTHER compares A, the program OTHER, with B, this one: SLOWER, FASTER, SAME or UNCLEAR as
+in `compare`. Both take turns in 16 rounds or more, in random order and in new processes each round,
+so that a busy machine or a lowered clock affects both alike: two equal programs are called slower or
+faster in at most 1 of 100 comparisons. Only hot times are taken; --json writes a record per round.")]
 pub struct BenchArgs {
     /// Workloads to time [default: msda, all of deformable attention]
     #[arg(value_name = "WORKLOAD")]
@@ -271,6 +276,23 @@ pub struct BenchArgs {
     /// Only benchmarks with TEXT in their name, as in encoder/local/f16/forward
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
+    /// Time OTHER too, a fourtap of another build, in turns with this one: see below
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["resume", "report", "list"])]
+    pub against: Option<PathBuf>,
+    /// With --against: exit with 3 on slower, slower:3% or unclear, as `compare` does
+    #[arg(
+        long,
+        value_name = "CONDITION",
+        value_delimiter = ',',
+        requires = "against"
+    )]
+    pub fail_on: Vec<FailOn>,
+    /// With --against: show benchmarks that are the same as well
+    #[arg(long, requires = "against")]
+    pub all: bool,
+    /// Verify, then compute when standard input says so: what --against starts
+    #[arg(long, hide = true, conflicts_with_all = ["against", "json", "resume", "report", "list"])]
+    pub in_turns: bool,
     /// List the built-in workloads and exit
     #[arg(long)]
     pub list: bool,

@@ -2,7 +2,7 @@
 
 mod bench;
 mod check;
-mod compare;
+pub mod compare;
 mod explain;
 pub mod probe;
 mod profile;
@@ -33,6 +33,15 @@ pub fn execute(typed: ParsedCommand) -> Result<ExitCode> {
             ..
         } => return extension.execute(&arguments),
     };
+    let goes_by_tables = match &command {
+        // Whoever has started it says so.
+        Command::Bench(arguments) => !arguments.in_turns && !arguments.list,
+        Command::Run(_) | Command::Explain(_) | Command::Profile(_) | Command::Check(_) => true,
+        _ => false,
+    };
+    if goes_by_tables && let Some(words) = fourtap_admin::tuning::missing_in_words() {
+        note(&format!("warning: {words}"));
+    }
     match command {
         Command::Run(arguments) => run::execute(&arguments),
         Command::Bench(arguments) => bench::execute(&arguments),

@@ -1,6 +1,7 @@
 //! `fourtap run`: tensors in, tensors out.
 
-use crate::exit::ExitCode;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -9,9 +10,10 @@ use super::{note, print_json, progress};
 use crate::array::Array;
 use crate::cli::{Direction, RunArgs};
 use crate::computation::computed;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::exit::ExitCode;
 use crate::operators::{Reading, refused, without_backward};
-use crate::output::Destination;
+use crate::output::{Destination, write_safetensors};
 use crate::record::{DTypes, ProblemRecord, SCHEMA};
 use crate::target::{Device, Target};
 use crate::tensors::MappedFile;
@@ -40,7 +42,17 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let target = Target::new(&arguments.target)?;
     let file = MappedFile::open(&arguments.input)?;
-    let destination = Destination::new(&arguments.output, file.path(), arguments.force)?;
+    let destination = match arguments.output == Path::new("-") {
+        true => {
+            expect_reader(arguments.json)?;
+            None
+        }
+        false => Some(Destination::new(
+            &arguments.output,
+            file.path(),
+            arguments.force,
+        )?),
+    };
     let operator = file.operator();
     let found = || file.path().display().to_string();
     if arguments.lse && !operator.has_lse() {
@@ -84,7 +96,15 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
     }
     let named: Vec<(&str, &Array)> = names.iter().copied().zip(&outputs).collect();
     bar.set_message("writing");
-    destination.write(&named)?;
+    match destination {
+        Some(destination) => destination.write(&named)?,
+        None => {
+            let mut stdout = BufWriter::new(io::stdout().lock());
+            write_safetensors(&mut stdout, &named)
+                .and_then(|()| stdout.flush())
+                .map_err(Error::Stdout)?;
+        }
+    }
     bar.finish_and_clear();
 
     let device = &target.device;
@@ -120,4 +140,14 @@ pub fn execute(arguments: &RunArgs) -> Result<ExitCode> {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to write tensors where they would be of no use: to people, or into a record.
+fn expect_reader(json: bool) -> Result<()> {
+    let found = match (io::stdout().is_terminal(), json) {
+        (true, _) => "a terminal",
+        (_, true) => "that --json prints there",
+        _ => return Ok(()),
+    };
+    Err(Error::TensorsToStdout { found })
 }

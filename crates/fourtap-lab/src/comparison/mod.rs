@@ -5,21 +5,23 @@
 //! is so wide that among all benchmarks compared not one misses its true ratio, 99 times in 100.
 //!
 //! **Noise.** Two runs of the same code differ by more than their samples tell: by where memory came to lie, by clocks
-//! and by neighbours. No difference within the noise is called one. It is [`LEAST_NOISE`] unless a benchmark was run
-//! several times; then it is measured ([`Noise`]).
+//! and by neighbours. No difference within the noise is called one. It is measured where
+//! benchmarks were run several times, at least [`LEAST_NOISE`], and a documented bound where not ([`Noise`]).
 //!
 //! What no statistic of two runs can tell: whether a state that lasts longer than a run, such as a lower clock, belongs
-//! to the code. Repeated runs can.
+//! to the code. So single runs are held against what single runs of one build were seen to differ by. Repeated runs
+//! tell more, and programs timed in turns tell for sure ([`turns`]).
 
 mod benchmark;
 mod noise;
 mod notes;
 #[cfg(test)]
 mod simulation;
+pub mod turns;
 
 use std::cmp::Ordering;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::benchmark::{Benchmark, matched};
 use self::noise::Noise;
@@ -76,7 +78,7 @@ pub struct Row {
 }
 
 /// What became of a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// It takes longer, and by more than noise.
@@ -104,7 +106,7 @@ impl Verdict {
     fn of(low: f64, high: f64, noise: f64) -> Self {
         if low > 1.0 + noise {
             Verdict::Slower
-        } else if high < 1.0 - noise {
+        } else if high < 1.0 / (1.0 + noise) {
             Verdict::Faster
         } else if low >= 1.0 - SAME_WITHIN && high <= 1.0 + SAME_WITHIN {
             Verdict::Same
@@ -124,10 +126,7 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
         .iter()
         .map(|benchmark| row(benchmark, confidence, &noise))
         .collect();
-    rows.sort_by(|a, b| {
-        let by_size = || size(b).partial_cmp(&size(a)).unwrap_or(Ordering::Equal);
-        a.verdict.cmp(&b.verdict).then_with(by_size)
-    });
+    sort(&mut rows);
     let names = |wanted: fn(&Benchmark<'_>) -> bool| {
         let wanted = benchmarks.iter().filter(|one| wanted(one));
         wanted.map(|one| one.name.clone()).collect()
@@ -142,6 +141,28 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
             .fold(LEAST_NOISE, f64::max),
         rows,
     }
+}
+
+impl Comparison {
+    /// Of benchmarks that both programs were timed with in turns.
+    pub fn in_turns(mut rows: Vec<Row>, notes: Vec<String>, noise: f64) -> Self {
+        sort(&mut rows);
+        Comparison {
+            rows,
+            only_before: Vec::new(),
+            only_after: Vec::new(),
+            notes,
+            noise,
+        }
+    }
+}
+
+/// What changed first, and of that what changed most.
+fn sort(rows: &mut [Row]) {
+    rows.sort_by(|a, b| {
+        let by_size = || size(b).partial_cmp(&size(a)).unwrap_or(Ordering::Equal);
+        a.verdict.cmp(&b.verdict).then_with(by_size)
+    });
 }
 
 /// How much changed, in whichever direction.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::benchmark::{Benchmark, devices, wrong};
 use super::noise::Noise;
-use super::{LEAST_NOISE, Row};
+use super::{LEAST_NOISE, Row, Verdict};
 use crate::record::Run;
 use crate::statistics::FEWEST_SAMPLES;
 
@@ -73,6 +73,14 @@ pub fn notes(
             "repeated runs are pooled, and the noise is what they differ by, at least {:.0} %",
             100.0 * LEAST_NOISE
         ));
+    }
+    if !noise.is_measured() && rows.iter().any(|row| row.verdict == Verdict::Unclear) {
+        notes.push(
+            "single runs cannot tell slower code from a slower machine, so what they may differ by anyway is UNCLEAR; \
+             `fourtap bench --against OTHER` times two builds in turns and tells, as do repeated runs, three a side or \
+             more, taken alternately"
+                .to_string(),
+        );
     }
     notes
 }

@@ -96,7 +96,7 @@ static TEMPLATE: LazyLock<BenchRecord> = LazyLock::new(|| {
         "schema": 2, "version": "0", "unix_time": 0, "workload": "", "distribution": "local", "seed": 0,
         "problem": {"images": 1, "queries": 1, "heads": 1, "channels": 1, "points": 1, "pixels": 1, "levels": [[1, 1]]},
         "dtypes": {"value": "f32", "locations": "f32", "weights": "f32"}, "direction": "forward",
-        "device": {"kind": "cpu", "model": "made up"}, "kernel": {"words": "none", "reproducible": true},
+        "device": {"kind": "cuda", "model": "made up"}, "kernel": {"words": "none", "reproducible": true},
         "verification": {"passed": true, "rows": 1, "tensors": []}, "in_bounds_fraction": 1.0,
         "traffic": {"compulsory_bytes": 1, "gathered_bytes": 1, "flop": 1}}))
     .expect("a record")
@@ -150,7 +150,7 @@ fn verdict(comparison: &Comparison, number: usize) -> Verdict {
 
 #[test]
 #[ignore = "long: a simulation of many comparisons"]
-fn a_version_is_not_called_changed_beside_itself_and_a_slowdown_of_5_percent_is_caught() {
+fn single_runs_of_a_version_are_not_called_changed_and_a_slowdown_of_25_percent_is_caught() {
     for (seed, shape) in SHAPES.into_iter().enumerate() {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed as u64);
         let (mut false_alarms, mut caught, mut same) = (0, 0, 0);
@@ -162,7 +162,7 @@ fn a_version_is_not_called_changed_beside_itself_and_a_slowdown_of_5_percent_is_
             false_alarms += usize::from(alarms(&comparison) > 0);
             let unchanged = |row: &&Row| row.verdict == Verdict::Same;
             same += comparison.rows.iter().filter(unchanged).count();
-            let slower = compare(&before, &slowed(&after, 7, 1.05));
+            let slower = compare(&before, &slowed(&after, 7, 1.25));
             caught += usize::from(verdict(&slower, 7) == Verdict::Slower);
         }
         let said = format!(
@@ -180,7 +180,7 @@ fn a_version_is_not_called_changed_beside_itself_and_a_slowdown_of_5_percent_is_
 fn a_speedup_is_caught_as_well() {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(11);
     let [before, after] = [(); 2].map(|()| run(Shape::Skewed, 1, QUIET, &mut rng));
-    let comparison = compare(&before, &slowed(&after, 3, 0.95));
+    let comparison = compare(&before, &slowed(&after, 3, 0.75));
     assert_eq!(verdict(&comparison, 3), Verdict::Faster);
     assert_eq!(alarms(&comparison), 1);
     assert_eq!(comparison.rows[0].name, name(3));
@@ -190,10 +190,10 @@ fn a_speedup_is_caught_as_well() {
 fn what_repeated_runs_differ_by_is_no_change() {
     const RESTLESS: f64 = 0.02;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(12);
-    let (mut fooled, mut false_alarms, mut caught) = (0, 0, 0);
+    let (mut false_alarms, mut caught) = (0, 0);
     for _ in 0..25 {
         let [before, after] = [(); 2].map(|()| run(Shape::Small, 1, RESTLESS, &mut rng));
-        fooled += usize::from(alarms(&compare(&before, &after)) > 0);
+        false_alarms += alarms(&compare(&before, &after));
         let [before, after] = [(); 2].map(|()| run(Shape::Small, 4, RESTLESS, &mut rng));
         let comparison = compare(&before, &after);
         assert!(
@@ -205,7 +205,6 @@ fn what_repeated_runs_differ_by_is_no_change() {
         let slower = compare(&before, &slowed(&after, 7, 1.12));
         caught += usize::from(verdict(&slower, 7) == Verdict::Slower);
     }
-    assert!(fooled > 20, "single runs cannot tell: {fooled}");
     assert_eq!(false_alarms, 0);
     assert!(caught >= 24, "{caught}");
 }

@@ -8,9 +8,11 @@ mod origin;
 mod peers;
 mod probe;
 mod problem;
+mod python;
 mod run;
 mod rung;
 mod timing;
+mod turns;
 mod upgrade;
 
 use serde::{Deserialize, Serialize};
@@ -26,12 +28,14 @@ pub use origin::Origin;
 pub use peers::{PeerVerdict, PeersRecord};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
+pub use python::PythonRecord;
 pub use run::Run;
 pub use rung::{
     PairedComparison, RungClaim, RungLaunch, RungOperator, RungProblem, RungRecord, RungSizes,
     SmallProblems,
 };
 pub use timing::Timing;
+pub use turns::{Round, TurnsRecord};
 
 /// What a line of a results file can be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,9 +53,14 @@ pub enum Line {
     Attempt(Box<AttemptRecord>),
     /// What it found.
     Tuned(Box<TunedRecord>),
+    /// What `fourtap bench --against` found.
+    Turns(Box<TurnsRecord>),
     /// What a script that times other implementations found. It is no writing of ours: the form of its lines differs.
     #[serde(skip)]
-    Peers(Box<PeersRecord>),
+    Peers(Vec<PeersRecord>),
+    /// What a benchmark in Python found, likewise.
+    #[serde(skip)]
+    Python(Box<PythonRecord>),
 }
 
 /// Billions per second, of a count and milliseconds.

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::python::compared;
 use super::upgrade::upgraded;
 use super::{
-    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, RungRecord, SCHEMA,
-    Timing, TunedRecord,
+    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, PythonRecord,
+    RungRecord, SCHEMA, Timing, TunedRecord, TurnsRecord,
 };
 use crate::error::{Error, Result};
 
@@ -30,8 +31,14 @@ pub struct Run {
     pub attempts: Vec<AttemptRecord>,
     /// What tuning found, likewise.
     pub tuned: Vec<TunedRecord>,
+    /// Programs timed in turns, likewise.
+    pub turns: Vec<TurnsRecord>,
     /// Implementations beside others, likewise.
     pub peers: Vec<PeersRecord>,
+    /// Calls from Python, likewise.
+    pub python: Vec<PythonRecord>,
+    /// What lines of other kinds there were, in words.
+    pub passed_over: String,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
 }
@@ -122,13 +129,18 @@ impl Run {
             && self.rungs.is_empty()
             && self.attempts.is_empty()
             && self.tuned.is_empty()
-            && self.peers.is_empty();
+            && self.turns.is_empty()
+            && self.peers.is_empty()
+            && self.python.is_empty();
         match is_empty {
             false => Ok(self),
             true => Err(Error::Records {
                 file: self.path,
                 line: None,
-                found: "none".to_string(),
+                found: match self.passed_over.is_empty() {
+                    true => "none".to_string(),
+                    false => format!("only {}, of which a report knows nothing", self.passed_over),
+                },
             }),
         }
     }
@@ -149,8 +161,12 @@ impl Run {
                 continue;
             }
             match parsed(line) {
-                Ok(Some(line)) => self.add(line),
-                Ok(None) if !strict => {}
+                Ok(Some(line)) => self.add(line, file),
+                Ok(None) if !strict => {
+                    if self.passed_over.is_empty() {
+                        self.passed_over = format!("lines as in {}", file.display());
+                    }
+                }
                 Err(_) if index + 1 == count && !ends_whole => self.cut_short = true,
                 Ok(None) | Err(_) => {
                     return Err(Error::Records {
@@ -167,7 +183,7 @@ impl Run {
         Ok(())
     }
 
-    fn add(&mut self, line: Line) {
+    fn add(&mut self, line: Line, file: &Path) {
         match line {
             Line::Bench(record) => self.benches.push(*record),
             Line::Probe(record) => self.probes.push(*record),
@@ -175,7 +191,13 @@ impl Run {
             Line::Rung(record) => self.rungs.push(*record),
             Line::Attempt(record) => self.attempts.push(*record),
             Line::Tuned(record) => self.tuned.push(*record),
-            Line::Peers(record) => self.peers.push(*record),
+            Line::Turns(record) => self.turns.push(*record),
+            Line::Peers(mut records) => self.peers.append(&mut records),
+            Line::Python(mut record) => {
+                let name = file.file_stem().unwrap_or(file.as_os_str());
+                record.file = name.to_string_lossy().into_owned();
+                self.python.push(*record);
+            }
         }
     }
 }
@@ -188,8 +210,14 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
             serde_json::from_value(value).map_err(|error| error.to_string())?;
         return match record.flaw() {
             Some(flaw) => Err(flaw.to_string()),
-            None => Ok(Some(Line::Peers(Box::new(record)))),
+            None => Ok(Some(Line::Peers(vec![record]))),
         };
+    }
+    if let Some(record) = PythonRecord::of(&value) {
+        return Ok(Some(Line::Python(Box::new(record?))));
+    }
+    if let Some(records) = compared(&value) {
+        return Ok(Some(Line::Peers(records)));
     }
     let value = match value.get("schema").and_then(Value::as_u64) {
         None => return Ok(None),
@@ -220,6 +248,9 @@ fn parsed(line: &str) -> std::result::Result<Option<Line>, String> {
         }
         Line::Attempt(attempt) if !attempt.hot.iter().all(Timing::is_sound) => {
             Err("a timing without samples, or with one that is no time".to_string())
+        }
+        Line::Turns(turns) if !turns.is_sound() => {
+            Err("a comparison without rounds, or with one that has no time".to_string())
         }
         Line::Tuned(tuned) if tuned.kept().is_none() => {
             Err("a search without the finalist it names".to_string())

@@ -4,7 +4,7 @@ use super::chart::{Chart, DotChart, DotRow, Mark, Shape};
 use super::number::{counted, milliseconds, percent, ratio};
 use super::page::{Block, Cell, Section, Table};
 use super::part::devices;
-use crate::comparison::{Comparison, Row, Verdict, compare};
+use crate::comparison::{Comparison, LEAST_NOISE, Row, Verdict, compare};
 use crate::record::Run;
 
 /// The section: every later run against the first; none for a single run or runs that share no benchmark.
@@ -27,6 +27,27 @@ pub fn section(runs: &[Run]) -> Option<Section> {
             first.name()
         )));
         add(&mut blocks, &comparison, first, run, index + 2);
+    }
+    for (index, run) in runs.iter().filter(|run| !run.turns.is_empty()).enumerate() {
+        let rows = run.turns.iter().map(Row::from).collect();
+        let comparison = Comparison::in_turns(rows, vec![], LEAST_NOISE);
+        blocks.push(Block::heading(format!(
+            "{}: two builds in turns",
+            run.name()
+        )));
+        blocks.push(Block::words(summary(&comparison)));
+        let chart = chart(&comparison.rows);
+        let caption = "Time of this build over time of the other, timed in turns, with its confidence interval; to the \
+                       left is faster.";
+        let slug = format!("turns-{}", index + 1);
+        blocks.push(Block::Chart {
+            chart: Chart::new(&slug, "How times differ", caption, |layout| {
+                chart.draw(layout)
+            }),
+        });
+        blocks.push(Block::Table {
+            table: table(&comparison.rows),
+        });
     }
     (!blocks.is_empty()).then_some(Section {
         id: "differences",

@@ -13,6 +13,7 @@ mod page;
 mod part;
 mod peer;
 mod probes;
+mod python;
 mod rungs;
 mod samples;
 mod tuning;
@@ -114,6 +115,7 @@ impl Report {
             rungs::section(&parts),
             counters::section(&parts),
             tuning::section(&parts),
+            python::section(runs),
             Some(method::section(&parts)),
         ]);
         Report {

@@ -218,11 +218,15 @@ fn facts(run: &Run) -> Vec<(String, String)> {
         (run.probes.len(), "probe"),
         (run.counters.len(), "kernel with counters"),
         (run.attempts.len(), "attempt"),
+        (run.turns.len(), "comparison in turns"),
         (run.peers.len(), "timing of an implementation"),
+        (run.python.len(), "benchmark from Python"),
     ] {
         if count > 0 {
             counts.push(match noun {
                 "kernel with counters" if count > 1 => format!("{count} kernels with counters"),
+                "comparison in turns" if count > 1 => format!("{count} comparisons in turns"),
+                "benchmark from Python" if count > 1 => format!("{count} benchmarks from Python"),
                 "timing of an implementation" if count > 1 => {
                     format!("{count} timings of implementations")
                 }
@@ -473,12 +477,13 @@ pub fn title(runs: &[Run]) -> (String, String) {
     )
 }
 
-/// The machines on which implementations were timed beside others, in the order met.
+/// The machines on which implementations were timed beside others, or from Python, in the order met.
 fn machines(run: &Run) -> Vec<String> {
     let mut machines: Vec<String> = vec![];
-    for record in &run.peers {
-        if !machines.contains(&record.machine) {
-            machines.push(record.machine.clone());
+    let peers = run.peers.iter().map(|it| &it.machine);
+    for machine in peers.chain(run.python.iter().map(|it| &it.device)) {
+        if !machines.contains(machine) {
+            machines.push(machine.clone());
         }
     }
     machines

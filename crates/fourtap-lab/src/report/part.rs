@@ -86,6 +86,7 @@ pub fn devices(run: &Run) -> Vec<&Device> {
     let all = all.chain(run.counters.iter().map(|it| &it.device));
     let all = all.chain(run.rungs.iter().map(|it| &it.device));
     let all = all.chain(run.attempts.iter().map(|it| &it.subject.device));
+    let all = all.chain(run.turns.iter().map(|it| &it.device));
     for device in all.chain(run.tuned.iter().map(|it| &it.subject.device)) {
         if !devices.iter().any(|known| is_same(known, device)) {
             devices.push(device);

@@ -42,6 +42,16 @@ fn compared(before: &[Value], after: &[Value], more: &[&str]) -> Outcome {
     fourtap(folder.path(), call.iter().chain(more))
 }
 
+/// Each of these measured three times, so that what runs differ by is known.
+fn repeated(records: &[Value]) -> Vec<Value> {
+    records
+        .iter()
+        .cycle()
+        .take(3 * records.len())
+        .cloned()
+        .collect()
+}
+
 fn runs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runs")
 }
@@ -79,6 +89,7 @@ fn each_benchmark_has_its_verdict_and_the_last_line_says_it_all() {
     let before = ["slow", "fast", "same", "gone"].map(|name| bench(name, 1.0));
     let after = [("same", 1.001), ("fast", 0.8), ("slow", 1.1), ("new", 1.0)];
     let after = after.map(|(name, time)| bench(name, time));
+    let (before, after) = (repeated(&before), repeated(&after));
     let outcome = compared(&before, &after, &[]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let text = &outcome.stdout;
@@ -108,6 +119,7 @@ fn each_benchmark_has_its_verdict_and_the_last_line_says_it_all() {
 fn it_fails_only_on_what_it_was_told_to() {
     let before = [bench("a", 1.0), bench("b", 1.0), bench("gone", 1.0)];
     let after = [bench("a", 1.05), bench("b", 1.0)];
+    let (before, after) = (repeated(&before), repeated(&after));
     let cases = [
         (vec![], 0, ""),
         (vec!["slower"], 3, "expected no benchmark slower, found 1"),
@@ -186,7 +198,7 @@ fn a_wrong_result_in_b_is_told_and_fails_with_any_condition() {
 #[test]
 fn every_benchmark_is_a_line_of_json() {
     let before = [bench("a", 1.0), bench("gone", 1.0), bench("b", 1.0)];
-    let after = [bench("a", 2.0), bench("new", 1.0), wrong("b")];
+    let after = [bench("a", 20.0), bench("new", 1.0), wrong("b")];
     let outcome = compared(&before, &after, &["--json"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let lines = outcome.stdout.lines();
@@ -207,7 +219,7 @@ fn every_benchmark_is_a_line_of_json() {
     let [low, ratio, high] =
         ["ratio_low", "ratio", "ratio_high"].map(|key| row[key].as_f64().unwrap());
     assert!(
-        1.9 < low && low <= ratio && ratio <= high && high < 2.1,
+        19.0 < low && low <= ratio && ratio <= high && high < 21.0,
         "{row}"
     );
 }
@@ -278,13 +290,40 @@ fn repeated_runs_raise_the_noise() {
             .ends_with("0 slower, 0 faster, 0 the same, 1 unclear\n"),
         "{outcome:?}"
     );
-    let single = compared(&run[..1], &after[..1], &[]);
-    assert!(
-        single
-            .stdout
-            .ends_with("1 slower, 0 faster, 0 the same, 0 unclear\n"),
-        "{single:?}"
-    );
+}
+
+#[test]
+fn single_runs_are_unclear_within_what_runs_of_one_build_differ_by() {
+    let verdict = |kind: &str, ratio: f64| {
+        let mut both = [bench("a", 1.0), bench("a", ratio)];
+        for record in &mut both {
+            record["device"]["kind"] = json!(kind);
+        }
+        let [before, after] = both;
+        let outcome = compared(&[before], &[after], &["--fail-on", "slower"]);
+        let last = outcome.stdout.lines().last().unwrap_or_default();
+        let told = outcome.stderr.contains("bench --against");
+        let unclear = last.ends_with("1 unclear");
+        assert_eq!(unclear, told, "{outcome:?}");
+        match outcome.code {
+            Some(3) => "slower",
+            _ if unclear => "unclear",
+            _ if last.starts_with("0 slower, 1 faster") => "faster",
+            _ => "same",
+        }
+    };
+    for (kind, ratio, expected) in [
+        ("cpu", 1.001, "same"),
+        ("cpu", 1.226, "unclear"),
+        ("cpu", 0.5, "unclear"),
+        ("cpu", 20.0, "slower"),
+        ("cpu", 0.05, "faster"),
+        ("cuda", 1.1, "unclear"),
+        ("cuda", 1.25, "slower"),
+        ("cuda", 0.75, "faster"),
+    ] {
+        assert_eq!(verdict(kind, ratio), expected, "{kind}: {ratio}");
+    }
 }
 
 #[test]

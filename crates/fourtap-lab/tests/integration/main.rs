@@ -1,5 +1,7 @@
 //! The `fourtap` command as its users meet it, in one program with a module per subject.
 
+#[cfg(unix)]
+mod against;
 mod bad_calls;
 mod bad_files;
 mod bad_tensors;
@@ -10,8 +12,10 @@ mod common;
 mod compare;
 mod dense;
 mod explain;
-#[cfg(target_os = "linux")]
 mod implementations;
+#[cfg(unix)]
+mod interrupted;
+#[cfg(target_os = "linux")]
 mod kernels;
 mod probe;
 #[cfg(unix)]

@@ -436,3 +436,46 @@ fn what_was_done_can_be_read_by_programs() {
     assert_eq!(done["output_bytes"], json!(size));
     assert_eq!(done["warnings"], json!([]));
 }
+
+#[test]
+fn records_of_benchmarks_in_python_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    for (run, parts) in [
+        (
+            "2026-11-16-cpu-dense",
+            &[
+                "Against other implementations",
+                "PyTorch 2.",
+                "dense-s2048-d64",
+            ][..],
+        ),
+        (
+            "2026-11-16-h200-calls",
+            &[
+                "Calls from Python",
+                "call overhead on NVIDIA H200",
+                "host, no gradient",
+            ],
+        ),
+        (
+            "2026-11-17-h200-calls",
+            &["encoder layer on NVIDIA H200", "A-before", "stock"],
+        ),
+    ] {
+        let run = committed(run);
+        let (html, _) = page(folder.path(), &[run.to_str().unwrap()], "a.html");
+        stands_alone(&html);
+        has(&html, parts);
+    }
+}
+
+#[test]
+fn a_folder_without_records_says_what_is_there() {
+    let folder = folder_of(&[("evidence.jsonl", &[json!({"check": "memcheck"})])]);
+    let outcome = fourtap(folder.path(), ["report", ".", "-o", "a.html"]);
+    fails(
+        "evidence",
+        &outcome,
+        "found only lines as in ./evidence.jsonl",
+    );
+}

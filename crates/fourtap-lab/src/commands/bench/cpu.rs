@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fourtap::View;
 
 use super::task::{BenchResult, Task};
+use super::turns::served::Turns;
 use crate::array::Array;
 use crate::choices::Choices;
 use crate::computation::Computation;
@@ -113,6 +114,28 @@ impl CpuBench {
             workspace_bytes: None,
         })
     }
+}
+
+/// Verifies, then computes when it is told to.
+pub fn in_turns(task: &Task<'_>, turns: &mut Turns) -> Result<()> {
+    let mut outputs = task.trial.outputs()?;
+    task.trial.compute(&mut outputs)?;
+    let verification = task.verified(&outputs)?;
+    turns.ready(task.name, verification.found.clone())?;
+    if !verification.passed {
+        return Ok(());
+    }
+    let mut timed = task.trial.outputs()?;
+    task.trial.compute(&mut timed)?;
+    let mut last = None;
+    while turns.goes_on(last)? {
+        let begun = Instant::now();
+        task.trial.compute(&mut timed)?;
+        #[cfg(feature = "fault-injection")]
+        turns.linger(begun);
+        last = Some(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    turns.done(task.still_right(true, &outputs, &timed)?)
 }
 
 /// Many copies of the inputs in turn, so that none is in a cache when it is read again. None where a cache would hold

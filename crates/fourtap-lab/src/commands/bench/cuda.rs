@@ -7,6 +7,7 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::DriverError;
 
 use super::task::{BenchResult, Task};
+use super::turns::served::Turns;
 use crate::array::Array;
 use crate::choices::Choices;
 use crate::computation::Computation;
@@ -139,8 +140,41 @@ impl CudaBench {
         Ok(measured)
     }
 
-    /// One variant: its result must be right before it is timed, and after.
-    fn tried(
+    /// Verifies, then computes when it is told to.
+    pub fn in_turns(&self, task: &Task<'_>, turns: &mut Turns) -> Result<()> {
+        let mut device = DeviceTrial::new(task.trial, self.stopwatch.cuda().context())?;
+        let variant = Variant {
+            role: "",
+            is_baseline: false,
+            mode: self.mode,
+        };
+        let tried = self.verified(task, &mut device, variant)?;
+        turns.ready(task.name, tried.verification.found.clone())?;
+        if !tried.verification.passed {
+            return Ok(());
+        }
+        self.stopwatch.once(|cuda| device.poison(cuda.stream()))?;
+        let mut failed = None;
+        self.stopwatch.in_turns(
+            1,
+            |cuda, _| device.queue(&variant.on(cuda, task.trial)),
+            |last| match turns.goes_on(last) {
+                Ok(goes_on) => goes_on.then_some(0),
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            },
+        )?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let after = device.download()?;
+        turns.done(task.still_right(tried.kernel.reproducible, &tried.right, &after)?)
+    }
+
+    /// One variant, not timed yet.
+    fn verified(
         &self,
         task: &Task<'_>,
         device: &mut DeviceTrial<'_>,
@@ -162,12 +196,22 @@ impl CudaBench {
             device.queue(&variant.on(cuda, task.trial))
         })?;
         let right = device.download()?;
-        let mut tried = VariantResult {
+        Ok(VariantResult {
             kernel,
             verification: task.verified(&right)?,
             hot: None,
             right,
-        };
+        })
+    }
+
+    /// One variant: its result must be right before it is timed, and after.
+    fn tried(
+        &self,
+        task: &Task<'_>,
+        device: &mut DeviceTrial<'_>,
+        variant: Variant,
+    ) -> Result<VariantResult> {
+        let mut tried = self.verified(task, device, variant)?;
         if !tried.verification.passed {
             return Ok(tried);
         }

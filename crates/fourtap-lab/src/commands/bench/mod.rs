@@ -6,6 +6,7 @@ mod doubts;
 mod place;
 mod plan;
 mod task;
+mod turns;
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use self::doubts::doubts;
 use self::place::Place;
 use self::plan::{already_done, planned};
 use self::task::Task;
+use self::turns::against;
+use self::turns::served::Turns;
 use super::{note, print, progress};
 use crate::cli::{BenchArgs, CoordinatesChoice, Direction, Distribution};
 use crate::computation::{Computation, TensorSet};
@@ -55,6 +58,13 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     let on_cuda = target.cuda().is_some();
     let Selection { subjects, left_out } = selection::selected(arguments, on_cuda)?;
     let plan = planned(arguments, &subjects, on_cuda)?;
+    let budget = match arguments.quick {
+        true => QUICK_BUDGET,
+        false => BUDGET,
+    };
+    if let Some(other) = &arguments.against {
+        return against::execute(arguments, other, &plan.concat(), budget);
+    }
     let done = match arguments.resume {
         true => already_done(arguments)?,
         false => Vec::new(),
@@ -70,16 +80,16 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
     };
     let sink = Sink::open(arguments.json.as_deref(), torn)?;
     let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
-    let budget = match arguments.quick {
-        true => QUICK_BUDGET,
-        false => BUDGET,
-    };
     let mode = Mode::new(arguments.target.deterministic);
     let place = match target.cuda() {
         Some(cuda) => Place::Cuda(Box::new(CudaBench::new(cuda, mode)?)),
         None => Place::Cpu(CpuBench::new(&target.device)),
     };
-    if !left_out.is_empty() {
+    let turns = match arguments.in_turns {
+        true => Some(Turns::begin(&target.device)?),
+        false => None,
+    };
+    if !left_out.is_empty() && turns.is_none() {
         note(&format!(
             "note: skipped, more than 100 GFLOP each, which takes long on a CPU: {}; name one to time \
              it",
@@ -105,6 +115,7 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         done,
         records: Vec::new(),
         failed: None,
+        turns,
     };
     for (subject, benchmarks) in subjects.iter().zip(plan) {
         bench.subject(subject, &benchmarks)?;
@@ -135,6 +146,8 @@ struct Bench {
     records: Vec<BenchRecord>,
     /// What to end with if something failed; a failed verification outweighs the rest.
     failed: Option<ExitCode>,
+    /// Where somebody else says when to compute.
+    turns: Option<Turns>,
 }
 
 impl Bench {
@@ -269,14 +282,17 @@ impl Bench {
     /// Verifies and times one benchmark, and records what came of it.
     fn one(&mut self, benchmark: &Benchmark, trial: &dyn Computation) -> Result<()> {
         let name = benchmark.name();
-        let (problem, dtypes) = trial.recorded();
-        let counted = trial.counted();
         let task = Task {
             name: &name,
             trial,
             seed: self.seed,
             budget: self.budget,
         };
+        if let Some(turns) = &mut self.turns {
+            return self.place.in_turns(&task, turns);
+        }
+        let (problem, dtypes) = trial.recorded();
+        let counted = trial.counted();
         let bar = &self.bar;
         let say = |phase: &str| bar.set_message(format!("{name}: {phase}"));
         if self.ceilings.is_empty() {

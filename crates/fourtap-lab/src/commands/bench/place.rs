@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::cpu::CpuBench;
 use super::cuda::CudaBench;
 use super::task::{BenchResult, Task};
+use super::turns::served::Turns;
 use crate::error::Result;
 use crate::machine;
 use crate::operators::Operator;
@@ -39,6 +40,14 @@ impl Place {
         match self {
             Place::Cpu(_) => machine::last_level_cache().unwrap_or(0),
             Place::Cuda(cuda) => cuda.l2_bytes(),
+        }
+    }
+
+    /// Verifies, then computes when it is told to.
+    pub fn in_turns(&self, task: &Task<'_>, turns: &mut Turns) -> Result<()> {
+        match self {
+            Place::Cpu(_) => super::cpu::in_turns(task, turns),
+            Place::Cuda(cuda) => cuda.in_turns(task, turns),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::record::Run;
 use crate::table;
+use std::path::Path;
 
 pub fn execute(arguments: &CompareArgs) -> Result<ExitCode> {
     let mut before = Run::read(&arguments.before)?;
@@ -33,21 +34,52 @@ pub fn execute(arguments: &CompareArgs) -> Result<ExitCode> {
             after: arguments.after.clone(),
         });
     }
+    let shown = match arguments.json {
+        true => Shown::Json,
+        false => Shown::Table { all: arguments.all },
+    };
+    conclude(
+        [&arguments.before, &arguments.after],
+        &comparison,
+        &wrong,
+        shown,
+        &arguments.fail_on,
+    )
+}
+
+/// What standard output gets of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub enum Shown {
+    /// A record a benchmark.
+    Json,
+    /// What changed, or with `all` everything.
+    Table { all: bool },
+    /// Nothing: it has got records already.
+    Nothing,
+}
+
+/// Shows a comparison of A and B, and says whether it met a condition to fail on.
+pub fn conclude(
+    sides: [&Path; 2],
+    comparison: &Comparison,
+    wrong: &[(String, String)],
+    shown: Shown,
+    conditions: &[FailOn],
+) -> Result<ExitCode> {
     for text in &comparison.notes {
         note(&format!("note: {text}"));
     }
-    match arguments.json {
-        true => print(json(&comparison, &wrong)?)?,
-        false => {
-            let (a, b) = (arguments.before.display(), arguments.after.display());
-            let table = table::comparison(&comparison, arguments.all);
-            print(format!(
-                "A: {a}\nB: {b}\n{table}{}\n",
-                summary(&comparison, wrong.len())
-            ))?;
+    match shown {
+        Shown::Json => print(json(comparison, wrong)?)?,
+        Shown::Table { all } => {
+            let [a, b] = sides.map(Path::display);
+            let table = table::comparison(comparison, all);
+            let summary = summary(comparison, wrong.len());
+            print(format!("A: {a}\nB: {b}\n{table}{summary}\n"))?;
         }
+        Shown::Nothing => {}
     }
-    let failed = failures(&arguments.fail_on, &comparison, wrong.len());
+    let failed = failures(conditions, comparison, wrong.len());
     for failure in &failed {
         note(&format!("failed: {failure}"));
     }
