@@ -217,11 +217,11 @@ impl Case<'_> {
                     Cell::number(or_dash(number, format), number)
                 };
                 let turns = || record.turns_ms.iter().copied();
-                let name = Cell::words(&record.implementation);
+                let label = Cell::words(name(&record.implementation));
                 table.rows.push(vec![
                     match record.is_ours() {
-                        true => name.strong(),
-                        false => name,
+                        true => label.strong(),
+                        false => label,
                     },
                     Cell::words(direction.name()),
                     number(timed.milliseconds, milliseconds),
@@ -243,6 +243,30 @@ impl Case<'_> {
 impl Timed<'_> {
     fn against(&self, ours: Option<f64>) -> Option<f64> {
         Some(self.milliseconds? / ours?)
+    }
+}
+
+/// An implementation as people call it.
+fn name(implementation: &str) -> &str {
+    match implementation {
+        "fourtap-16" => "fourtap, 16-bit locations",
+        "deformable-detr" => "Deformable DETR",
+        "huggingface-kernels" => "Hugging Face kernel",
+        "dcnv4" => "DCNv4",
+        "dcnv4-fork" => "DCNv4, maintained fork",
+        "pytorch" => "PyTorch, grid_sample",
+        "pytorch-compiled" => "PyTorch, torch.compile",
+        other => other,
+    }
+}
+
+/// Two digits of a relative error.
+fn percent(error: f64) -> String {
+    let percent = 100.0 * error;
+    match percent {
+        10.0.. => format!("{percent:.0} %"),
+        1.0.. => format!("{percent:.1} %"),
+        _ => format!("{percent:.2} %"),
     }
 }
 
@@ -268,11 +292,12 @@ fn bar(timed: &Timed<'_>, ours: Option<f64>) -> Bar {
     let doubt = match (record.verdict, record.error) {
         (PeerVerdict::Ok, _) => String::new(),
         (PeerVerdict::Unsupported, _) => "unsupported".to_string(),
-        (verdict, Some(error)) => format!("{}: error {}", word(verdict), number::error(error)),
+        (PeerVerdict::Inaccurate, Some(error)) => format!("error {}", percent(error)),
+        (verdict, Some(error)) => format!("{}: error {}", word(verdict), percent(error)),
         (verdict, None) => word(verdict).to_string(),
     };
     Bar {
-        label: record.implementation.clone(),
+        label: name(&record.implementation).to_string(),
         length: timed.milliseconds,
         value,
         doubt,
@@ -290,7 +315,7 @@ fn card(timed: &Timed<'_>, against: Option<f64>) -> Vec<String> {
     let Timed { record, .. } = timed;
     let mut words = vec![format!(
         "{}, {}: {}",
-        record.implementation,
+        name(&record.implementation),
         record.direction.name(),
         word(record.verdict)
     )];

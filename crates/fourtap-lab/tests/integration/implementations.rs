@@ -51,7 +51,7 @@ fn implementations_stand_by_time_and_what_is_not_right_says_its_error() {
     let order = [
         ">Forward<",
         ">0.500 ms<",
-        ">1.780 ms (3.6×), inaccurate: error 2.5e-2<",
+        ">1.780 ms (3.6×), error 2.5 %<",
         ">9.000 ms (18.0×)<",
         ">Backward<",
         ">1.500 ms<",
