@@ -24,6 +24,11 @@ use route::{Answer, Route};
 /// See `_native.pyi` for what each function promises.
 #[pymodule(gil_used = true)]
 mod _native {
+    use std::ffi::CString;
+
+    use pyo3::exceptions::PyUserWarning;
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::{
         command_line,
@@ -35,6 +40,17 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// Warns of a tuning table that is named and not there: calls would silently be slower than the user thinks.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let Some(words) = fourtap_admin::tuning::missing_in_words() else {
+            return Ok(());
+        };
+        let py = module.py();
+        let warning = py.get_type::<PyUserWarning>();
+        PyErr::warn(py, &warning, &CString::new(words)?, 1)
+    }
 }
 
 /// Runs the command line with these arguments, the first being the program's name. Returns its exit code.

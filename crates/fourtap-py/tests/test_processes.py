@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -162,3 +163,11 @@ print("goes on", flush=True)
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_tuning_table_that_is_not_there_is_warned_of(tmp_path: pathlib.Path) -> None:
+    missing = str(tmp_path / "tuning.tsv")
+    command = [sys.executable, "-c", "import fourtap"]
+    environment = os.environ | {"FOURTAP_TUNE": missing, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert f"UserWarning: FOURTAP_TUNE names {missing}, which is not there" in done.stderr
