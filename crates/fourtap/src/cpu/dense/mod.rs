@@ -12,8 +12,11 @@ mod product;
 mod rows;
 mod softmax;
 mod task;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 mod walk;
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use rayon::prelude::*;
@@ -22,6 +25,8 @@ use self::lanes::QUERIES;
 use self::plan::Plan;
 use self::task::Task;
 use super::Cpu;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::simd::Simd;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
 use crate::dense::{Forward, Implementation, Inputs, Options, Outputs, Sizes};
@@ -56,18 +61,55 @@ impl Cpu {
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
         let cpu = self.tuned(&DENSE_FORWARD, class, problem.dtype());
         match problem.dtype() {
-            DType::F16 => cpu.attend::<f16>(call),
-            DType::BF16 => cpu.attend::<bf16>(call),
+            DType::F16 => cpu.attend_16_bit::<f16>(call),
+            DType::BF16 => cpu.attend_16_bit::<bf16>(call),
             DType::F32 => cpu.attend::<f32>(call),
             DType::F64 => cpu.attend::<f64>(call),
         }
     }
 
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    fn attend_16_bit<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
+        self.attend::<E>(call)
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn attend_16_bit<E: tiles::Split>(&self, call: &Forward<'_>) -> Result<()> {
+        let cut = self.cut(call.problem.sizes());
+        let plan = Plan::<E>::new(call, cut.blocks);
+        if self.simd != Simd::Amx || !tiles::serves(&plan) {
+            return self.attend::<E>(call);
+        }
+        let length = tiles::workspace::<E>(&plan.sizes, cut.blocks * QUERIES);
+        cut.run(length, |place, rows, memory| {
+            memory.resize(length, tiles::Line::ZERO);
+            // SAFETY: every row lies in the problem and belongs to one task; there is AMX, as `simd` says.
+            unsafe { tiles::run(*self, &plan, place, rows, memory) };
+        })
+    }
+
     fn attend<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
-        let sizes = *call.problem.sizes();
-        let (heads, rows) = (sizes.batch * sizes.key_heads, sizes.queries * sizes.group());
-        let serial = self.is_small_dense(&sizes);
-        let threads = if serial {
+        let cut = self.cut(call.problem.sizes());
+        let plan = Plan::<E>::new(call, cut.blocks);
+        cut.run(plan.workspace(), |[sequence, head], rows, memory| {
+            let task = Task {
+                cpu: *self,
+                plan: &plan,
+                sequence,
+                head,
+                rows,
+            };
+            // SAFETY: every row lies in the problem and belongs to one task.
+            unsafe { task.run(memory) };
+        })
+    }
+
+    /// How the rows of a problem are dealt out.
+    fn cut(&self, sizes: &Sizes) -> Cut {
+        let heads = sizes.batch * sizes.key_heads;
+        let rows = sizes.queries * sizes.group();
+        let is_serial = self.is_small_dense(sizes);
+        let threads = if is_serial {
             1
         } else {
             rayon::current_num_threads()
@@ -75,32 +117,14 @@ impl Cpu {
         let all_blocks = heads * rows.div_ceil(QUERIES);
         let tasks_each = self.tuning.dense_tasks_each.max(1);
         let most = self.tuning.task_blocks.max(1);
-        let blocks = (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most);
-        let task_rows = blocks * QUERIES;
-        let tasks_a_head = rows.div_ceil(task_rows);
-        let tasks = 0..heads * tasks_a_head;
-        let plan = Plan::<E>::new(call, blocks);
-        let spare = Mutex::new(workspaces(threads.min(tasks.len()), plan.workspace())?);
-        let attend = |task: usize| {
-            let mut workspace = lock(&spare).pop().expect("one a worker");
-            let (sequence_head, part) = (task / tasks_a_head, task % tasks_a_head);
-            let task = Task {
-                cpu: *self,
-                plan: &plan,
-                sequence: sequence_head / sizes.key_heads,
-                head: sequence_head % sizes.key_heads,
-                rows: part * task_rows..((part + 1) * task_rows).min(rows),
-            };
-            // SAFETY: every row lies in the problem and belongs to one task.
-            unsafe { task.run(&mut workspace) };
-            lock(&spare).push(workspace);
-        };
-        if serial {
-            tasks.into_iter().for_each(attend);
-        } else {
-            tasks.into_par_iter().with_max_len(1).for_each(attend);
+        Cut {
+            heads,
+            key_heads: sizes.key_heads,
+            rows,
+            blocks: (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most),
+            threads,
+            is_serial,
         }
-        Ok(())
     }
 
     fn is_small_dense(&self, sizes: &Sizes) -> bool {
@@ -109,5 +133,50 @@ impl Cpu {
             .into_iter()
             .fold(b, usize::saturating_mul);
         products / PRODUCTS_A_SAMPLE < self.tuning.serial_work
+    }
+}
+
+/// How the rows of a problem are dealt out to tasks, each of one head of keys.
+struct Cut {
+    /// Heads of keys of all sequences, and of one.
+    heads: usize,
+    key_heads: usize,
+    /// Of one of these heads.
+    rows: usize,
+    /// Blocks of a task, at most.
+    blocks: usize,
+    threads: usize,
+    is_serial: bool,
+}
+
+impl Cut {
+    /// Runs `task` for the rows of each, with the indices of sequence and head of keys, and `length` items of memory of a
+    /// worker's own, which may hold what another task has left there.
+    fn run<M: Send>(
+        &self,
+        length: usize,
+        task: impl Fn([usize; 2], Range<usize>, &mut Vec<M>) + Sync,
+    ) -> Result<()> {
+        let task_rows = self.blocks * QUERIES;
+        let tasks_a_head = self.rows.div_ceil(task_rows);
+        let tasks = 0..self.heads * tasks_a_head;
+        let spare = Mutex::new(workspaces(self.threads.min(tasks.len()), length)?);
+        let run = |index: usize| {
+            let mut memory = lock(&spare).pop().expect("one a worker");
+            let (head, part) = (index / tasks_a_head, index % tasks_a_head);
+            let rows = part * task_rows..((part + 1) * task_rows).min(self.rows);
+            task(
+                [head / self.key_heads, head % self.key_heads],
+                rows,
+                &mut memory,
+            );
+            lock(&spare).push(memory);
+        };
+        if self.is_serial {
+            tasks.into_iter().for_each(run);
+        } else {
+            tasks.into_par_iter().with_max_len(1).for_each(run);
+        }
+        Ok(())
     }
 }

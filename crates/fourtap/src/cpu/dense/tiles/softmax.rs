@@ -1,0 +1,130 @@
+//! The softmax of a block's logits, which come a step at a time, a row for each query.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::layout::{KEYS, Kept, Layout, Line, ROWS};
+use super::split::{NUMBERS, Split, in_two, rounded};
+use crate::cpu::amx::SIDE;
+
+/// Of the powers from 1 on of a polynomial that is 2 to the power of its argument, from 0 to 1: relative error 1e-7.
+const COEFFICIENTS: [f32; 5] = [
+    0.693_151_3,
+    0.240_164_43,
+    0.055_799_97,
+    0.009_016_967,
+    0.001_867_155_8,
+];
+
+/// The least power whose result is a normal number.
+const LEAST: f32 = -126.0;
+
+/// 2 to these powers, which are 0 or hardly more; 0 where that would not be a normal number. NaN stays NaN.
+#[inline(always)]
+unsafe fn exp2(powers: __m512) -> __m512 {
+    // SAFETY: the caller is compiled for the instructions.
+    unsafe {
+        let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(powers, _mm512_set1_ps(LEAST));
+        // What is left after rounding down, as scaling does it.
+        const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+        let rest = _mm512_reduce_ps::<DOWN>(powers);
+        let mut polynomial = _mm512_set1_ps(COEFFICIENTS[4]);
+        for coefficient in [3, 2, 1, 0] {
+            let coefficient = _mm512_set1_ps(COEFFICIENTS[coefficient]);
+            polynomial = _mm512_fmadd_ps(polynomial, rest, coefficient);
+        }
+        polynomial = _mm512_fmadd_ps(polynomial, rest, _mm512_set1_ps(1.0));
+        _mm512_maskz_scalef_ps(normal, polynomial, powers)
+    }
+}
+
+/// Turns the logits of the keys in `range`, which begins and ends at multiples of 32, into weights: after multiplying them
+/// with `factor`, which is positive, as powers of two. Makes totals and sums relative to the highest logit.
+///
+/// # Safety
+/// The first `rows` rows have logits, `range` lies in the step, and the processor has the instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+pub unsafe fn weigh<E: Split>(
+    kept: &mut Kept<'_>,
+    rows: usize,
+    range: Range<usize>,
+    factor: f32,
+    logits: &[Line],
+    weights: &mut [Line],
+    layout: &Layout,
+) {
+    assert!(rows <= ROWS && range.end <= KEYS);
+    let mut highest = [Line([f32::NEG_INFINITY; SIDE]); ROWS / SIDE];
+    let mut bases = [Line([0.0; SIDE]); ROWS / SIDE];
+    let mut decays = bases;
+    let mut totals = bases;
+    let (first, end) = (range.start / SIDE, range.end / SIDE);
+    // SAFETY: rows, keys and lanes are those of the block and the step.
+    unsafe {
+        for row in 0..rows {
+            let logits = logits.as_ptr().add(row * KEYS / SIDE).cast::<f32>();
+            let mut top = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
+            for vector in (first..end).step_by(2) {
+                // The second operand is the result where they do not compare, so NaN is no highest logit.
+                let at = logits.add(vector * SIDE);
+                top[0] = _mm512_max_ps(_mm512_load_ps(at), top[0]);
+                top[1] = _mm512_max_ps(_mm512_load_ps(at.add(SIDE)), top[1]);
+            }
+            let top = _mm512_reduce_max_ps(_mm512_max_ps(top[0], top[1]));
+            highest[row / SIDE].0[row % SIDE] = top;
+        }
+        let factors = _mm512_set1_ps(factor);
+        for lane in 0..ROWS / SIDE {
+            let before = _mm512_load_ps(kept.highest[lane].0.as_ptr());
+            let top = _mm512_mul_ps(_mm512_load_ps(highest[lane].0.as_ptr()), factors);
+            let top = _mm512_max_ps(top, before);
+            _mm512_store_ps(kept.highest[lane].0.as_mut_ptr(), top);
+            // Where no key was seen yet, any finite number makes weights of 0, and infinity would make NaN.
+            let base = _mm512_max_ps(top, _mm512_set1_ps(f32::MIN));
+            _mm512_store_ps(bases[lane].0.as_mut_ptr(), base);
+            let decay = exp2(_mm512_sub_ps(before, base));
+            _mm512_store_ps(decays[lane].0.as_mut_ptr(), decay);
+        }
+        for row in 0..rows {
+            let logits = logits.as_ptr().add(row * KEYS / SIDE).cast::<f32>();
+            let weights = weights.as_mut_ptr().add(row * KEYS / NUMBERS);
+            let base = _mm512_set1_ps(bases[row / SIDE].0[row % SIDE]);
+            let mut total = [_mm512_setzero_ps(); 2];
+            for vector in (first..end).step_by(2) {
+                let at = logits.add(vector * SIDE);
+                let a = exp2(_mm512_fmsub_ps(_mm512_load_ps(at), factors, base));
+                let b = exp2(_mm512_fmsub_ps(_mm512_load_ps(at.add(SIDE)), factors, base));
+                total[0] = _mm512_add_ps(total[0], a);
+                total[1] = _mm512_add_ps(total[1], b);
+                let to = weights.add(vector / 2);
+                if E::PARTS == 1 {
+                    _mm512_store_si512(to.cast(), rounded(a, b));
+                } else {
+                    let [upper, lower] = in_two(a, b);
+                    _mm512_store_si512(to.cast(), upper);
+                    _mm512_store_si512(to.add(Layout::WEIGHT_PART).cast(), lower);
+                }
+            }
+            let total = _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
+            totals[row / SIDE].0[row % SIDE] = total;
+        }
+        for lane in 0..ROWS / SIDE {
+            let before = _mm512_load_ps(kept.totals[lane].0.as_ptr());
+            let decay = _mm512_load_ps(decays[lane].0.as_ptr());
+            let total = _mm512_load_ps(totals[lane].0.as_ptr());
+            let all = _mm512_fmadd_ps(before, decay, total);
+            _mm512_store_ps(kept.totals[lane].0.as_mut_ptr(), all);
+        }
+        for row in 0..rows {
+            let decay = decays[row / SIDE].0[row % SIDE];
+            if decay == 1.0 {
+                continue;
+            }
+            let decay = _mm512_set1_ps(decay);
+            for Line(sums) in &mut kept.sums[row * layout.value_tiles..][..layout.value_tiles] {
+                let sum = _mm512_mul_ps(_mm512_load_ps(sums.as_ptr()), decay);
+                _mm512_store_ps(sums.as_mut_ptr(), sum);
+            }
+        }
+    }
+}
