@@ -21,18 +21,22 @@ pub fn is_available() -> bool {
     *AVAILABLE.get_or_init(|| has_instructions() && saves_tiles() && is_permitted())
 }
 
+// To compilers newer than `rust-version` the functions are safe.
+#[allow(unused_unsafe)]
 fn has_instructions() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
-    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
+    // SAFETY: every processor of this architecture has the instruction.
+    unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE }
 }
 
 /// Whether the system keeps tiles and their configuration for each thread.
 fn saves_tiles() -> bool {
     const XSAVE: u32 = 1 << 27;
     const TILES: u64 = 0b11 << 17;
-    // SAFETY: the instruction exists where the system has switched XSAVE on.
-    __cpuid(1).ecx & XSAVE != 0 && unsafe { extended_state() } & TILES == TILES
+    // SAFETY: every processor of this architecture has the first instruction, and the second one where the system has
+    // switched XSAVE on.
+    unsafe { __cpuid(1).ecx & XSAVE != 0 && extended_state() & TILES == TILES }
 }
 
 /// What the system saves for each thread.
@@ -66,7 +70,7 @@ fn is_permitted() -> bool {
     result == 0
 }
 
-/// This thread's tile registers, ready for [`Product::add`] and as costly to save as they are large; given back when
+/// This thread's tile registers, ready for [`Product::compute`] and as costly to save as they are large; given back when
 /// dropped.
 pub struct Tiles {
     /// They are those of a thread.
@@ -141,9 +145,8 @@ pub struct Product<'a> {
     pub left_row: usize,
     /// Bytes from the first row to the seventeenth.
     pub left_tile: usize,
+    /// The tile of the first 16 columns of a step; that of the others follows it.
     pub right: *const u8,
-    /// Bytes from the tile of the first 16 columns to that of the others.
-    pub right_tile: usize,
     /// The sums, row by row.
     pub out: *mut f32,
     /// Bytes from a row to the next.
@@ -191,8 +194,7 @@ impl Product<'_> {
                 "add {other}, {right}",
                 "tileloadd tmm6, [{other} + {right_row}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "add {other}, {right_tile}",
-                "tileloadd tmm7, [{other} + {right_row}]",
+                "tileloadd tmm7, [{other} + {right_row} + 1024]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "add {at}, {left_tile}",
                 "tileloadd tmm5, [{at} + {left_row}]",
@@ -218,13 +220,68 @@ impl Product<'_> {
                 left_tile = in(reg) self.left_tile,
                 right = in(reg) self.right,
                 right_row = in(reg) ROW_BYTES,
-                right_tile = in(reg) self.right_tile,
                 at = out(reg) _,
                 other = inout(reg) u64::from(ADDED) => _,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::bf16;
+
+    #[test]
+    fn products_of_whole_numbers_are_exact() {
+        if !is_available() {
+            return;
+        }
+        const STEPS: usize = 3;
+        const DEPTH: usize = 2 * SIDE * STEPS;
+        let left = |row: usize, k: usize| ((row * 7 + k * 3) % 17) as f32 - 8.0;
+        let right = |k: usize, column: usize| ((k * 5 + column * 11) % 13) as f32 - 6.0;
+        let mut lefts = vec![bf16::ZERO; PRODUCT * DEPTH];
+        let mut rights = vec![bf16::ZERO; DEPTH * PRODUCT];
+        for k in 0..DEPTH {
+            for i in 0..PRODUCT {
+                lefts[i * DEPTH + k] = bf16::from_f32(left(i, k));
+                let tile = k / 32 * 2 + i / SIDE;
+                let place = tile * 2 * SIDE * SIDE + (k % 32 / 2 * SIDE + i % SIDE) * 2 + k % 2;
+                rights[place] = bf16::from_f32(right(k, i));
+            }
+        }
+        let steps: Vec<_> = (0..STEPS)
+            .map(|step| Step {
+                left: step * ROW_BYTES,
+                right: step * 2 * SIDE * ROW_BYTES,
+            })
+            .collect();
+        let mut sums = vec![f32::NAN; PRODUCT * PRODUCT];
+        let mut product = Product {
+            left: lefts.as_ptr().cast(),
+            left_row: DEPTH * size_of::<bf16>(),
+            left_tile: SIDE * DEPTH * size_of::<bf16>(),
+            right: rights.as_ptr().cast(),
+            out: sums.as_mut_ptr(),
+            out_row: PRODUCT * size_of::<f32>(),
+            steps: &steps,
+        };
+        let tiles = Tiles::of_this_thread();
+        // SAFETY: both sides and the sums have room for all steps.
+        unsafe { product.compute::<false>(&tiles) };
+        product.steps = &steps[1..2];
+        // SAFETY: as above.
+        unsafe { product.compute::<true>(&tiles) };
+        for row in 0..PRODUCT {
+            for column in 0..PRODUCT {
+                let terms = (0..DEPTH).chain(32..64);
+                let expected: f32 = terms.map(|k| left(row, k) * right(k, column)).sum();
+                assert_eq!(sums[row * PRODUCT + column], expected, "{row}, {column}");
+            }
         }
     }
 }

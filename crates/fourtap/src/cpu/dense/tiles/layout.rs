@@ -95,7 +95,7 @@ impl Layout {
                 for right in 0..self.parts {
                     steps.push(Step {
                         left: size_of::<Line>() * (left * self.query_part + step * SIDE),
-                        right: size_of::<Line>() * (right * self.key_part + step * SIDE),
+                        right: size_of::<Line>() * (right * self.key_part + step * PRODUCT),
                     });
                 }
             }
@@ -110,7 +110,7 @@ impl Layout {
             for &(left, right) in E::WEIGHED {
                 steps.push(Step {
                     left: size_of::<Line>() * (left * Self::WEIGHT_PART + step),
-                    right: size_of::<Line>() * (right * self.value_part + step * SIDE),
+                    right: size_of::<Line>() * (right * self.value_part + step * PRODUCT),
                 });
             }
         }

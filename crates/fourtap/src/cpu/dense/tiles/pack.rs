@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::layout::{KEYS, Line};
 use super::split::{self, NUMBERS, Split, Survey};
-use crate::cpu::amx::SIDE;
+use crate::cpu::amx::{PRODUCT, SIDE};
 
 /// Rows of a tensor.
 #[derive(Clone, Copy)]
@@ -77,8 +77,8 @@ pub unsafe fn pack_query<E: Split>(
     }
 }
 
-/// Packs keys, the rows of which become columns: tiles of 16 keys and 32 channels, those of the same keys after each other,
-/// further parts `part` lines on. `rows`, which begin and end at multiples of 16, are those of the step to pack; there are
+/// Packs keys, the rows of which become columns: pairs of tiles of 16 keys and 32 channels, those of the same keys after each
+/// other, further parts `part` lines on. `rows`, which begin and end at multiples of 16, are those of the step to pack; there are
 /// `count` rows, and the rest is 0. The rows that are not ordinary.
 ///
 /// # Safety
@@ -104,7 +104,8 @@ pub unsafe fn pack_keys<E: Split>(
                     [parts[0][row], parts[1][row]] = E::split(numbers);
                 }
                 for (index, rows) in parts.into_iter().enumerate().take(E::PARTS) {
-                    let to = to.add(index * part + (first / SIDE * steps + step) * SIDE);
+                    let tile = (first / PRODUCT * steps + step) * PRODUCT + first % PRODUCT;
+                    let to = to.add(index * part + tile);
                     for (line, pairs) in transposed(rows).into_iter().enumerate() {
                         _mm512_store_si512(to.add(line).cast(), pairs);
                     }
@@ -118,8 +119,8 @@ pub unsafe fn pack_keys<E: Split>(
     }
 }
 
-/// Packs values, two rows of which become one of pairs: tiles of 32 keys and 16 channels, those of the same channels after
-/// each other. Everything else is as for [`pack_keys`], but that `rows` begin and end at multiples of 32, and rows that
+/// Packs values, two rows of which become one of pairs: pairs of tiles of 32 keys and 16 channels, those of the same
+/// channels after each other. Everything else is as for [`pack_keys`], but that `rows` begin and end at multiples of 32, and rows that
 /// are not ordinary become 0.
 ///
 /// # Safety
@@ -187,10 +188,10 @@ unsafe fn store_pair<E: Split>(
             let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
             let a = _mm512_permutexvar_epi64(order, first[index]);
             let b = _mm512_permutexvar_epi64(order, second[index]);
-            let tile = channel / SIDE * KEYS / 2;
-            let to = to.add(index * part + tile + row / 2);
+            let tile = (channel / NUMBERS * KEYS / NUMBERS + row / NUMBERS) * PRODUCT;
+            let to = to.add(index * part + tile + row % NUMBERS / 2);
             _mm512_store_si512(to.cast(), _mm512_unpacklo_epi16(a, b));
-            _mm512_store_si512(to.add(KEYS / 2).cast(), _mm512_unpackhi_epi16(a, b));
+            _mm512_store_si512(to.add(SIDE).cast(), _mm512_unpackhi_epi16(a, b));
         }
     }
 }

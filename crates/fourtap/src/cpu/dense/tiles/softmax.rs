@@ -128,3 +128,49 @@ pub unsafe fn weigh<E: Split>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2 to each of these powers.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+    unsafe fn powers_of_two(powers: [f32; SIDE]) -> [f32; SIDE] {
+        let mut results = [0.0; SIDE];
+        // SAFETY: as many are readable and writable as a vector has.
+        unsafe {
+            let powers = _mm512_loadu_ps(powers.as_ptr());
+            _mm512_storeu_ps(results.as_mut_ptr(), exp2(powers));
+        }
+        results
+    }
+
+    #[test]
+    fn powers_of_two_are_within_two_units_in_the_last_place() {
+        if !crate::cpu::Simd::Amx.is_available() {
+            return;
+        }
+        let special = [0.0, f32::NAN, f32::NEG_INFINITY, -126.5, -126.0, 1e-4, -1.0];
+        let mut powers = [-3.0; SIDE];
+        powers[..special.len()].copy_from_slice(&special);
+        // SAFETY: the processor has the instructions.
+        let results = unsafe { powers_of_two(powers) };
+        assert_eq!([results[0], results[2], results[3]], [1.0, 0.0, 0.0]);
+        assert_eq!(
+            [results[4], results[6], results[7]],
+            [f32::MIN_POSITIVE, 0.5, 0.125]
+        );
+        assert!(results[1].is_nan());
+        for first in 0..10_000 {
+            let powers =
+                std::array::from_fn(|i| -126.0 * ((16 * first + i) as f32 / 160_000.0).powi(3));
+            // SAFETY: as above.
+            let results = unsafe { powers_of_two(powers) };
+            for (power, result) in powers.into_iter().zip(results) {
+                let (exact, result) = (f64::from(power).exp2(), f64::from(result));
+                let error = (result - exact).abs() / exact;
+                assert!(error <= 2.0 * f64::from(f32::EPSILON), "{power}: {error:e}");
+            }
+        }
+    }
+}
