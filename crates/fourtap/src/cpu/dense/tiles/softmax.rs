@@ -38,6 +38,56 @@ unsafe fn exp2(powers: __m512) -> __m512 {
     }
 }
 
+/// Highest logits below which multiplying and subtracting are rounded once, together. Above, the highest logit less itself
+/// rounded could then be a large number.
+const FUSED_BELOW: f32 = 1e6;
+
+/// The logits of a row and where its weights go.
+struct Row {
+    logits: *const f32,
+    weights: *mut Line,
+    /// An even number of them, from an even number on.
+    vectors: Range<usize>,
+    factor: f32,
+    /// What is subtracted of each logit times the factor.
+    base: f32,
+}
+
+impl Row {
+    /// Stores the weights; their sum.
+    ///
+    /// # Safety
+    /// Logits and room for weights are there, and the caller is compiled for the instructions.
+    #[inline(always)]
+    unsafe fn weigh<E: Split, const FUSED: bool>(self) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let (factor, base) = (_mm512_set1_ps(self.factor), _mm512_set1_ps(self.base));
+            let mut totals = [_mm512_setzero_ps(); 2];
+            for vector in self.vectors.step_by(2) {
+                let mut pair = [_mm512_setzero_ps(); 2];
+                for i in 0..2 {
+                    let logits = _mm512_load_ps(self.logits.add((vector + i) * SIDE));
+                    pair[i] = exp2(match FUSED {
+                        true => _mm512_fmsub_ps(logits, factor, base),
+                        false => _mm512_sub_ps(_mm512_mul_ps(logits, factor), base),
+                    });
+                    totals[i] = _mm512_add_ps(totals[i], pair[i]);
+                }
+                let to = self.weights.add(vector / 2);
+                if E::PARTS == 1 {
+                    _mm512_store_si512(to.cast(), rounded(pair[0], pair[1]));
+                } else {
+                    let [upper, lower] = in_two(pair[0], pair[1]);
+                    _mm512_store_si512(to.cast(), upper);
+                    _mm512_store_si512(to.add(Layout::WEIGHT_PART).cast(), lower);
+                }
+            }
+            _mm512_reduce_add_ps(_mm512_add_ps(totals[0], totals[1]))
+        }
+    }
+}
+
 /// Turns the logits of the keys in `range`, which begins and ends at multiples of 32, into weights: after multiplying them
 /// with `factor`, which is positive, as powers of two. Makes totals and sums relative to the highest logit.
 ///
@@ -86,27 +136,17 @@ pub unsafe fn weigh<E: Split>(
             _mm512_store_ps(decays[lane].0.as_mut_ptr(), decay);
         }
         for row in 0..rows {
-            let logits = logits.as_ptr().add(row * KEYS / SIDE).cast::<f32>();
-            let weights = weights.as_mut_ptr().add(row * KEYS / NUMBERS);
-            let base = _mm512_set1_ps(bases[row / SIDE].0[row % SIDE]);
-            let mut total = [_mm512_setzero_ps(); 2];
-            for vector in (first..end).step_by(2) {
-                let at = logits.add(vector * SIDE);
-                let a = exp2(_mm512_fmsub_ps(_mm512_load_ps(at), factors, base));
-                let b = exp2(_mm512_fmsub_ps(_mm512_load_ps(at.add(SIDE)), factors, base));
-                total[0] = _mm512_add_ps(total[0], a);
-                total[1] = _mm512_add_ps(total[1], b);
-                let to = weights.add(vector / 2);
-                if E::PARTS == 1 {
-                    _mm512_store_si512(to.cast(), rounded(a, b));
-                } else {
-                    let [upper, lower] = in_two(a, b);
-                    _mm512_store_si512(to.cast(), upper);
-                    _mm512_store_si512(to.add(Layout::WEIGHT_PART).cast(), lower);
-                }
-            }
-            let total = _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
-            totals[row / SIDE].0[row % SIDE] = total;
+            let work = Row {
+                logits: logits.as_ptr().add(row * KEYS / SIDE).cast(),
+                weights: weights.as_mut_ptr().add(row * KEYS / NUMBERS),
+                vectors: first..end,
+                factor,
+                base: bases[row / SIDE].0[row % SIDE],
+            };
+            totals[row / SIDE].0[row % SIDE] = match work.base.abs() < FUSED_BELOW {
+                true => work.weigh::<E, true>(),
+                false => work.weigh::<E, false>(),
+            };
         }
         for lane in 0..ROWS / SIDE {
             let before = _mm512_load_ps(kept.totals[lane].0.as_ptr());
