@@ -3,7 +3,8 @@
 //! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries lie in the lanes of vectors,
 //! so keys and values are used as they lie in memory, one number at a time for all queries, and the softmax needs no sum
 //! across lanes. Keys come in steps of [`lanes::KEYS`] between multiples of that number; a query's result depends on the
-//! keys it sees alone, never on its neighbours in the block or the number of threads.
+//! keys it sees alone, never on its neighbours in the block or the number of threads. 16-bit types are multiplied in
+//! `tiles` instead where there is AMX, cut into tasks the same way.
 
 mod block;
 mod lanes;
@@ -75,7 +76,7 @@ impl Cpu {
 
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn attend_16_bit<E: tiles::Split>(&self, call: &Forward<'_>) -> Result<()> {
-        let cut = self.cut(call.problem.sizes());
+        let cut = self.cut(call.problem.sizes(), tiles::LONGER_TASKS);
         let plan = Plan::<E>::new(call, cut.blocks);
         if self.simd != Simd::Amx || !tiles::serves(&plan) {
             return self.attend::<E>(call);
@@ -89,7 +90,7 @@ impl Cpu {
     }
 
     fn attend<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
-        let cut = self.cut(call.problem.sizes());
+        let cut = self.cut(call.problem.sizes(), 1);
         let plan = Plan::<E>::new(call, cut.blocks);
         cut.run(plan.workspace(), |[sequence, head], rows, memory| {
             let task = Task {
@@ -104,8 +105,8 @@ impl Cpu {
         })
     }
 
-    /// How the rows of a problem are dealt out.
-    fn cut(&self, sizes: &Sizes) -> Cut {
+    /// How the rows of a problem are dealt out, with tasks up to `longer` times as long as usual.
+    fn cut(&self, sizes: &Sizes, longer: usize) -> Cut {
         let heads = sizes.batch * sizes.key_heads;
         let rows = sizes.queries * sizes.group();
         let is_serial = self.is_small_dense(sizes);
@@ -116,7 +117,7 @@ impl Cpu {
         };
         let all_blocks = heads * rows.div_ceil(QUERIES);
         let tasks_each = self.tuning.dense_tasks_each.max(1);
-        let most = self.tuning.task_blocks.max(1);
+        let most = self.tuning.task_blocks.max(1).saturating_mul(longer);
         Cut {
             heads,
             key_heads: sizes.key_heads,

@@ -76,7 +76,7 @@ impl Layout {
         ROWS * self.value_tiles
     }
 
-    /// What a task of so many blocks works in. For four blocks of 64 rows with 64 channels of bf16 that is 0.2 MiB.
+    /// What a task of so many blocks works in. For 512 rows with 64 channels of bf16 that is 0.3 MiB.
     pub fn workspace(&self, blocks: usize) -> usize {
         self.shared() + blocks * self.block()
     }

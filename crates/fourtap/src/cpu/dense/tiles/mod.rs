@@ -30,6 +30,10 @@ use crate::cpu::Cpu;
 use crate::cpu::amx::Tiles;
 use crate::dense::Sizes;
 
+/// How many times as long tasks may be as without tiles: products take less time, and packing keys and values, once for
+/// each task, takes as much.
+pub const LONGER_TASKS: usize = 2;
+
 /// Factors with which tiles' rounding of the least numbers to 0 cannot show.
 const FACTORS: Range<f32> = f32::MIN_POSITIVE..1e9;
 

@@ -66,7 +66,7 @@ pub unsafe fn pack_query<E: Split>(
         let mut survey = Survey::new();
         for (step, channel) in (0..query.channels).step_by(NUMBERS).enumerate() {
             let numbers = query.load(0, channel);
-            survey.add(numbers);
+            survey.add::<E>(numbers);
             let parts = E::split(_mm512_xor_si512(numbers, sign));
             for (index, numbers) in parts.into_iter().enumerate().take(E::PARTS) {
                 let to = to.add(index * part + step * SIDE);
@@ -100,7 +100,7 @@ pub unsafe fn pack_keys<E: Split>(
                 let mut parts = [[_mm512_setzero_si512(); SIDE]; 2];
                 for row in 0..SIDE.min(count.saturating_sub(first)) {
                     let numbers = keys.load(first + row, step * NUMBERS);
-                    survey.add(numbers);
+                    survey.add::<E>(numbers);
                     [parts[0][row], parts[1][row]] = E::split(numbers);
                 }
                 for (index, rows) in parts.into_iter().enumerate().take(E::PARTS) {
@@ -141,7 +141,7 @@ pub unsafe fn pack_values<E: Split>(
                 let mut pair = [_mm512_setzero_si512(); 2];
                 for (row, numbers) in (first..count).zip(&mut pair) {
                     *numbers = values.load(row, channel);
-                    survey.add(*numbers);
+                    survey.add::<E>(*numbers);
                 }
                 store_pair::<E>(pair, first, channel, to, part);
             }

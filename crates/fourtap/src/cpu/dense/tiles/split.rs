@@ -139,13 +139,15 @@ impl Survey {
 
     /// Looks at some numbers.
     #[inline(always)]
-    pub unsafe fn add(&mut self, numbers: __m512i) {
+    pub unsafe fn add<E: Split>(&mut self, numbers: __m512i) {
         // SAFETY: as the caller promises.
         unsafe {
             let magnitude = _mm512_and_si512(numbers, _mm512_set1_epi16(MAGNITUDE));
             self.greatest = _mm512_max_epu16(self.greatest, magnitude);
-            let less = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1));
-            self.least = _mm512_min_epu16(self.least, less);
+            if E::ORDINARY[0] > 1 {
+                let less = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1));
+                self.least = _mm512_min_epu16(self.least, less);
+            }
         }
     }
 
