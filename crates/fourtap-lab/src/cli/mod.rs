@@ -146,7 +146,7 @@ pub struct TargetArgs {
     /// CUDA backward with the same bits every run, which the CPU's has anyway
     #[arg(long)]
     pub deterministic: bool,
-    /// CPU instructions: amx, avx512, avx2 or portable [default: the best there are]
+    /// CPU instructions: amx, avx512, avx2 or portable [default: the best]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
 }
