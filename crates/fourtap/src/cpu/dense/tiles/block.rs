@@ -73,7 +73,7 @@ impl<'a> Block<'a> {
         }
         // SAFETY: the range is of the step, its logits are there, and whoever runs this has the instructions.
         unsafe {
-            weigh::<E>(
+            weigh(
                 &mut self.kept,
                 self.rows.len(),
                 range.clone(),
@@ -115,7 +115,7 @@ impl<'a> Block<'a> {
         range: Range<usize>,
         shared: &Shared<'_>,
     ) {
-        let each = E::WEIGHED.len();
+        let each = task.layout.weighed().count();
         let steps = range.start / NUMBERS * each..range.end / NUMBERS * each;
         for tile in (0..task.layout.value_tiles).step_by(2) {
             let product = Product {
@@ -207,7 +207,7 @@ impl<'a> Block<'a> {
                 let tiles = task.layout.value_tiles;
                 task.cpu.run(AddValue {
                     value: task.values_from(step.base + key),
-                    weight: (0..E::PARTS).map(part).sum(),
+                    weight: (0..task.layout.weight_parts).map(part).sum(),
                     sums: numbers(&mut self.kept.sums[index * tiles..][..tiles]),
                 });
             }

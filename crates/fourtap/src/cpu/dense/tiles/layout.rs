@@ -11,6 +11,11 @@ pub const ROWS: usize = PRODUCT;
 /// the sums over a row's lanes, two of each step, rarer still.
 pub const KEYS: usize = 256;
 
+/// Values of fewer channels than this are weighed as accurately in bf16 as in f16. Weights rounded to bf16 are off by about
+/// as much as a result may be: that shows where values cancel, unless some other channel is larger. It costs little here,
+/// since a product has as many columns.
+const FEW_CHANNELS: usize = PRODUCT;
+
 /// A row of a tile, where it is loaded without crossing a cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -40,6 +45,8 @@ pub struct Layout {
     pub key_part: usize,
     /// Of one part of a step's values.
     pub value_part: usize,
+    /// How many bf16 a weight is the sum of.
+    pub weight_parts: usize,
     parts: usize,
 }
 
@@ -54,6 +61,10 @@ impl Layout {
             key_part: KEYS * channel_steps,
             value_part: KEYS / 2 * value_tiles,
             parts: E::PARTS,
+            weight_parts: match sizes.value_channels < FEW_CHANNELS {
+                true => 2,
+                false => E::PARTS,
+            },
         }
     }
 
@@ -82,7 +93,7 @@ impl Layout {
     }
 
     fn shared(&self) -> usize {
-        let weights = self.parts * Self::WEIGHT_PART;
+        let weights = self.weight_parts * Self::WEIGHT_PART;
         self.parts * (self.key_part + self.value_part) + ROWS * KEYS / SIDE + weights
     }
 
@@ -103,11 +114,21 @@ impl Layout {
         steps
     }
 
+    /// Which parts of weights and values are multiplied with each other. What is left out, the product of both second ones,
+    /// is far less than rounding a result of f16.
+    pub fn weighed(&self) -> impl Iterator<Item = (usize, usize)> {
+        let parts = self.parts;
+        let with = move |left| (0..parts).map(move |right| (left, right));
+        (0..self.weight_parts)
+            .flat_map(with)
+            .filter(|(left, right)| left + right < 2)
+    }
+
     /// What multiplies each weight with each value, 32 keys after the other.
-    pub fn value_steps<E: Split>(&self) -> Vec<Step> {
+    pub fn value_steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for step in 0..KEYS / NUMBERS {
-            for &(left, right) in E::WEIGHED {
+            for (left, right) in self.weighed() {
                 steps.push(Step {
                     left: size_of::<Line>() * (left * Self::WEIGHT_PART + step),
                     right: size_of::<Line>() * (right * self.value_part + step * PRODUCT),
@@ -137,7 +158,7 @@ impl<'a> Shared<'a> {
         let (keys, rest) = memory.split_at_mut(layout.parts * layout.key_part);
         let (values, rest) = rest.split_at_mut(layout.parts * layout.value_part);
         let (logits, rest) = rest.split_at_mut(ROWS * KEYS / SIDE);
-        let (weights, rest) = rest.split_at_mut(layout.parts * Layout::WEIGHT_PART);
+        let (weights, rest) = rest.split_at_mut(layout.weight_parts * Layout::WEIGHT_PART);
         let shared = Shared {
             keys,
             values,

@@ -5,7 +5,7 @@
 //! product. Keys and values are packed as tiles' right sides want them, once for all blocks of a task.
 //!
 //! A number of f16 is the sum of two of bf16, exactly, and so its products are four products; a weight is then a sum of two
-//! also, nearer than f16 is. Weights of bf16 problems are rounded to bf16, as everybody's are.
+//! also, nearer than f16 is. Weights of bf16 problems are rounded to bf16, as is usual, but for values of few channels.
 //!
 //! Numbers that tiles do not multiply as f32 would are left to `patch`.
 
@@ -68,7 +68,7 @@ pub unsafe fn run<E: Split>(
         negated: plan.factor < 0.0,
         factor: plan.factor.abs(),
         logit_steps: layout.logit_steps(),
-        value_steps: layout.value_steps::<E>(),
+        value_steps: layout.value_steps(),
         tiles: Tiles::of_this_thread(),
     };
     // SAFETY: as the caller promises.

@@ -15,8 +15,6 @@ const MAGNITUDE: i16 = 0x7fff;
 pub trait Split: Vectorized<Accumulator = f32> {
     /// How many.
     const PARTS: usize;
-    /// Which parts of weights and values are multiplied with each other. What is left out is less than a sum of f32 keeps.
-    const WEIGHED: &'static [(usize, usize)];
     /// Bits of the least and greatest magnitude of a row's largest number with which tiles do what f32 would: sums of
     /// products then stay finite, and what tiles count as 0 is too little to matter.
     const ORDINARY: [u16; 2];
@@ -30,7 +28,6 @@ pub trait Split: Vectorized<Accumulator = f32> {
 
 impl Split for bf16 {
     const PARTS: usize = 1;
-    const WEIGHED: &'static [(usize, usize)] = &[(0, 0)];
     // 2 to the -60 and 60.
     const ORDINARY: [u16; 2] = [(127 - 60) << 7, (127 + 60) << 7];
 
@@ -43,7 +40,6 @@ impl Split for bf16 {
 
 impl Split for f16 {
     const PARTS: usize = 2;
-    const WEIGHED: &'static [(usize, usize)] = &[(0, 0), (0, 1), (1, 0)];
     // Every number that is not 0 or infinite.
     const ORDINARY: [u16; 2] = [1, 0x7bff];
 
