@@ -49,6 +49,7 @@ impl FromStr for DeviceChoice {
 /// `--simd`. Variants have no comments, here and below: `--help` would spend a paragraph on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimdChoice {
+    Amx,
     Avx512,
     Avx2,
     Portable,
@@ -57,6 +58,7 @@ pub enum SimdChoice {
 impl From<SimdChoice> for Simd {
     fn from(choice: SimdChoice) -> Simd {
         match choice {
+            SimdChoice::Amx => Simd::Amx,
             SimdChoice::Avx512 => Simd::Avx512,
             SimdChoice::Avx2 => Simd::Avx2,
             SimdChoice::Portable => Simd::Portable,

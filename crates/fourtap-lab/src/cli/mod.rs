@@ -146,7 +146,7 @@ pub struct TargetArgs {
     /// Bitwise reproducible backward on CUDA; on the CPU it always is
     #[arg(long)]
     pub deterministic: bool,
-    /// CPU instruction set: avx512, avx2 or portable [default: the best available]
+    /// CPU instruction set: amx, avx512, avx2 or portable [default: the best]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
 }

@@ -1,6 +1,8 @@
 //! The CPU backend: one kernel source per operation, compiled for each instruction set, on all threads of the
 //! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod cancel;
 mod dense;
 mod msda;

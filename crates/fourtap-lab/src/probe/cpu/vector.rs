@@ -48,7 +48,7 @@ pub fn run<L: Loop>(simd: Simd, work: L) -> L::Output {
     match simd {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor is seen to have them.
-        Simd::Avx512 if simd.is_available() => unsafe { x86::avx512(work) },
+        Simd::Amx | Simd::Avx512 if simd.is_available() => unsafe { x86::avx512(work) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: likewise.
         Simd::Avx2 if simd.is_available() => unsafe { x86::avx2(work) },

@@ -3,7 +3,8 @@
 //! A task is a few blocks of [`QUERIES`] rows that share a head of keys and values. Queries are in the lanes of vectors,
 //! so keys and values are used as they are in memory, one number at a time for all queries, and the softmax needs no sum
 //! across lanes. Keys are processed in steps of [`lanes::KEYS`], aligned to multiples of it, so a query's result depends only on
-//! the keys it sees, never on its neighbours in the block or the number of threads.
+//! the keys it sees, never on its neighbours in the block or the number of threads. 16-bit types are
+//! multiplied in `tiles` instead where there is AMX, split into tasks the same way.
 
 mod block;
 mod lanes;
@@ -12,8 +13,11 @@ mod product;
 mod rows;
 mod softmax;
 mod task;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 mod walk;
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use rayon::prelude::*;
@@ -22,6 +26,8 @@ use self::lanes::QUERIES;
 use self::plan::Plan;
 use self::task::Task;
 use super::Cpu;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::simd::Simd;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
 use crate::dense::{Forward, Implementation, Inputs, Options, Outputs, Sizes};
@@ -56,50 +62,69 @@ impl Cpu {
         let class = Class::of_dense(problem.sizes(), &problem.options().mask);
         let cpu = self.tuned(&DENSE_FORWARD, class, problem.dtype());
         match problem.dtype() {
-            DType::F16 => cpu.attend::<f16>(call),
-            DType::BF16 => cpu.attend::<bf16>(call),
+            DType::F16 => cpu.attend_16_bit::<f16>(call),
+            DType::BF16 => cpu.attend_16_bit::<bf16>(call),
             DType::F32 => cpu.attend::<f32>(call),
             DType::F64 => cpu.attend::<f64>(call),
         }
     }
 
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    fn attend_16_bit<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
+        self.attend::<E>(call)
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn attend_16_bit<E: tiles::Split>(&self, call: &Forward<'_>) -> Result<()> {
+        let split = self.split(call.problem.sizes(), tiles::LONGER_TASKS);
+        let plan = Plan::<E>::new(call, split.blocks);
+        if self.simd != Simd::Amx || !tiles::serves(&plan) {
+            return self.attend::<E>(call);
+        }
+        let length = tiles::workspace::<E>(&plan.sizes, split.blocks * QUERIES);
+        split.run(self, length, |place, rows, memory| {
+            memory.resize(length, tiles::Line::ZERO);
+            // SAFETY: every row lies in the problem and belongs to one task; there is AMX, as `simd` says.
+            unsafe { tiles::run(*self, &plan, place, rows, memory) };
+        })
+    }
+
     fn attend<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
-        let sizes = *call.problem.sizes();
-        let (heads, rows) = (sizes.batch * sizes.key_heads, sizes.queries * sizes.group());
-        let serial = self.is_small_dense(&sizes);
-        let threads = if serial {
+        let split = self.split(call.problem.sizes(), 1);
+        let plan = Plan::<E>::new(call, split.blocks);
+        split.run(self, plan.workspace(), |[sequence, head], rows, memory| {
+            let task = Task {
+                cpu: *self,
+                plan: &plan,
+                sequence,
+                head,
+                rows,
+            };
+            // SAFETY: every row lies in the problem and belongs to one task.
+            unsafe { task.run(memory) };
+        })
+    }
+
+    /// How the rows of a problem are split, with tasks up to `longer` times as long as usual.
+    fn split(&self, sizes: &Sizes, longer: usize) -> TaskSplit {
+        let heads = sizes.batch * sizes.key_heads;
+        let rows = sizes.queries * sizes.group();
+        let is_serial = self.is_small_dense(sizes);
+        let threads = if is_serial {
             1
         } else {
             rayon::current_num_threads()
         };
         let all_blocks = heads * rows.div_ceil(QUERIES);
         let tasks_each = self.tuning.dense_tasks_each.max(1);
-        let most = self.tuning.task_blocks.max(1);
-        let blocks = (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most);
-        let task_rows = blocks * QUERIES;
-        let tasks_a_head = rows.div_ceil(task_rows);
-        let tasks = 0..heads * tasks_a_head;
-        let plan = Plan::<E>::new(call, blocks);
-        let spare = Mutex::new(workspaces(threads.min(tasks.len()), plan.workspace())?);
-        let attend = |task: usize| {
-            let mut workspace = lock(&spare).pop().expect("one per worker");
-            let (sequence_head, part) = (task / tasks_a_head, task % tasks_a_head);
-            let task = Task {
-                cpu: *self,
-                plan: &plan,
-                sequence: sequence_head / sizes.key_heads,
-                head: sequence_head % sizes.key_heads,
-                rows: part * task_rows..((part + 1) * task_rows).min(rows),
-            };
-            // SAFETY: every row lies in the problem and belongs to one task.
-            unsafe { task.run(&mut workspace) };
-            lock(&spare).push(workspace);
-        };
-        let attend = |task| self.unless_cancelled(|| attend(task));
-        if serial {
-            tasks.into_iter().try_for_each(attend)
-        } else {
-            tasks.into_par_iter().with_max_len(1).try_for_each(attend)
+        let most = self.tuning.task_blocks.max(1).saturating_mul(longer);
+        TaskSplit {
+            heads,
+            key_heads: sizes.key_heads,
+            rows,
+            blocks: (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most),
+            threads,
+            is_serial,
         }
     }
 
@@ -109,5 +134,51 @@ impl Cpu {
             .into_iter()
             .fold(b, usize::saturating_mul);
         products / PRODUCTS_PER_SAMPLE < self.tuning.serial_work
+    }
+}
+
+/// How the rows of a problem are split into tasks, each of one head of keys.
+struct TaskSplit {
+    /// Heads of keys of all sequences, and of one.
+    heads: usize,
+    key_heads: usize,
+    /// Of one of these heads.
+    rows: usize,
+    /// Blocks of a task, at most.
+    blocks: usize,
+    threads: usize,
+    is_serial: bool,
+}
+
+impl TaskSplit {
+    /// Runs `task` for the rows of each, with the indices of sequence and head of keys, and `length` items of workspace, which
+    /// may hold what another task has left there.
+    fn run<M: Send>(
+        &self,
+        cpu: &Cpu,
+        length: usize,
+        task: impl Fn([usize; 2], Range<usize>, &mut Vec<M>) + Sync,
+    ) -> Result<()> {
+        let task_rows = self.blocks * QUERIES;
+        let tasks_per_head = self.rows.div_ceil(task_rows);
+        let tasks = 0..self.heads * tasks_per_head;
+        let spare = Mutex::new(workspaces(self.threads.min(tasks.len()), length)?);
+        let run = |index: usize| {
+            let mut memory = lock(&spare).pop().expect("one per worker");
+            let (head, part) = (index / tasks_per_head, index % tasks_per_head);
+            let rows = part * task_rows..((part + 1) * task_rows).min(self.rows);
+            task(
+                [head / self.key_heads, head % self.key_heads],
+                rows,
+                &mut memory,
+            );
+            lock(&spare).push(memory);
+        };
+        let run = |index| cpu.unless_cancelled(|| run(index));
+        if self.is_serial {
+            tasks.into_iter().try_for_each(run)
+        } else {
+            tasks.into_par_iter().with_max_len(1).try_for_each(run)
+        }
     }
 }

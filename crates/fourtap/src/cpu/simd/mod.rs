@@ -19,6 +19,8 @@ use crate::error::{Error, Result};
 /// A set of vector instructions the CPU backend has code for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Simd {
+    /// AVX-512, and AMX tiles of bf16 where matrices of 16-bit types are multiplied; needs AVX-512 BF16 too, and Linux.
+    Amx,
     /// AVX-512 F, BW, DQ and VL: 16 channels at a time.
     Avx512,
     /// AVX2, FMA and F16C: 8 channels at a time.
@@ -29,7 +31,7 @@ pub enum Simd {
 
 impl Simd {
     /// Every path, best first.
-    pub const ALL: [Simd; 3] = [Simd::Avx512, Simd::Avx2, Simd::Portable];
+    pub const ALL: [Simd; 4] = [Simd::Amx, Simd::Avx512, Simd::Avx2, Simd::Portable];
 
     /// The best path this processor has.
     pub fn best() -> Simd {
@@ -47,6 +49,13 @@ impl Simd {
     /// Whether this processor has it.
     pub fn is_available(self) -> bool {
         match self {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Simd::Amx => {
+                use std::arch::is_x86_feature_detected as has;
+                Simd::Avx512.is_available() && has!("avx512bf16") && super::amx::is_available()
+            }
+            #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+            Simd::Amx => false,
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => {
                 use std::arch::is_x86_feature_detected as has;
@@ -70,6 +79,7 @@ impl Simd {
     /// The lower-case name used in messages and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
+            Simd::Amx => "amx",
             Simd::Avx512 => "avx512",
             Simd::Avx2 => "avx2",
             Simd::Portable => "portable",
@@ -97,7 +107,7 @@ impl Simd {
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                Simd::Avx512 => avx512::run(kernel),
+                Simd::Amx | Simd::Avx512 => avx512::run(kernel),
                 #[cfg(target_arch = "x86_64")]
                 Simd::Avx2 => avx2::run(kernel),
                 _ => kernel.run::<portable::Portable>(),

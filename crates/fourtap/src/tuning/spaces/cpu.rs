@@ -70,7 +70,7 @@ pub const MOST_BANDS: Parameter = Parameter::new(
 );
 pub const TASK_BLOCKS: Parameter = Parameter::new(
     "task_blocks",
-    "maximum blocks of 64 queries per task",
+    "maximum blocks of 64 queries per task; twice as many with amx",
     &[1, 2, 4, 8, 16],
     4,
 );
@@ -82,7 +82,7 @@ pub const DENSE_TASKS_EACH: Parameter = Parameter::new(
 );
 pub const VECTOR_BITS: Parameter = Parameter::new(
     "vector_bits",
-    "vector width in bits: 512 is avx512, 256 avx2, 128 portable, 0 the widest available",
+    "vector width in bits: 512 is avx512 without amx, 256 avx2, 128 portable, 0 the best available",
     &[0, 128, 256, 512],
     0,
 )

@@ -1,10 +1,12 @@
 //! Dense attention: results are bitwise equal for any number of threads, any layout and any neighbours; and empty
 //! problems.
 
+use std::ops::Range;
+
 use fourtap::cpu::{Cpu, Simd, Tuning};
 use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Sizes};
 use fourtap::verify::{DenseCase, Storage, Tensor};
-use fourtap::{Backend, DType, View, ViewMut};
+use fourtap::{Backend, DType, Element, View, ViewMut, bf16, f16};
 
 const SIZES: Sizes = Sizes {
     batch: 2,
@@ -118,49 +120,56 @@ fn strides_do_not_change_the_bits() {
 
 #[test]
 fn a_query_alone_is_bitwise_equal_to_one_among_others() {
+    alone_as_among_others::<f32>();
+    alone_as_among_others::<f16>();
+    alone_as_among_others::<bf16>();
+}
+
+fn alone_as_among_others<E: Element>() {
+    let sizes = Sizes {
+        queries: 400,
+        keys: 600,
+        ..SIZES
+    };
     let case = DenseCase {
         options: Options {
-            mask: Mask::window(Alignment::TopLeft, Some(90), Some(0)),
+            mask: Mask::window(Alignment::TopLeft, Some(190), Some(0)),
             ..Options::default()
         },
-        ..DenseCase::with_sizes(5, DType::F32, &SIZES)
+        ..DenseCase::with_sizes(5, E::DTYPE, &sizes)
     };
     let [all, _] = run(&case, Cpu::new());
-    let query = case.query.to_f64();
-    let (channels, values) = (SIZES.channels, SIZES.value_channels);
-    for i in [0, 7, 64, 149] {
+    let (channels, values) = (sizes.channels, sizes.value_channels);
+    // The first head's rows from one on.
+    let rows = |tensor: &Tensor, rows: Range<usize>, channels: usize| -> Vec<E> {
+        tensor.to_f64()[rows.start * channels..rows.end * channels]
+            .iter()
+            .map(|&x| E::from_f64(x))
+            .collect()
+    };
+    for i in [0, 7, 64, 149, 255, 256, 391] {
         // The last query, aligned bottom right, of a sequence that ends where it stands.
-        let one = |head: usize| -> Vec<f32> {
-            let first = (head * SIZES.queries + i) * channels;
-            query[first..first + channels]
-                .iter()
-                .map(|&x| x as f32)
-                .collect()
-        };
-        let upto = |tensor: &Tensor, channels: usize| -> Vec<f32> {
-            tensor.to_f64()[..(i + 1) * channels]
-                .iter()
-                .map(|&x| x as f32)
-                .collect()
-        };
-        let (query, key, value) = (one(0), upto(&case.key, channels), upto(&case.value, values));
+        let query = rows(&case.query, i..i + 1, channels);
+        let key = rows(&case.key, 0..i + 1, channels);
+        let value = rows(&case.value, 0..i + 1, values);
         let inputs = Inputs {
             query: View::new(&query, &[1, 1, 1, channels]),
             key: View::new(&key, &[1, 1, i + 1, channels]),
             value: View::new(&value, &[1, 1, i + 1, values]),
         };
         let options = Options {
-            mask: Mask::window(Alignment::BottomRight, Some(90), Some(0)),
+            mask: Mask::window(Alignment::BottomRight, Some(190), Some(0)),
             ..Options::default()
         };
-        let mut out = vec![f32::NAN; values];
+        let mut out = vec![E::from_f64(f64::NAN); values];
         let view = ViewMut::new(&mut out, &[1, 1, 1, values]);
         dense::forward(&Backend::default(), inputs, options, view).unwrap();
         for (channel, &alone) in out.iter().enumerate() {
             assert_eq!(
-                alone as f64,
+                alone.to_f64(),
                 all[i * values + channel],
-                "query {i}, channel {channel}"
+                "{}: query {i}, channel {channel}",
+                E::DTYPE
             );
         }
     }

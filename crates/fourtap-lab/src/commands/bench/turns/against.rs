@@ -20,7 +20,7 @@ use crate::exit::ExitCode;
 use crate::program;
 use crate::record::{Line, Origin, Round, TurnsRecord};
 use crate::selection::Benchmark;
-use crate::sink::{Sink, PartialRecord};
+use crate::sink::{PartialRecord, Sink};
 use crate::target::Device;
 
 /// Turns of each side in a round, at most.
