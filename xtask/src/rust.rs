@@ -120,6 +120,17 @@ fn time_of(line: &str) -> Option<(f64, &str)> {
     Some((time.strip_suffix("s>")?.parse().ok()?, test))
 }
 
+/// Small problems of both operators under Miri, which finds undefined behaviour. Of a processor's instructions it offers those
+/// of the oldest x86-64, so it is the portable code that runs.
+pub fn miri() -> Result<(), String> {
+    // The pool of threads outlives the tests, and casts integers to pointers inside.
+    let flags = "-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks";
+    cargo(["+nightly", "miri", "test", "--locked", "-p", "fourtap"])
+        .arguments(&["--test", "integration", "small::"])
+        .variable("MIRIFLAGS", flags)
+        .step("small problems under Miri")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,15 +147,4 @@ mod tests {
             assert_eq!(time_of(other), None, "{other}");
         }
     }
-}
-
-/// Small problems of both operators under Miri, which finds undefined behaviour. Of a processor's instructions it offers those
-/// of the oldest x86-64, so it is the portable code that runs.
-pub fn miri() -> Result<(), String> {
-    // The pool of threads outlives the tests, and casts integers to pointers inside.
-    let flags = "-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks";
-    cargo(["+nightly", "miri", "test", "--locked", "-p", "fourtap"])
-        .arguments(&["--test", "integration", "small::"])
-        .variable("MIRIFLAGS", flags)
-        .step("small problems under Miri")
 }

@@ -217,8 +217,9 @@ bitwise reproducible, deterministic mode is timed too.
 
 --against OTHER compares A, the program OTHER, with B, this one: SLOWER, FASTER, SAME or UNCLEAR as
 in `compare`. Both take turns in 16 rounds or more, in random order and in new processes each round,
-so that a busy machine or a lowered clock affects both alike: two equal programs are called slower or
-faster in at most 1 of 100 comparisons. Only hot times are taken; --json writes a record per round.")]
+so that a busy machine or a lowered clock affects both alike: two equal programs are called slower
+or faster in at most 1 of 100 comparisons. Only hot times are taken; --json writes a record per
+round.")]
 pub struct BenchArgs {
     /// Workloads to time [default: msda, all of deformable attention]
     #[arg(value_name = "WORKLOAD")]
