@@ -50,7 +50,7 @@ pub struct CudaDevice {
     pub compute_capability: String,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of second-level cache.
+    /// Bytes of L2 cache.
     pub l2_bytes: u32,
     /// Bytes of memory.
     pub memory_bytes: usize,

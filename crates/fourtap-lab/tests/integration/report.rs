@@ -450,16 +450,14 @@ fn records_of_benchmarks_in_python_are_drawn() {
             ][..],
         ),
         (
-            "2026-11-16-h200-calls",
+            "2026-11-17-h200-calls",
             &[
                 "Calls from Python",
-                "call overhead on NVIDIA H200",
                 "host, no gradient",
+                "encoder layer on NVIDIA H200",
+                "A-before",
+                "stock",
             ],
-        ),
-        (
-            "2026-11-17-h200-calls",
-            &["encoder layer on NVIDIA H200", "A-before", "stock"],
         ),
     ] {
         let run = committed(run);

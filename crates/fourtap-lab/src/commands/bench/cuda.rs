@@ -22,7 +22,7 @@ use crate::verification::Verification;
 /// The probes that bound a result, or that it is shown as a share of.
 const CEILINGS: [&str; 3] = ["copy", "dram-read", "l2-read"];
 
-/// Copies of the inputs in turn shall take this many times what the second-level cache holds.
+/// Copies of the inputs in turn shall take this many times what the L2 cache holds.
 const ROTATED: u64 = 4;
 
 /// More copies than this are of so small a problem that the cache holds it whatever one does.
@@ -81,7 +81,7 @@ impl CudaBench {
         found_by(&probe::cuda::probes(), &names, &setting)
     }
 
-    /// Bytes of the second-level cache.
+    /// Bytes of the L2 cache.
     pub fn l2_bytes(&self) -> u64 {
         u64::from(self.stopwatch.cuda().device().facts().l2_bytes)
     }

@@ -27,10 +27,10 @@ pub const READ_L1: Reading = Reading {
     what: "read a buffer that a core's first-level cache holds, repeatedly",
     order: Order::InTurn,
 };
-/// The second-level cache, in turn.
+/// The L2 cache, in turn.
 pub const READ_L2: Reading = Reading {
     name: "read-l2",
-    what: "read a buffer that a core's second-level cache holds, repeatedly",
+    what: "read a buffer that a core's L2 cache holds, repeatedly",
     order: Order::InTurn,
 };
 /// The first-level cache, in no order.
@@ -39,10 +39,10 @@ pub const GATHER_L1: Reading = Reading {
     what: "read random 128-byte rows that a core's first-level cache holds",
     order: Order::Random,
 };
-/// The second-level cache, in no order.
+/// The L2 cache, in no order.
 pub const GATHER_L2: Reading = Reading {
     name: "gather-128-l2",
-    what: "read random 128-byte rows that a core's second-level cache holds",
+    what: "read random 128-byte rows that a core's L2 cache holds",
     order: Order::Random,
 };
 /// Memory, in turn.
@@ -67,7 +67,7 @@ pub fn read_l1(device: &Device, budget: Duration) -> Result<ProbeRecord> {
     from_cache(&READ_L1, half_of_l1(), device, budget)
 }
 
-/// Reads the second-level cache of each core.
+/// Reads the L2 cache of each core.
 pub fn read_l2(device: &Device, budget: Duration) -> Result<ProbeRecord> {
     from_cache(&READ_L2, half_of_l2(), device, budget)
 }
@@ -77,7 +77,7 @@ pub fn gather_128_l1(device: &Device, budget: Duration) -> Result<ProbeRecord> {
     from_cache(&GATHER_L1, half_of_l1(), device, budget)
 }
 
-/// Gathers from the second-level cache of each core.
+/// Gathers from the L2 cache of each core.
 pub fn gather_128_l2(device: &Device, budget: Duration) -> Result<ProbeRecord> {
     from_cache(&GATHER_L2, half_of_l2(), device, budget)
 }

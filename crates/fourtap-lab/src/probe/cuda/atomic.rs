@@ -23,7 +23,7 @@ const CHECKED_BYTES: u32 = 4 << 10;
 
 /// Bytes that everybody adds to when contended: about what the points of a window of 6x6 pixels of a level touch.
 const CONTENDED_BYTES: u32 = 4 << 10;
-/// Spread out, the buffer takes this share of the second-level cache.
+/// Spread out, the buffer takes this share of the L2 cache.
 const SHARE_OF_L2: u32 = 4;
 
 /// What an instruction adds.

@@ -9,7 +9,7 @@ use crate::cuda::{Argument, Grid, Source};
 use crate::error::Result;
 use crate::record::{ProbeRecord, Unit};
 
-/// A buffer of this size leaves no part of it to the second-level cache.
+/// A buffer of this size leaves no part of it to the L2 cache.
 pub const LARGE_BYTES: u64 = 1 << 30;
 
 const THREADS: u32 = 256;

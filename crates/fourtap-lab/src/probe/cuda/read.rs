@@ -1,4 +1,4 @@
-//! How fast a buffer is read past the first-level cache: from device memory, and from the second-level cache.
+//! How fast a buffer is read past the first-level cache: from device memory, and from the L2 cache.
 
 use super::copy::large_bytes;
 use super::device::{ProbeDevice, Subject};
@@ -14,7 +14,7 @@ const LOADS: u32 = 8;
 const CHUNK_BYTES: u64 = (THREADS * LOADS) as u64 * PIECE_BYTES;
 const PATTERN: Pattern = Pattern { seed: 0x0200_0000 };
 
-/// The second-level cache keeps this share of itself whatever half of it a line belongs in.
+/// The L2 cache keeps this share of itself whatever half of it a line belongs in.
 const SHARE_OF_L2: u64 = 4;
 
 /// Its kernel.
@@ -31,12 +31,9 @@ pub fn dram_subject() -> Subject {
     )
 }
 
-/// Reading the second-level cache.
+/// Reading the L2 cache.
 pub fn l2_subject() -> Subject {
-    Subject::ceiling(
-        "l2-read",
-        "read what the second-level cache holds, past the first",
-    )
+    Subject::ceiling("l2-read", "read what the L2 cache holds, past the first")
 }
 
 /// How blocks go through a buffer.

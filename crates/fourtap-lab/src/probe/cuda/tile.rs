@@ -24,7 +24,7 @@ const PATTERN: Pattern = Pattern { seed: 0x0600_0000 };
 
 /// Pixels of a row of the image.
 const WIDTH: u32 = 512;
-/// An image in the second-level cache takes this share of it.
+/// An image in the L2 cache takes this share of it.
 const SHARE_OF_L2: u64 = 4;
 
 /// How tiles are copied.

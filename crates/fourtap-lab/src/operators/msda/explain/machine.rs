@@ -30,7 +30,7 @@ pub enum Machine {
         compute_capability: String,
         /// Streaming multiprocessors.
         multiprocessors: u32,
-        /// Bytes of second-level cache.
+        /// Bytes of L2 cache.
         l2_bytes: u32,
         /// What is launched, in order.
         kernels: Vec<KernelUse>,

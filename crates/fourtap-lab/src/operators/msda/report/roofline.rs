@@ -10,7 +10,7 @@ use crate::report::{Block, Cell, Part, Section, Table};
 /// Ceilings measured in the same run differ by this much anyway.
 const TOLERANCE: f64 = 1.02;
 
-/// Bytes of a sector, in which the second-level cache counts.
+/// Bytes of a sector, in which the L2 cache counts.
 const SECTOR: f64 = 32.0;
 
 /// Which probes measure a level's bandwidth, on any device.
