@@ -70,7 +70,7 @@ impl BuildResult {
         Ok(built)
     }
 
-    /// The most registers per thread of any kernel has.
+    /// The most registers that a thread of any kernel has.
     pub fn registers(&self) -> Option<u32> {
         self.kernels.iter().map(|kernel| kernel.registers).max()
     }
