@@ -94,7 +94,7 @@ pub const PARTS: [Part; 10] = [
             "crates/fourtap-lab/README.md",
             "crates/fourtap-lab/build.rs",
         ],
-        run: || workspace::Workspace::read()?.package(&[]).run(),
+        run: || workspace::Workspace::read()?.verify_packages(),
     },
     Part {
         name: "searches",

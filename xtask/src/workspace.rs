@@ -1,5 +1,8 @@
 //! What the manifests promise: every combination of features builds, the oldest Rust suffices, crates can be published.
 
+use std::fs;
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::chore::{Chore, cargo, step};
@@ -81,17 +84,54 @@ impl Workspace {
     pub fn package(&self, options: &[&str]) -> Chore {
         let mut package =
             cargo(["package", "--locked", "--allow-dirty", "--quiet"]).arguments(options);
-        // A crate with `publish = false` has an empty list of registries.
-        let is_published = |package: &&Value| package["publish"] == Value::Null;
-        for name in self
-            .crates()
-            .filter(is_published)
-            .map(|package| &package["name"])
-        {
-            package = package.arguments(&["-p", name.as_str().unwrap_or_default()]);
+        for published in self.published() {
+            package = package.arguments(&["-p", published["name"].as_str().unwrap_or_default()]);
         }
         package
     }
+
+    /// Packages all crates that are to be published, and builds each from what is published of it.
+    pub fn verify_packages(&self) -> Result<(), String> {
+        self.remove_extracted_packages()?;
+        self.package(&[]).run()
+    }
+
+    /// A crate with `publish = false` has an empty list of registries.
+    fn published(&self) -> impl Iterator<Item = &Value> {
+        let is_published = |package: &&Value| package["publish"] == Value::Null;
+        self.crates().filter(is_published)
+    }
+
+    /// `cargo package` puts packages into a registry in a folder, and Cargo extracts them from there into the user's folder once
+    /// per path, name and version: without this, those of an earlier commit in a checkout of the same path would be built.
+    fn remove_extracted_packages(&self) -> Result<(), String> {
+        let Some(sources) = cargo_home().map(|home| home.join("registry/src")) else {
+            return Ok(());
+        };
+        let registries = fs::read_dir(&sources).into_iter().flatten().flatten();
+        // A registry in a folder has no host in its name.
+        let is_local = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with('-');
+        for registry in registries.filter(is_local) {
+            for package in self.published() {
+                let [name, version] =
+                    ["name", "version"].map(|field| package[field].as_str().unwrap_or_default());
+                let extracted = registry.path().join(format!("{name}-{version}"));
+                if extracted.exists() {
+                    fs::remove_dir_all(&extracted)
+                        .map_err(|error| format!("{}: {error}", extracted.display()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where Cargo keeps what it has downloaded.
+fn cargo_home() -> Option<PathBuf> {
+    let home = || Some(std::env::home_dir()?.join(".cargo"));
+    std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(home)
 }
 
 fn rust_version(package: &Value) -> Option<[u32; 3]> {
