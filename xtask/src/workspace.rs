@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::chore::{Chore, cargo, step};
+use crate::chore::{Chore, cargo, root, step};
 
 /// What `cargo metadata` says.
 pub struct Workspace {
@@ -93,7 +93,14 @@ impl Workspace {
     /// Packages all crates that are to be published, and builds each from what is published of it.
     pub fn verify_packages(&self) -> Result<(), String> {
         self.remove_extracted_packages()?;
-        self.package(&[]).run()
+        // By the same names, what was built of them is reused as well: so nothing is there.
+        let target = root().join("target/packages");
+        if target.exists() {
+            fs::remove_dir_all(&target)
+                .map_err(|error| format!("{}: {error}", target.display()))?;
+        }
+        let target = target.to_string_lossy();
+        self.package(&["--target-dir", &target]).run()
     }
 
     /// A crate with `publish = false` has an empty list of registries.
