@@ -4,43 +4,41 @@
 use fourtap::cpu::Simd;
 use fourtap::verify::{Case, DenseCase, ExpectedDenseResults, ExpectedResults, Tensor, backends};
 
-/// Of each operator; under Miri each takes some seconds.
-const CASES: usize = if cfg!(miri) { 4 } else { 100 };
+/// Seeds of problems that are small and not empty; to make the others and pass them over would take Miri an hour.
+const DEFORMABLE: [u64; 12] = [31, 52, 85, 87, 134, 225, 253, 271, 305, 313, 343, 376];
+const DENSE: [u64; 12] = [47, 57, 103, 132, 143, 149, 155, 159, 183, 200, 201, 214];
+/// How many of them are tried.
+const CASES: usize = if cfg!(miri) { 3 } else { 12 };
 /// Elements of all inputs together.
 const LARGEST: usize = 250;
 
-fn elements(tensors: &[&Tensor]) -> usize {
-    tensors.iter().map(|tensor| tensor.len()).sum()
+fn expect_small(tensors: &[&Tensor]) {
+    assert!(tensors.iter().all(|tensor| !tensor.is_empty()));
+    assert!(tensors.iter().map(|tensor| tensor.len()).sum::<usize>() < LARGEST);
 }
 
 #[test]
 fn small_problems_of_deformable_attention_agree_with_the_oracle() {
-    let is_small = |case: &Case| {
-        let inputs = [&case.value, &case.sampling_locations, &case.grad_out];
-        (1..LARGEST).contains(&elements(&inputs))
-    };
-    let cases = (0..).map(Case::random).filter(is_small).take(CASES);
-    for case in cases {
+    for seed in &DEFORMABLE[..CASES] {
+        let case = Case::random(*seed);
+        expect_small(&[&case.value, &case.sampling_locations, &case.grad_out]);
         let expected = ExpectedResults::new(&case).unwrap();
         for backend in Simd::available().flat_map(backends) {
             let checked = expected.check(&case, &backend);
-            assert!(checked.is_ok(), "seed {}: {checked:?}", case.seed);
+            assert!(checked.is_ok(), "seed {seed}: {checked:?}");
         }
     }
 }
 
 #[test]
 fn small_problems_of_dense_attention_agree_with_the_oracle() {
-    let is_small = |case: &DenseCase| {
-        let inputs = [&case.query, &case.key, &case.value];
-        (1..LARGEST).contains(&elements(&inputs))
-    };
-    let cases = (0..).map(DenseCase::random).filter(is_small).take(CASES);
-    for case in cases {
+    for seed in &DENSE[..CASES] {
+        let case = DenseCase::random(*seed);
+        expect_small(&[&case.query, &case.key, &case.value]);
         let expected = ExpectedDenseResults::new(&case).unwrap();
         for backend in Simd::available().flat_map(backends) {
             let checked = expected.check(&case, &backend, true);
-            assert!(checked.is_ok(), "seed {}: {checked:?}", case.seed);
+            assert!(checked.is_ok(), "seed {seed}: {checked:?}");
         }
     }
 }
