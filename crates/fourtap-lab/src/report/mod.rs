@@ -18,6 +18,7 @@ mod rungs;
 mod samples;
 mod tuning;
 mod variants;
+mod warnings;
 
 use std::fs::File;
 use std::io::Read;
@@ -35,12 +36,12 @@ use page::Page;
 
 pub use chart::Theme;
 pub use date::date;
-pub use overview::warnings;
 pub use page::{Block, Cell, Section, Table};
 pub use part::Part;
 pub use peer::{Peer, times_best_peer};
 pub use samples::{hot_in_words, strips};
 pub use variants::data_label;
+pub use warnings::warnings;
 
 /// What pages are made from: names, of which the ending says how words are escaped, and texts.
 const TEMPLATES: [(&str, &str); 6] = [
