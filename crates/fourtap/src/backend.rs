@@ -4,6 +4,9 @@ use crate::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda::Cuda;
 use crate::error::Result;
+use crate::msda::projections::{
+    self, ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
+};
 use crate::place::Place;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -76,6 +79,37 @@ impl msda::Implementation for Backend {
                 msda::prepare_backward(&cuda, inputs, grad_out, gradients)
             }
             Err(none) => msda::Backward::new(inputs, grad_out, gradients).and(Err(none)),
+        }
+    }
+
+    fn prepare_projected_forward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        out: ViewMut<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.resolve(inputs.value.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => projections::prepare_forward(&cpu, inputs, out),
+            #[cfg(feature = "cuda")]
+            Ok(ResolvedBackend::Cuda(cuda)) => projections::prepare_forward(&cuda, inputs, out),
+            Err(none) => ProjectedForward::new(inputs, out).and(Err(none)),
+        }
+    }
+
+    fn prepare_projected_backward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        grad_out: View<'a>,
+        gradients: ProjectionGradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.resolve(inputs.value.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => {
+                projections::prepare_backward(&cpu, inputs, grad_out, gradients)
+            }
+            #[cfg(feature = "cuda")]
+            Ok(ResolvedBackend::Cuda(cuda)) => {
+                projections::prepare_backward(&cuda, inputs, grad_out, gradients)
+            }
+            Err(none) => ProjectedBackward::new(inputs, grad_out, gradients).and(Err(none)),
         }
     }
 }

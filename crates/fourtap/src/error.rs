@@ -62,6 +62,16 @@ pub enum Error {
         /// The factor.
         found: String,
     },
+    /// An argument that is not a tensor does not fit the tensors.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Argument {
+        /// Name of the argument.
+        argument: &'static str,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
     /// A tensor's element type does not fit the others'.
     #[error("{tensor}: expected element type {expected}, found {found}")]
     DType {

@@ -8,6 +8,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod bool_view;
 mod checks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -28,6 +29,7 @@ pub mod verify;
 mod warning;
 
 pub use backend::Backend;
+pub use bool_view::BoolView;
 pub use dtype::{DType, Element, Real, bf16, f16};
 pub use error::{Error, Result};
 pub use layout::Layout;

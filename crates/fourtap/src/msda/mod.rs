@@ -14,6 +14,9 @@
 //! `value` is f64. It takes part only if `-1 < px < W` and `-1 < py < H`, so NaN and infinite coordinates add
 //! nothing and get zero gradient; neighbours outside the level count as zero.
 //!
+//! Where and how much to sample can be said in two ways: by locations and weights, as here, or by what a model's linear
+//! layers put out, see [`projections`].
+//!
 //! Locations and weights are f32, or have the dtype of `value`. Keep them f32: bf16 locations are off by up to a quarter
 //! of a pixel on a level 134 pixels wide.
 
@@ -21,11 +24,13 @@ mod levels;
 mod model;
 pub mod oracle;
 mod problem;
+pub mod projections;
 
 pub use levels::{CudaLevels, Level, LevelTable, Levels};
 pub use model::{Traffic, in_bounds_fraction};
 pub use problem::{Backward, Forward, Problem, Sizes};
 
+use self::projections::{ProjectionGradients, Projections};
 use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -77,6 +82,21 @@ pub trait Implementation {
         inputs: Inputs<'a>,
         grad_out: View<'a>,
         gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>>;
+
+    /// As [`projections::prepare_forward`].
+    fn prepare_projected_forward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        out: ViewMut<'a>,
+    ) -> Result<Prepared<'a>>;
+
+    /// As [`projections::prepare_backward`].
+    fn prepare_projected_backward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        grad_out: View<'a>,
+        gradients: ProjectionGradients<'a>,
     ) -> Result<Prepared<'a>>;
 }
 

@@ -6,7 +6,7 @@
 
 use crate::dtype::{DType, Real};
 use crate::error::Result;
-use crate::msda::{Backward, Inputs, Problem};
+use crate::msda::{Backward, Inputs, Level, Problem};
 pub use crate::oracle::Sum;
 use crate::oracle::read;
 use crate::place::Place;
@@ -32,6 +32,45 @@ pub struct Sample<R> {
     pub weight: R,
     /// The four neighbours.
     pub corners: [Option<Corner<R>>; 4],
+}
+
+/// The neighbours of a point that lie inside the level; none if it does not take part. `rounded`, the place in pixels rounded
+/// as the operator says, decides the cell; shares follow from the `exact` one. Slopes are by the place in pixels.
+pub(crate) fn corners_around<R: Real>(
+    level: &Level,
+    exact: [R; 2],
+    rounded: [f64; 2],
+) -> [Option<Corner<R>>; 4] {
+    let size = [level.width, level.height];
+    let mut corners = [None; 4];
+    if !(0..2).all(|xy| -1.0 < rounded[xy] && rounded[xy] < size[xy] as f64) {
+        return corners;
+    }
+    let cell = rounded.map(f64::floor);
+    for (i, corner) in corners.iter_mut().enumerate() {
+        let side = [i % 2, i / 2];
+        let at = [0, 1].map(|xy| cell[xy] as i64 + side[xy] as i64);
+        if (0..2).any(|xy| at[xy] < 0 || at[xy] >= size[xy] as i64) {
+            continue;
+        }
+        let share = [0, 1].map(|xy| {
+            let past = exact[xy] - R::from_f64(cell[xy]);
+            if side[xy] == 1 { past } else { R::ONE - past }
+        });
+        let slope = [0, 1].map(|xy| {
+            if side[xy] == 1 {
+                R::ONE
+            } else {
+                R::ZERO - R::ONE
+            }
+        });
+        *corner = Some(Corner {
+            pixel: level.start + at[1] as usize * level.width + at[0] as usize,
+            share: share[0] * share[1],
+            slope: [slope[0] * share[1], share[0] * slope[1]],
+        });
+    }
+    corners
 }
 
 /// The three gradients, each in its tensor's own row-major order.
@@ -123,30 +162,14 @@ impl<'a> Reader<'a> {
                     [0, 1].map(|xy| read(&self.inputs.sampling_locations, [n, q, m, l, p, xy]));
                 let weight = R::from_f64(read(&self.inputs.attention_weights, [n, q, m, l, p]));
                 let rounded = [0, 1].map(|xy| self.rounded_coordinate(location[xy], size[xy]));
-                let mut corners = [None; 4];
-                if (0..2).all(|xy| -1.0 < rounded[xy] && rounded[xy] < size[xy] as f64) {
-                    let cell = rounded.map(f64::floor);
-                    for (i, corner) in corners.iter_mut().enumerate() {
-                        let side = [i % 2, i / 2];
-                        let at = [0, 1].map(|xy| cell[xy] as i64 + side[xy] as i64);
-                        if (0..2).any(|xy| at[xy] < 0 || at[xy] >= size[xy] as i64) {
-                            continue;
-                        }
-                        let share = [0, 1].map(|xy| {
-                            let exact = R::from_f64(location[xy])
-                                .fused(R::from_f64(size[xy] as f64), R::ZERO - R::HALF);
-                            let past = exact - R::from_f64(cell[xy]);
-                            if side[xy] == 1 { past } else { R::ONE - past }
-                        });
-                        let slope = [0, 1].map(|xy| {
-                            let size = R::from_f64(size[xy] as f64);
-                            if side[xy] == 1 { size } else { R::ZERO - size }
-                        });
-                        *corner = Some(Corner {
-                            pixel: level.start + at[1] as usize * level.width + at[0] as usize,
-                            share: share[0] * share[1],
-                            slope: [slope[0] * share[1], share[0] * slope[1]],
-                        });
+                let exact = [0, 1].map(|xy| {
+                    R::from_f64(location[xy]).fused(R::from_f64(size[xy] as f64), R::ZERO - R::HALF)
+                });
+                let mut corners = corners_around(level, exact, rounded);
+                for corner in corners.iter_mut().flatten() {
+                    // By the location, not by pixels.
+                    for (slope, size) in corner.slope.iter_mut().zip(size) {
+                        *slope = *slope * R::from_f64(size as f64);
                     }
                 }
                 visit(Sample {

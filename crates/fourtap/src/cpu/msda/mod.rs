@@ -21,6 +21,9 @@ use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::Result;
+use crate::msda::projections::{
+    ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
+};
 use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, Sizes};
 use crate::place::Place;
 use crate::prepared::Prepared;
@@ -50,6 +53,39 @@ impl Implementation for Cpu {
         call.problem.expect_in(Place::Host)?;
         let cpu = *self;
         Ok(Prepared::new(0, move |_| cpu.msda_backward(&call)))
+    }
+
+    fn prepare_projected_forward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        out: ViewMut<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = ProjectedForward::new(inputs, out)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| cpu.projected_forward(&call)))
+    }
+
+    fn prepare_projected_backward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        grad_out: View<'a>,
+        gradients: ProjectionGradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = ProjectedBackward::new(inputs, grad_out, gradients)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| cpu.projected_backward(&call)))
+    }
+}
+
+impl Cpu {
+    fn projected_forward(&self, _call: &ProjectedForward<'_>) -> Result<()> {
+        todo!()
+    }
+
+    fn projected_backward(&self, _call: &ProjectedBackward<'_>) -> Result<()> {
+        todo!()
     }
 }
 

@@ -8,6 +8,9 @@ use super::forward::{ForwardLaunch, Plan};
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::error::Result;
+use crate::msda::projections::{
+    ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
+};
 use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, LevelTable, Levels};
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -86,6 +89,25 @@ impl Implementation for Cuda {
             // SAFETY: as in `prepare_forward`, and scratch memory is as large as the plan says.
             unsafe { plan.launch(&cuda, addresses, scratch.address()) }
         }))
+    }
+
+    fn prepare_projected_forward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        out: ViewMut<'a>,
+    ) -> Result<Prepared<'a>> {
+        let _call = ProjectedForward::new(inputs, out)?;
+        todo!()
+    }
+
+    fn prepare_projected_backward<'a>(
+        &self,
+        inputs: Projections<'a>,
+        grad_out: View<'a>,
+        gradients: ProjectionGradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let _call = ProjectedBackward::new(inputs, grad_out, gradients)?;
+        todo!()
     }
 }
 
