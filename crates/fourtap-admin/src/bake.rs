@@ -161,6 +161,7 @@ fn kinds(arguments: &BakeArgs) -> Vec<Kind> {
                 for &levels in &arguments.levels {
                     for &points in &arguments.points {
                         kinds.push(Kind {
+                            sampling: Default::default(),
                             types,
                             heads: heads as usize,
                             channels: channels as usize,

@@ -40,8 +40,7 @@ static __device__ __forceinline__ float product(Vector a, Vector b) {
 }
 
 // How much neighbours count along one axis, and how that changes with the place.
-static __device__ __forceinline__ Shares shares(float location, float size) {
-    const float at = __fmaf_rn(location, size, -0.5f);
+static __device__ __forceinline__ Shares shares(float at, float size) {
     if (!(at > -1.0f && at < size)) return {};
     if (at < 0.0f) return {{at + 1.0f, 0.0f}, {1.0f, 0.0f}};
     if (at >= size - 1.0f) {
@@ -60,8 +59,9 @@ static __device__ __forceinline__ Result result(Sample sample, int width, int he
     const bool outside = x.slope[0] == x.slope[1] || y.slope[0] == y.slope[1];
     if (outside) return {0.0f, 0.0f, 0.0f};
     Result r = combine(x, y, sums);
-    r.x *= sample.weight * static_cast<float>(width);
-    r.y *= sample.weight * static_cast<float>(height);
+    const Scale scale = scale_of(sample.weight, static_cast<float>(width), static_cast<float>(height));
+    r.x = NEAREST ? 0.0f : r.x * scale.x;
+    r.y = NEAREST ? 0.0f : r.y * scale.y;
     return r;
 }
 
@@ -98,12 +98,19 @@ static __device__ __forceinline__ void sum_products(u32 to, const Vector (&taps)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     msda_backward_samples_gather(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
-                                 const __grid_constant__ Schedule schedule) {
+                                 const __grid_constant__ Schedule schedule
+#if PROJECTED
+                                 , const __grid_constant__ Projection projection
+#endif
+    ) {
     __shared__ __align__(1024) Vector products[WARPS][32 * PER_LANE];
     __shared__ u32 places[WARPS][CHUNK][GROUPS];
 #if SCATTER
     static_assert(VALUE == F32, "atomic additions are of f32");
     __shared__ Vector by[WARPS][CHUNK][GROUPS]; // the four neighbours' weights
+#endif
+#if PROJECTED
+    __shared__ Kept kept;
 #endif
     __shared__ int4 levels[LEVELS];
     share_levels(a, levels);
@@ -118,9 +125,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     char *grad_location = nullptr, *grad_weight = nullptr;
     Vector grads = {0, 0, 0, 0};
     Pending pending;
+#if PROJECTED
+    const char *references = nullptr;
+    float *next_place = nullptr;
+    Logits logits; // of the row that is walked next
+#endif
     const auto has_samples = [&](int chunk) { return WHOLE || chunk * CHUNK + in_group * PER_LANE < SAMPLES; };
+    const auto ask = [&](int chunk) {
+#if PROJECTED
+        pending.load(next_location, references, projection, chunk * CHUNK + in_group * PER_LANE);
+#else
+        pending.load(next_location, next_weight);
+#endif
+    };
     const auto start_row = [&] {
         pending.clear();
+#if PROJECTED
+        logits.clear();
+#endif
         if (walk.live) {
             const Row row(a, schedule, levels, walk.row);
             value = static_cast<const char *>(a.value) + row.value(a);
@@ -131,7 +153,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             next_weight = row.weights(a) + sample * WEIGHT_BYTES;
             grad_location = row.grad_locations(g) + sample * LOCATION_BYTES;
             grad_weight = row.grad_weights(g) + sample * WEIGHT_BYTES;
-            if (has_samples(0)) pending.load(next_location, next_weight);
+#if PROJECTED
+            references = row.references(projection);
+            if (projection.places) next_place = row.places(projection) + 2 * sample;
+            logits.load(row.weights(a), sample);
+#endif
+            if (has_samples(0)) ask(0);
         }
     };
     start_row();
@@ -147,6 +174,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         const Vector these = grads;
         char *const to_location = grad_location, *const to_weight = grad_weight;
+#if PROJECTED
+        float *const to_place = next_place;
+        kept.begin(Weights(logits));
+#endif
 
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -157,20 +188,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 next_location += CHUNK * LOCATION_BYTES;
                 next_weight += CHUNK * WEIGHT_BYTES;
                 if (!WHOLE) pending.clear();
-                if (walk.live && has_samples(chunk + 1)) pending.load(next_location, next_weight);
+                if (walk.live && has_samples(chunk + 1)) ask(chunk + 1);
             } else {
                 walk.advance();
                 start_row();
             }
 
-            const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+            const u32 level_index = WHOLE || sample < SAMPLES ? level_number(sample) : 0;
+            const Vector level = load_shared(level_base + level_index * 16);
             const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
             const int width = level.x, height = level.y;
+            const float factor = BOX_FACTOR(level_index);
+            const auto sample_at = [&](int v) {
+#if PROJECTED
+                return current.sample(v, static_cast<float>(width), static_cast<float>(height), factor, kept.weight_at(chunk, v));
+#else
+                return current.sample(v, static_cast<float>(width), static_cast<float>(height));
+#endif
+            };
             u32 moved = 0;
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
-                const Sample s = current.sample(v);
+                const Sample s = sample_at(v);
                 const Axis x = axis(s.x, static_cast<float>(width)), y = axis(s.y, static_cast<float>(height));
                 // In a level one pixel wide there may be no pixel to the right: then the pair is the one that ends with
                 // this pixel.
@@ -197,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             Vector taps[2][4];
             const auto load = [&](int step) {
                 if (!ONE_LEVEL && (step % POINTS == 0 || CHUNK % POINTS != 0)) {
-                    const u32 number = (chunk * CHUNK + step) / POINTS;
+                    const u32 number = level_number(chunk * CHUNK + step);
                     below(load_shared(level_base + (WHOLE || number < LEVELS ? number : 0) * 16));
                 }
                 const u32 place = load_shared_word(first_place + step * (GROUPS * 4));
@@ -237,21 +277,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
                 const Vector sums = load_shared(record_at(first_product, in_group * PER_LANE + v));
-                const Sample s = current.sample(v);
+                const Sample s = sample_at(v);
                 Result r = result(s, width, height, moved >> v & 1,
                                   {__uint_as_float(sums.x), __uint_as_float(sums.y), __uint_as_float(sums.z),
                                    __uint_as_float(sums.w)});
-                if (sampled && !is_finite(r)) r = careful(s, levels[sample / POINTS], this_value, this_row);
+                if (sampled && !is_finite(r)) r = careful(s, levels[level_number(sample)], this_value, this_row);
                 by_place[2 * v] = r.x;
                 by_place[2 * v + 1] = r.y;
                 by_weight[v] = r.weight;
             }
+#if PROJECTED
+            kept.keep(chunk, by_weight);
+            if (sampled && projection.places) store_numbers<F32>(reinterpret_cast<char *>(to_place + chunk * (CHUNK * 2)), by_place);
+#pragma unroll
+            for (int v = 0; BOXES && v < PER_LANE; v++) {
+                by_place[2 * v] = by_offset(by_place[2 * v], current.scale(v, 0, static_cast<float>(width), factor));
+                by_place[2 * v + 1] = by_offset(by_place[2 * v + 1], current.scale(v, 1, static_cast<float>(height), factor));
+            }
+#endif
             if (sampled) {
                 if (g.locations) {
                     store_numbers<LOCATION>(to_location + chunk * (CHUNK * LOCATION_BYTES), by_place);
                 }
+#if !PROJECTED
                 if (g.weights) store_numbers<WEIGHT>(to_weight + chunk * (CHUNK * WEIGHT_BYTES), by_weight);
+#endif
             }
         }
+#if PROJECTED
+        if (g.weights) kept.store(to_weight - in_group * PER_LANE * WEIGHT_BYTES, in_group * PER_LANE, mine);
+#endif
     }
 }

@@ -25,8 +25,8 @@ struct Span {
     bool turned; // of a single pixel and beyond its middle: then that pixel counts as the second
 };
 
-static __device__ __forceinline__ Span span(float location, float size) {
-    const float at = __fmaf_rn(location, size, -0.5f);
+// Of a place in pixels.
+static __device__ __forceinline__ Span span(float at, float size) {
     const float clamped = fmaxf(fminf(at, size - 1.0f), 0.0f);
     const float first = fminf(__fadd_rz(clamped, SHIFT), fmaxf(size - 2.0f, 0.0f) + SHIFT);
     Span s;
@@ -50,24 +50,37 @@ struct Part {
     float weight[PER_LANE];
     u32 places[PER_LANE];           // of the first neighbours, in units of 16 bytes, less than 2^31
     u32 swapped;                    // a bit each: the neighbours of a row come the other way round
+#if PROJECTED && BOXES
+    float scale[PER_LANE][2]; // pixels that an offset of 1 is
+#endif
 };
 
 // As defined, of sample number `sample` of a row.
 static __device__ __noinline__ Result anew(const Arguments &a, const Gradients &g, const Schedule &schedule,
-                                           const int4 *levels, u32 walked, u32 sample) {
+                                           const int4 *levels, u32 walked, u32 sample PROJECTION_PARAMETER) {
     const Row row(a, schedule, levels, walked);
-    const auto *location = reinterpret_cast<const Element<LOCATION>::Storage *>(row.locations(a)) + 2 * sample;
-    const auto *weight = reinterpret_cast<const Element<WEIGHT>::Storage *>(row.weights(a)) + sample;
-    const Sample s = {Element<LOCATION>::widen(location[0]), Element<LOCATION>::widen(location[1]),
-                      Element<WEIGHT>::widen(*weight)};
-    return careful(s, levels[sample / POINTS], static_cast<const char *>(a.value) + row.value(a), row.grad_out(g));
+    const int4 level = levels[level_number(sample)];
+    const char *references = nullptr;
+#if PROJECTED
+    references = row.references(projection);
+#endif
+    const Sample s = sample_of(row.locations(a), row.weights(a), references, sample, static_cast<float>(level.x),
+                               static_cast<float>(level.y) PROJECTION_ARGUMENT);
+    return careful(s, level, static_cast<const char *>(a.value) + row.value(a), row.grad_out(g));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     msda_backward_samples_matrix(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
-                                 const __grid_constant__ Schedule schedule) {
+                                 const __grid_constant__ Schedule schedule
+#if PROJECTED
+                                 , const __grid_constant__ Projection projection
+#endif
+    ) {
     __shared__ int4 levels[LEVELS];
     __shared__ u32 apart[LEVELS]; // rows of a level, in bytes
+#if PROJECTED
+    __shared__ Kept kept;
+#endif
     share_levels(a, levels);
     if (threadIdx.x < LEVELS) {
         const int4 level = levels[threadIdx.x];
@@ -92,19 +105,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     u32 value = 0; // where its pixels begin, in units of 16 bytes
     Vector grads;
     Pending pending;
+#if PROJECTED
+    Logits logits; // of that row
+    Weights ahead; // of the row that is worked on next
+#endif
     const auto ask = [&](u32 chunk) {
         pending.clear();
         if (walk.live && has_samples(chunk)) {
             const u32 sample = chunk * CHUNK + owner * PER_LANE;
+#if PROJECTED
+            pending.load(row.locations(a) + sample * LOCATION_BYTES, row.references(projection), projection, sample);
+#else
             pending.load(row.locations(a) + sample * LOCATION_BYTES, row.weights(a) + sample * WEIGHT_BYTES);
+#endif
         }
     };
     const auto ask_row = [&] {
         grads = {0, 0, 0, 0};
+#if PROJECTED
+        logits.clear();
+#endif
         if (walk.live) {
             row = Row(a, schedule, levels, walk.row);
             value = static_cast<u32>(row.value(a) / 16);
             if (vector < VECTORS) grads = load_vector(row.grad_out(g) + vector * 16);
+#if PROJECTED
+            logits.load(row.weights(a), owner * PER_LANE);
+#endif
         }
         ask(0);
     };
@@ -115,15 +142,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // From that, of the chunk which then becomes the next.
     const auto locate = [&](u32 chunk) {
         const u32 sample = chunk * CHUNK + owner * PER_LANE;
-        if (ONE_LEVEL) below(chunk * CHUNK / POINTS);
-        const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+        if (ONE_LEVEL) below(level_number(chunk * CHUNK));
+        const u32 level_index = WHOLE || sample < SAMPLES ? level_number(sample) : 0;
+        const Vector level = load_shared(level_base + level_index * 16);
         const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
         const float width = static_cast<float>(static_cast<int>(level.x)), height = static_cast<float>(static_cast<int>(level.y));
         Part part;
         part.swapped = 0;
+#if PROJECTED
+        // The first chunk is the next row's.
+        if (chunk == 0) ahead = Weights(logits);
+#endif
 #pragma unroll
         for (int v = 0; v < PER_LANE; v++) {
-            const Sample s = pending.sample(v);
+#if PROJECTED
+            const float weight = chunk == 0 ? ahead.of[0][v] : kept.weight_at(chunk, v), factor = BOX_FACTOR(level_index);
+            const Sample s = pending.sample(v, width, height, factor, weight);
+#if BOXES
+            part.scale[v][0] = pending.scale(v, 0, width, factor);
+            part.scale[v][1] = pending.scale(v, 1, height, factor);
+#endif
+#else
+            const Sample s = pending.sample(v, width, height);
+#endif
             const Span x = span(s.x, width), y = span(s.y, height);
             // In a level one pixel wide there may be no pixel to the right: then the pair is the one that ends with this
             // pixel.
@@ -142,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Step `k` of a round.
     const auto turn_of = [](u32 round, int k) { return ROUND == A_TURN ? round : round * ROUND + k; };
     const auto load = [&](const Part &part, u32 chunk, u32 round, int k) {
-        if (!ONE_LEVEL) below((chunk * CHUNK + round * ROUND + k) / POINTS);
+        if (!ONE_LEVEL) below(level_number(chunk * CHUNK + round * ROUND + k));
         const u32 from = (source + k % A_TURN / PER_LANE * 4) ^ turn_of(round, k) * 8;
         const u32 place = __shfl_sync(ALL, part.places[k % PER_LANE], from);
         Vector(&t)[4] = taps[k % 2];
@@ -180,6 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const bool live = walk.live;
         const u32 walked = walk.row;
         const Row this_row = row;
+#if PROJECTED
+        kept.begin(ahead);
+#endif
 
 #pragma unroll 1
         for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
@@ -225,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
             float by_place[2 * PER_LANE], by_weight[PER_LANE];
             const bool sampled = live && has_samples(chunk);
-            const int4 size = levels[WHOLE || sample < SAMPLES ? sample / POINTS : 0];
+            const int4 size = levels[WHOLE || sample < SAMPLES ? level_number(sample) : 0];
 #pragma unroll
             for (int v = 0; v < PER_LANE; v++) {
                 float(&f)[4] = found[0][v];
@@ -238,19 +282,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 Shares x = shares_at(now.x[v]);
                 if (now.swapped >> v & 1) x = {{x.share[1], x.share[0]}, {x.slope[1], x.slope[0]}};
                 Result r = combine(x, shares_at(now.y[v]), f);
-                r.x *= now.weight[v] * static_cast<float>(size.x);
-                r.y *= now.weight[v] * static_cast<float>(size.y);
-                if (sampled && !is_finite(r)) r = anew(a, g, schedule, levels, walked, sample + v);
+                const Scale scale = scale_of(now.weight[v], static_cast<float>(size.x), static_cast<float>(size.y));
+                r.x = NEAREST ? 0.0f : r.x * scale.x;
+                r.y = NEAREST ? 0.0f : r.y * scale.y;
+                if (sampled && !is_finite(r)) r = anew(a, g, schedule, levels, walked, sample + v PROJECTION_ARGUMENT);
                 by_place[2 * v] = r.x;
                 by_place[2 * v + 1] = r.y;
                 by_weight[v] = r.weight;
             }
+#if PROJECTED
+            kept.keep(chunk, by_weight);
+            if (sampled && projection.places) {
+                store_numbers<F32>(reinterpret_cast<char *>(this_row.places(projection) + 2 * sample), by_place);
+            }
+#if BOXES
+#pragma unroll
+            for (int i = 0; i < 2 * PER_LANE; i++) by_place[i] = by_offset(by_place[i], now.scale[i / 2][i % 2]);
+#endif
+#endif
             if (sampled) {
                 if (g.locations) store_numbers<LOCATION>(this_row.grad_locations(g) + sample * LOCATION_BYTES, by_place);
+#if !PROJECTED
                 if (g.weights) store_numbers<WEIGHT>(this_row.grad_weights(g) + sample * WEIGHT_BYTES, by_weight);
+#endif
             }
             now = next;
         }
+#if PROJECTED
+        if (g.weights) kept.store(this_row.grad_weights(g), owner * PER_LANE, live);
+#endif
         any = __any_sync(ALL, walk.live);
     }
 }

@@ -87,6 +87,70 @@ struct Samples {
     }
 };
 
+// A chunk of one level of one plane. Neighbouring jobs read neighbouring memory.
+struct Job {
+    u32 plane, chunk, level; // the plane is counted from the first one sorted now
+
+    __device__ __forceinline__ Job(u32 number, const Work &work) {
+        const u32 piece = number / work.level_count;
+        level = work.first_level + number - piece * work.level_count;
+        plane = piece / work.chunks;
+        chunk = piece - plane * work.chunks;
+    }
+};
+
+#if PROJECTED
+// The same of a projected problem, whose samples are found by their number.
+struct Projected {
+    u32 index, end, points, level;
+    const Location *offsets; // of the plane's first query, of the level
+    const Weight *logits;
+    const Element<REFERENCE>::Storage *references;
+    const Statistics<Real> *statistics; // of the plane
+    Real width, height, factor;
+
+    __device__ __forceinline__ Projected(const Arguments &a, const Work &work, const Projection &p, const Grid &grid,
+                                         const Job &job, i64 n, i64 m, u32 part, u32 lane) {
+        const u32 each = part_of(work), first = job.chunk * work.chunk + part * each;
+        points = p.first[job.level + 1] - p.first[job.level];
+        level = job.level;
+        index = first + lane;
+        const u32 samples = static_cast<u32>(a.queries) * points;
+        end = min(min(samples, (job.chunk + 1) * work.chunk), first + each);
+        offsets = static_cast<const Location *>(a.locations) + n * a.location_strides[0] + m * a.location_strides[2] +
+                  p.first[job.level] * a.location_strides[4];
+        logits = static_cast<const Weight *>(a.weights) + n * a.weight_strides[0] + m * a.weight_strides[2] +
+                 p.first[job.level] * a.weight_strides[3];
+        references = static_cast<const Element<REFERENCE>::Storage *>(p.references) + n * p.strides[0] + job.level * p.strides[2];
+        statistics = static_cast<const Statistics<Real> *>(p.statistics) + (n * a.heads + m) * a.queries;
+        width = grid.width;
+        height = grid.height;
+        factor = static_cast<Real>(p.factors[job.level]);
+    }
+    __device__ __forceinline__ void take(const Arguments &a, const Projection &p, Real &x, Real &y, Real &weight) const {
+        x = y = NOWHERE_PLACE;
+        weight = 0;
+        if (index >= end) return;
+        const u32 query = p.by_points[level].divide(index), point = index - query * points;
+        const auto *const offset = moved(offsets, steps<Location>(query, a.location_strides[1])) + point * a.location_strides[4];
+        const auto *const logit = moved(logits, steps<Weight>(query, a.weight_strides[1])) + point * a.weight_strides[3];
+        const auto *const reference = references + query * p.strides[1] + (p.turns > 1 ? point % p.turns * p.strides[3] : 0);
+        Real by_x, by_y;
+        load_location(offset, a.location_strides[5], by_x, by_y);
+#if BOXES
+        by_x *= pixels_of_offset(Real(Element<REFERENCE>::widen(reference[2 * p.strides[4]])), width, factor);
+        by_y *= pixels_of_offset(Real(Element<REFERENCE>::widen(reference[3 * p.strides[4]])), height, factor);
+#endif
+        x = place_at(Real(Element<REFERENCE>::widen(reference[0])), by_x, width);
+        y = place_at(Real(Element<REFERENCE>::widen(reference[p.strides[4]])), by_y, height);
+        weight = statistics[query].weight(Real(Element<WEIGHT>::widen(*logit)));
+    }
+};
+#define QUERY_OF(index) projection.by_points[job.level].divide(index)
+#else
+#define QUERY_OF(index) work.by_points.divide(index)
+#endif
+
 // Two 16-bit numbers a word, which do not carry: there are fewer samples in a chunk.
 struct __align__(16) Eight {
     u32 pairs[4];
@@ -98,18 +162,6 @@ struct Memory {
     u16 order[CHUNK];                       // which of them comes when
     u16 counts[TABLES][TABLE];              // of samples in each bin, then of those in the tables before
     u16 begins[TABLE];                      // of bins
-};
-
-// A chunk of one level of one plane. Neighbouring jobs read neighbouring memory.
-struct Job {
-    u32 plane, chunk, level; // the plane is counted from the first one sorted now
-
-    __device__ __forceinline__ Job(u32 number, const Work &work) {
-        const u32 piece = number / work.level_count;
-        level = work.first_level + number - piece * work.level_count;
-        plane = piece / work.chunks;
-        chunk = piece - plane * work.chunks;
-    }
 };
 
 // Of what lanes before this one have, this one's included.
@@ -159,7 +211,11 @@ static __device__ __forceinline__ void store_count(u32 address, u32 count) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
-    msda_backward_sort(const __grid_constant__ Arguments a, const __grid_constant__ Work work) {
+    msda_backward_sort(const __grid_constant__ Arguments a, const __grid_constant__ Work work
+#if PROJECTED
+                       , const __grid_constant__ Projection projection
+#endif
+    ) {
     __shared__ Grid grids[LEVEL_CAPACITY];
     __shared__ u32 sizes[SORT_WARPS], largest[SORT_WARPS];
     extern __shared__ __align__(16) char dynamic[];
@@ -178,6 +234,12 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
         const Job job(number, work);
         const Grid &grid = grids[job.level];
         const u32 plane = work.first_plane + job.plane, n = plane / a.heads, m = plane - n * a.heads;
+#if PROJECTED
+        Projected at(a, work, projection, grid, job, n, m, part, lane);
+        Real x[EACH], y[EACH], weight[EACH];
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++, at.index += 32) at.take(a, projection, x[i], y[i], weight[i]);
+#else
         const auto *const locations = static_cast<const Location *>(a.locations) + n * a.location_strides[0] +
                                       m * a.location_strides[2] + job.level * a.location_strides[3];
         const auto *const weights = static_cast<const Weight *>(a.weights) + n * a.weight_strides[0] +
@@ -199,11 +261,16 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
 #pragma unroll
             for (u32 i = 0; i < EACH; i++, at.advance<true>()) take(i);
         }
+#endif
         u32 bin[EACH];
         float most = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
+#if PROJECTED
+            const Real px = x[i], py = y[i];
+#else
             const Real px = in_pixels(x[i], grid.width), py = in_pixels(y[i], grid.height);
+#endif
             bin[i] = bin_of(grid, px, py);
             const float size = magnitude(static_cast<float>(weight[i]));
             if (bin[i] != NO_BIN && is_finite(size)) most = fmaxf(most, size);
@@ -298,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
             // Unconditionally, so that they need not wait for each other.
             const u32 at = i * THREADS + threadIdx.x, from = at < done ? memory.order[at] : 0;
             const u32 index = job.chunk * work.chunk + from / (32 * EACH) * each + from % (32 * EACH);
-            const Record record = {memory.x[from], memory.y[from], memory.weight[from], work.by_points.divide(index)};
+            const Record record = {memory.x[from], memory.y[from], memory.weight[from], QUERY_OF(index)};
             if (at < done) out[at] = record;
         }
         __syncthreads(); // nobody still reads them

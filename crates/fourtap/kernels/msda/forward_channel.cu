@@ -14,7 +14,11 @@ static __device__ double fused(double a, double b, double c) { return __fma_rn(a
 static __device__ float whole(float number) { return floorf(number); }
 static __device__ double whole(double number) { return floor(number); }
 
-extern "C" __global__ void __launch_bounds__(256) msda_forward_channel(const __grid_constant__ Arguments arguments) {
+extern "C" __global__ void __launch_bounds__(256) msda_forward_channel(const __grid_constant__ Arguments arguments
+#if PROJECTED
+                                                                       , const __grid_constant__ Projection projection
+#endif
+) {
     const Arguments &a = arguments;
     const auto *value = static_cast<const Value::Storage *>(a.value);
     const auto *locations = static_cast<const Element<LOCATION>::Storage *>(a.locations);
@@ -37,10 +41,26 @@ extern "C" __global__ void __launch_bounds__(256) msda_forward_channel(const __g
         const Index weight_base = STRIDED ? n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2]
                                           : row * samples;
         Real sum = 0;
+#if PROJECTED
+        const auto *const logits = logits_of(a, n, q, m);
+        Statistics<Real> statistics = {};
+        if (projection.first[a.levels] > 0) {
+            statistics = statistics_of<Real>(logits, a.weight_strides[3], projection.first[a.levels]);
+        }
+#endif
         for (int l = 0; l < a.levels; l++) {
             const Level level = level_of(a, l);
             const Index level_base = value_base + static_cast<Index>(level.start) * pixel_stride;
-            for (int p = 0; p < a.points; p++) {
+#if PROJECTED
+            const int points = projection.first[l + 1] - projection.first[l];
+#else
+            const int points = a.points;
+#endif
+            for (int p = 0; p < points; p++) {
+#if PROJECTED
+                const auto placed = place_point<Real>(a, projection, n, q, m, l, p, level.width, level.height);
+                const Real px = placed.x, py = placed.y;
+#else
                 const Index i = static_cast<Index>(l) * a.points + p;
                 const Index at_x = STRIDED ? location_base + l * a.location_strides[3] + p * a.location_strides[4]
                                            : location_base + 2 * i;
@@ -49,16 +69,22 @@ extern "C" __global__ void __launch_bounds__(256) msda_forward_channel(const __g
                                                 : weight_base + i;
                 const Real px = fused(Real(Element<LOCATION>::widen(locations[at_x])), Real(level.width), Real(-0.5));
                 const Real py = fused(Real(Element<LOCATION>::widen(locations[at_y])), Real(level.height), Real(-0.5));
+#endif
                 // In floating point: what is NaN or too large for an integer fails here.
                 if (!(px > -1 && py > -1 && px < level.width && py < level.height)) {
                     continue;
                 }
+#if PROJECTED
+                const i64 at_weight = (projection.first[l] + p) * a.weight_strides[3];
+                const Real weight = statistics.weight(Real(Element<WEIGHT>::widen(logits[at_weight])));
+#else
                 const Real weight = Real(Element<WEIGHT>::widen(weights[at_weight]));
+#endif
                 const Real left = whole(px), top = whole(py);
                 const int x = static_cast<int>(left), y = static_cast<int>(top);
                 const Real fx = px - left, fy = py - top;
                 const Real by_x[2] = {1 - fx, fx}, by_y[2] = {1 - fy, fy};
-                for (int corner = 0; corner < 4; corner++) {
+                for (int corner = 0; corner < (NEAREST ? 1 : 4); corner++) {
                     const int cx = x + (corner & 1), cy = y + (corner >> 1);
                     if (cx < 0 || cy < 0 || cx >= level.width || cy >= level.height) {
                         continue;

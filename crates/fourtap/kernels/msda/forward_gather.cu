@@ -75,10 +75,11 @@ static __device__ __forceinline__ void add(float (&sums)[VECTOR], Vector vector,
 struct Place {
     const char *value, *locations, *weights;
     char *out;
+    const char *references; // only if PROJECTED
 };
 
 static __device__ __forceinline__ Place place_of(const Arguments &a, const Schedule &schedule, const int4 *levels,
-                                                 u32 row, u32 vector) {
+                                                 u32 row, u32 vector PROJECTION_PARAMETER) {
     const u32 plane = schedule.by_plane.divide(row), in_plane = row - plane * schedule.plane;
     const u32 n = schedule.by_planes_an_image.divide(plane);
     const u32 m = (plane - n * schedule.planes_an_image) * HEADS_TOGETHER + in_plane % HEADS_TOGETHER;
@@ -88,38 +89,46 @@ static __device__ __forceinline__ Place place_of(const Arguments &a, const Sched
     const char *const locations = static_cast<const char *>(a.locations);
     const char *const weights = static_cast<const char *>(a.weights);
     char *const out = static_cast<char *>(a.out) + vector * 16;
+    Place place;
+    place.value = first;
+    place.references = nullptr;
+#if PROJECTED
+    place.references = static_cast<const char *>(projection.references) +
+                       (n * projection.strides[0] + q * projection.strides[1]) * REFERENCE_BYTES;
+#endif
 #if DENSE
     const u64 at = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
-    return {first, locations + at * (SAMPLES * LOCATION_BYTES), weights + at * (SAMPLES * WEIGHT_BYTES),
-            out + at * (CHANNELS * ELEMENT_BYTES)};
+    place.locations = locations + at * (SAMPLES * LOCATION_BYTES);
+    place.weights = weights + at * (SAMPLES * WEIGHT_BYTES);
+    place.out = out + at * (CHANNELS * ELEMENT_BYTES);
 #else
     const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
     const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
     const i64 result = n * a.out_strides[0] + q * a.out_strides[1] + m * CHANNELS;
-    return {first, locations + location * (LOCATION_BYTES / 2), weights + weight * WEIGHT_BYTES,
-            out + result * ELEMENT_BYTES};
+    place.locations = locations + location * (LOCATION_BYTES / 2);
+    place.weights = weights + weight * WEIGHT_BYTES;
+    place.out = out + result * ELEMENT_BYTES;
 #endif
+    return place;
 }
 
 // One vector of a row as the operator is defined, one neighbour at a time.
-static __device__ __forceinline__ void careful(float (&sums)[VECTOR], const Place &place, const int4 *levels) {
+static __device__ __forceinline__ void careful(float (&sums)[VECTOR], const Place &place, const int4 *levels PROJECTION_PARAMETER) {
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) sums[i] = 0.0f;
 #pragma unroll 1
     for (int sample = 0; sample < SAMPLES; sample++) {
-        const auto *location = reinterpret_cast<const Element<LOCATION>::Storage *>(place.locations) + 2 * sample;
-        const int4 level = levels[sample / POINTS];
+        const int4 level = levels[level_number(sample)];
         const int width = level.x, height = level.y;
-        const float px = __fmaf_rn(Element<LOCATION>::widen(location[0]), static_cast<float>(width), -0.5f);
-        const float py = __fmaf_rn(Element<LOCATION>::widen(location[1]), static_cast<float>(height), -0.5f);
+        const Sample found = sample_of(place.locations, place.weights, place.references, sample,
+                                       static_cast<float>(width), static_cast<float>(height) PROJECTION_ARGUMENT);
+        const float px = found.x, py = found.y, weight = found.weight;
         if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
             continue;
         }
-        const float weight =
-            Element<WEIGHT>::widen(reinterpret_cast<const Element<WEIGHT>::Storage *>(place.weights)[sample]);
         const float left = floorf(px), top = floorf(py);
 #pragma unroll 1
-        for (int corner = 0; corner < 4; corner++) {
+        for (int corner = 0; corner < (NEAREST ? 1 : 4); corner++) {
             const int x = static_cast<int>(left) + (corner & 1), y = static_cast<int>(top) + (corner >> 1);
             if (x < 0 || y < 0 || x >= width || y >= height) {
                 continue;
@@ -180,7 +189,11 @@ typedef Walk Rows;
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    msda_forward_gather(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule) {
+    msda_forward_gather(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule
+#if PROJECTED
+                        , const __grid_constant__ Projection projection
+#endif
+    ) {
     __shared__ __align__(1024) Vector records[WARPS][32 * PER_LANE]; // aligned so that `record_at` need not carry
     __shared__ int4 levels[LEVELS];
 
@@ -203,6 +216,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const char *value = static_cast<const char *>(a.value), *next_location = nullptr, *next_weight = nullptr;
     char *out = nullptr;
     Pending pending;
+#if PROJECTED
+    const char *references = nullptr;
+    Logits logits; // of the row that is walked next
+#endif
     bool suspicious = false;
     // Whether what is kept of the plane is there; until it is, warps work on the larger levels.
     bool filled = true;
@@ -211,16 +228,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const auto each_row = [&](Rows &walk) {
         // Finds where the row lies and asks for its first samples.
+        const auto ask = [&](int chunk) {
+#if PROJECTED
+            pending.load(next_location, references, projection, chunk * CHUNK + in_group * PER_LANE);
+#else
+            pending.load(next_location, next_weight);
+#endif
+        };
         const auto start_row = [&] {
             pending.clear();
+#if PROJECTED
+            logits.clear();
+#endif
             if (walk.live) {
-                const Place place = place_of(a, schedule, levels, walk.row, vector);
+                const Place place = place_of(a, schedule, levels, walk.row, vector PROJECTION_ARGUMENT);
                 value = place.value;
                 out = place.out;
                 const u32 sample = first_chunk * CHUNK + in_group * PER_LANE;
                 next_location = place.locations + sample * LOCATION_BYTES;
                 next_weight = place.weights + sample * WEIGHT_BYTES;
-                if (has_samples(first_chunk)) pending.load(next_location, next_weight);
+#if PROJECTED
+                references = place.references;
+                logits.load(place.weights, in_group * PER_LANE);
+#endif
+                if (has_samples(first_chunk)) ask(first_chunk);
             }
         };
         start_row();
@@ -232,6 +263,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const char *upper = value;
             asm("" : "+l"(upper)); // one register pair, not a sum to be repeated at each load
             float sums[VECTOR] = {};
+#if PROJECTED
+            const Weights weights(logits);
+#endif
             u32 kept_at = 0;
 #if KEEP
             kept_at = shared_address(kept_pixels);
@@ -245,21 +279,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     next_location += (next_chunk - chunk) * (CHUNK * LOCATION_BYTES);
                     next_weight += (next_chunk - chunk) * (CHUNK * WEIGHT_BYTES);
                     if (!WHOLE) pending.clear();
-                    if (walk.live && has_samples(next_chunk)) pending.load(next_location, next_weight);
+                    if (walk.live && has_samples(next_chunk)) ask(next_chunk);
                 } else {
                     walk.advance();
                     start_row();
                 }
 
                 const u32 sample = chunk * CHUNK + in_group * PER_LANE;
-                const Vector level = load_shared(level_base + (WHOLE || sample < SAMPLES ? sample / POINTS : 0) * 16);
+                const u32 level_index = WHOLE || sample < SAMPLES ? level_number(sample) : 0;
+                const Vector level = load_shared(level_base + level_index * 16);
+                const float width = static_cast<float>(static_cast<int>(level.x)), height = static_cast<float>(static_cast<int>(level.y));
+                const auto sample_at = [&](int v) {
+#if PROJECTED
+                    return current.sample(v, width, height, BOX_FACTOR(level_index), weights.at(chunk, v));
+#else
+                    return current.sample(v, width, height);
+#endif
+                };
                 const u32 last_pair = static_cast<u32>(a.pixels) - 2 - rows_apart(level);
                 const auto add_chunk = [&](bool kept) {
                     __syncwarp();
 #pragma unroll
                     for (int v = 0; v < PER_LANE; v++) {
                         store_shared(record_at(first_record, in_group * PER_LANE + v),
-                                     record(current.sample(v), level.x, level.y, level.z, last_pair, group, kept, kept_at));
+                                     record(sample_at(v), level.x, level.y, level.z, last_pair, group, kept, kept_at));
                     }
                     __syncwarp();
 
@@ -274,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const auto load = [&](int step) {
                         const u32 slot = step * SPLIT + split;
                         if (!ONE_LEVEL && (SPLIT > 1 || step % POINTS == 0 || CHUNK % POINTS != 0)) {
-                            const u32 number = (chunk * CHUNK + slot) / POINTS;
+                            const u32 number = level_number(chunk * CHUNK + slot);
                             below(load_shared(level_base + (WHOLE || number < LEVELS ? number : 0) * 16));
                         }
                         const Vector r = load_shared(record_at(first_record, slot));
@@ -324,7 +367,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     }
                 };
                 // Two copies of the code, one for each kind of level; without KEEP one.
-                if (KEEP && schedule.kept >> (chunk * CHUNK / POINTS) & 1) {
+                if (KEEP && schedule.kept >> level_number(chunk * CHUNK) & 1) {
 #if KEEP
                     if (!filled) wait_for_all(filled_barrier, parity);
                     filled = true;
@@ -361,7 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             after = min(end, (schedule.by_plane.divide(begin) + 1) * schedule.plane);
             __syncthreads(); // nobody reads the last plane's pixels any more
             if (threadIdx.x == 0) taken = 0;
-            const Place place = place_of(a, schedule, levels, begin, 0);
+            const Place place = place_of(a, schedule, levels, begin, 0 PROJECTION_ARGUMENT);
             u32 target = shared_address(kept_pixels);
             for (int l = 0; l < LEVELS; l++) {
                 if (!(schedule.kept >> l & 1)) continue;
@@ -390,11 +433,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     for (Walk again(schedule, warp, group); again.live; again.advance()) {
         if (in_group >= VECTORS) continue;
-        const Place place = place_of(a, schedule, levels, again.row, vector);
+        const Place place = place_of(a, schedule, levels, again.row, vector PROJECTION_ARGUMENT);
         float sums[VECTOR] = {};
         add(sums, load_stored(place.out), 1.0f);
         if (!sound(sums)) {
-            careful(sums, place, levels);
+            careful(sums, place, levels PROJECTION_ARGUMENT);
             store(place.out, sums);
         }
     }

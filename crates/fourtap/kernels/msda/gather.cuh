@@ -14,7 +14,9 @@
 // the next); THREADS; PER_LANE (samples a lane works out at a time); SPLIT (groups of lanes that share the samples of a
 // row); HEADS_TOGETHER (heads walked side by side: two 64-byte pixels of different line halves are read in one go);
 // PHASES (parts of the levels that warps begin at, so that some wait for the large ones while others read the small
-// ones from L1); DENSE (whether locations, weights and what belongs to a row are row-major without gaps).
+// ones from L1); DENSE (whether locations, weights and what belongs to a row are row-major without gaps). PROJECTED kernels
+// also by what projection.cuh says, by TURNS (reference points of a level), and where levels have different numbers of points
+// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs.
 
 typedef Element<VALUE> Value;
 constexpr int ELEMENT_BYTES = sizeof(Value::Storage);
@@ -27,7 +29,11 @@ constexpr int GROUP = LANES * SPLIT;
 constexpr int GROUPS = 32 / GROUP;
 static_assert(GROUPS > 0, "a row fits a warp");
 static_assert(POINTS % PER_LANE == 0, "the samples of a lane are of one level");
+#ifdef FIRST_SAMPLES
+constexpr int SAMPLES = SAMPLE_COUNT;
+#else
 constexpr int SAMPLES = LEVELS * POINTS;
+#endif
 constexpr int CHUNK = GROUP * PER_LANE;
 constexpr int CHUNKS = (SAMPLES + CHUNK - 1) / CHUNK;
 static_assert(CHUNKS % PHASES == 0, "each part has as many chunks");
@@ -51,9 +57,178 @@ struct Schedule {
     u32 kept; // the levels kept in shared memory, a bit each; only of kernels that keep any
 };
 
+// The level of a sample.
+static __device__ __forceinline__ u32 level_number(u32 sample) {
+#ifdef FIRST_SAMPLES
+    constexpr u32 first[LEVELS] = {FIRST_SAMPLES};
+    u32 level = 0;
+#pragma unroll
+    for (int l = 1; l < LEVELS; l++) level += sample >= first[l];
+    return level;
+#else
+    return sample / POINTS;
+#endif
+}
+
 struct Sample {
-    float x, y, weight;
+    float x, y; // in pixels
+    float weight;
 };
+
+static __device__ __forceinline__ float in_pixels(float location, float size) { return __fmaf_rn(location, size, -0.5f); }
+
+#if PROJECTED
+constexpr int REFERENCE_NUMBERS = BOXES ? 4 : 2;
+constexpr int REFERENCE_BYTES = sizeof(Element<REFERENCE>::Storage);
+constexpr int REFERENCES = TURNS > 1 ? PER_LANE : 1; // of the samples of a lane
+constexpr u32 NO_LOGIT = WEIGHT == F32 ? 0xff800000u : WEIGHT == F16 ? 0xfc00fc00u : 0xff80ff80u; // minus infinity
+
+static __device__ __forceinline__ float power_of_gather(float logit, float largest) {
+#if VALUE == F32
+    return expf(logit - largest);
+#else
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"((logit - largest) * 1.4426950408889634f));
+    return result;
+#endif
+}
+
+// The logits of a lane's samples of a row, all chunks, as they are stored.
+struct Logits {
+    static constexpr int WORDS = WEIGHT_BYTES * PER_LANE / 4 > 0 ? WEIGHT_BYTES * PER_LANE / 4 : 1;
+    u32 words[CHUNKS][WORDS];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+            for (u32 &word : words[c]) word = NO_LOGIT;
+        }
+    }
+    // `first`: the lane's first sample of a chunk.
+    __device__ __forceinline__ void load(const char *row, u32 first) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            if (WHOLE || c * CHUNK + first < SAMPLES) {
+                Once<WEIGHT_BYTES * PER_LANE>::load(words[c], row + (c * CHUNK + first) * WEIGHT_BYTES);
+            }
+        }
+    }
+    __device__ __forceinline__ float logit(int c, int v) const {
+#if WEIGHT == F32
+        return __uint_as_float(words[c][v]);
+#else
+        float pair[2];
+        Element<WEIGHT>::widen(words[c][v / 2], pair[0], pair[1]);
+        return pair[v % 2];
+#endif
+    }
+};
+
+// Their softmax. All lanes of a group call it together.
+struct Weights {
+    float of[CHUNKS][PER_LANE];
+
+    __device__ __forceinline__ Weights() {}
+    __device__ __forceinline__ Weights(const Logits &logits) {
+        float largest = logits.logit(0, 0);
+#pragma unroll
+        for (int i = 1; i < CHUNKS * PER_LANE; i++) largest = fmaxf(largest, logits.logit(i / PER_LANE, i % PER_LANE));
+#pragma unroll
+        for (int other = 1; other < GROUP; other *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, other));
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < CHUNKS * PER_LANE; i++) {
+            float &weight = of[i / PER_LANE][i % PER_LANE];
+            weight = power_of_gather(logits.logit(i / PER_LANE, i % PER_LANE), largest);
+            sum += weight;
+        }
+#pragma unroll
+        for (int other = 1; other < GROUP; other *= 2) sum += __shfl_xor_sync(ALL, sum, other);
+        const float inverse = 1.0f / sum;
+#pragma unroll
+        for (int i = 0; i < CHUNKS * PER_LANE; i++) of[i / PER_LANE][i % PER_LANE] *= inverse;
+    }
+    // Without indexing registers.
+    __device__ __forceinline__ float at(int chunk, int v) const {
+        float weight = of[0][v];
+#pragma unroll
+        for (int c = 1; c < CHUNKS; c++) weight = chunk == c ? of[c][v] : weight;
+        return weight;
+    }
+};
+
+// From the reference points of a row to those of a sample, in bytes.
+static __device__ __forceinline__ i64 to_reference(const Projection &p, u32 sample) {
+    const u32 level = level_number(sample);
+    i64 elements = level * p.strides[2];
+    if (TURNS > 1) elements += (sample - p.first[level]) % TURNS * p.strides[3];
+    return elements * REFERENCE_BYTES;
+}
+
+// Data that other lanes and heads read, too.
+template <int BYTES> static __device__ __forceinline__ void load_reference(u32 *words, const char *address) {
+    if (BYTES == 4) asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(words[0]) : "l"(address));
+    if (BYTES == 8) asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[BYTES / 8]) : "l"(address));
+    if (BYTES == 16) {
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[BYTES / 16]), "=r"(words[BYTES / 8]), "=r"(words[BYTES * 3 / 16])
+                     : "l"(address));
+    }
+}
+
+// The samples a lane has loaded but not yet looked at; not their logits.
+struct Pending {
+    static constexpr int OF_REFERENCE = REFERENCE_NUMBERS * REFERENCE_BYTES;
+    u32 offset[LOCATION_BYTES * PER_LANE / 4];
+    u32 reference[REFERENCES][OF_REFERENCE / 4];
+
+    // `references`: those of the row.
+    __device__ __forceinline__ void load(const char *offsets, const char *references, const Projection &p, u32 sample) {
+        Once<LOCATION_BYTES * PER_LANE>::load(offset, offsets);
+#pragma unroll
+        for (int v = 0; v < REFERENCES; v++) load_reference<OF_REFERENCE>(reference[v], references + to_reference(p, sample + v));
+    }
+    // Samples that are somewhere.
+    __device__ __forceinline__ void clear() {
+        for (u32 &word : offset) word = 0;
+        for (auto &words : reference) {
+            for (u32 &word : words) word = 0;
+        }
+    }
+    __device__ __forceinline__ float reference_number(int v, int i) const {
+        const u32(&words)[OF_REFERENCE / 4] = reference[REFERENCES > 1 ? v : 0];
+#if REFERENCE == F32
+        return __uint_as_float(words[i]);
+#else
+        float pair[2];
+        Element<REFERENCE>::widen(words[i / 2], pair[0], pair[1]);
+        return pair[i % 2];
+#endif
+    }
+    __device__ __forceinline__ void offset_of(int v, float &x, float &y) const {
+#if LOCATION == F32
+        x = __uint_as_float(offset[2 * v]);
+        y = __uint_as_float(offset[2 * v + 1]);
+#else
+        Element<LOCATION>::widen(offset[v], x, y);
+#endif
+    }
+    // Pixels that an offset of 1 is, by axis.
+    __device__ __forceinline__ float scale(int v, int axis, float size, float factor) const {
+        return BOXES ? pixels_of_offset(reference_number(v, BOXES ? 2 + axis : 0), size, factor) : 1.0f;
+    }
+    __device__ __forceinline__ Sample sample(int v, float width, float height, float factor, float weight) const {
+        float x, y;
+        offset_of(v, x, y);
+        if (BOXES) {
+            x *= scale(v, 0, width, factor);
+            y *= scale(v, 1, height, factor);
+        }
+        return {place_at(reference_number(v, 0), x, width), place_at(reference_number(v, 1), y, height), weight};
+    }
+};
+#else
 
 // The samples a lane has loaded but not yet looked at.
 struct Pending {
@@ -69,7 +244,7 @@ struct Pending {
         for (u32 &word : location) word = 0;
         for (u32 &word : weight) word = 0;
     }
-    __device__ __forceinline__ Sample sample(int v) const {
+    __device__ __forceinline__ Sample sample(int v, float width, float height) const {
         Sample s;
 #if LOCATION == F32
         s.x = __uint_as_float(location[2 * v]);
@@ -77,6 +252,8 @@ struct Pending {
 #else
         Element<LOCATION>::widen(location[v], s.x, s.y);
 #endif
+        s.x = in_pixels(s.x, width);
+        s.y = in_pixels(s.y, height);
 #if WEIGHT == F32
         s.weight = __uint_as_float(weight[v]);
 #else
@@ -87,6 +264,46 @@ struct Pending {
         return s;
     }
 };
+#endif
+
+#if PROJECTED
+#define PROJECTION_PARAMETER , const Projection &projection
+#define PROJECTION_ARGUMENT , projection
+#else
+#define PROJECTION_PARAMETER
+#define PROJECTION_ARGUMENT
+#endif
+// Of boxes, on a level.
+#if PROJECTED && BOXES
+#define BOX_FACTOR(level) static_cast<float>(projection.factors[level])
+#else
+#define BOX_FACTOR(level) 0.0f
+#endif
+
+// A sample of a row, read by itself.
+static __device__ __forceinline__ Sample sample_of(const char *row_locations, const char *row_weights, const char *row_references,
+                                                   int sample, float width, float height PROJECTION_PARAMETER) {
+#if PROJECTED
+    const auto *const logits = reinterpret_cast<const Element<WEIGHT>::Storage *>(row_weights);
+    const auto *const offset = reinterpret_cast<const Element<LOCATION>::Storage *>(row_locations) + 2 * sample;
+    const auto *const reference =
+        reinterpret_cast<const Element<REFERENCE>::Storage *>(row_references + to_reference(projection, sample));
+    float x = Element<LOCATION>::widen(offset[0]), y = Element<LOCATION>::widen(offset[1]);
+    if (BOXES) {
+        const float factor = static_cast<float>(projection.factors[level_number(sample)]);
+        x *= pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 2 : 0])), width, factor);
+        y *= pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 3 : 0])), height, factor);
+    }
+    const Statistics<float> statistics = statistics_of<float>(logits, 1, SAMPLES);
+    return {place_at(float(Element<REFERENCE>::widen(reference[0])), x, width),
+            place_at(float(Element<REFERENCE>::widen(reference[1])), y, height),
+            statistics.weight(Element<WEIGHT>::widen(logits[sample]))};
+#else
+    const auto *location = reinterpret_cast<const Element<LOCATION>::Storage *>(row_locations) + 2 * sample;
+    return {in_pixels(Element<LOCATION>::widen(location[0]), width), in_pixels(Element<LOCATION>::widen(location[1]), height),
+            Element<WEIGHT>::widen(reinterpret_cast<const Element<WEIGHT>::Storage *>(row_weights)[sample])};
+#endif
+}
 
 // Adding 2^23 towards zero leaves the whole part of a number below 2^23 in the low bits: a floor that costs one addition.
 constexpr float SHIFT = 8388608.0f;
@@ -98,8 +315,8 @@ struct Axis {
     u32 first;    // the first neighbour
 };
 
-static __device__ __forceinline__ Axis axis(float location, float size) {
-    const float at = __fmaf_rn(location, size, -0.5f);
+// Of a place in pixels.
+static __device__ __forceinline__ Axis axis(float at, float size) {
     Axis a;
     // At most one of the two is below 1; NaN saturates to 0.
     a.inside = __saturatef(at + 1.0f) * __saturatef(size - at);

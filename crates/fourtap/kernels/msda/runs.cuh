@@ -6,6 +6,8 @@
 
 typedef Element<VALUE> Value;
 
+// NEAREST: whether samples touch one pixel only, which is where they lie.
+
 constexpr u32 RUN_WARPS = 4; // of a block that sums
 constexpr u32 BLOCK = 32;    // channels a warp sums at a time
 constexpr u32 MOST_ROWS = 8; // of a walk: the more, the fewer samples are met twice
@@ -266,7 +268,7 @@ static __device__ __forceinline__ Real careful(const Work &work, const Grid &gri
                 const Record sample = list.sorted[chunk * work.chunk + piece.x + i];
                 const Real left = whole(sample.x), top = whole(sample.y), fx = sample.x - left, fy = sample.y - top;
                 const int right = x - static_cast<int>(left), down = y - static_cast<int>(top);
-                if ((right != 0 && right != 1) || (down != 0 && down != 1)) continue;
+                if ((right != 0 && right != 1) || (down != 0 && down != 1) || (NEAREST && (right || down))) continue;
                 const Real by = (right ? fx : 1 - fx) * (down ? fy : 1 - fy);
                 const auto *const grad = moved(grad_out, steps<Value::Storage>(sample.query, by_query));
                 sum = fused(sample.weight * by, Real(Value::widen(*grad)), sum);

@@ -41,6 +41,15 @@ struct Row {
     __device__ __forceinline__ const char *weights(const Arguments &a) const {
         return weights(static_cast<const char *>(a.weights), a.weight_strides);
     }
+#if PROJECTED
+    __device__ __forceinline__ const char *references(const Projection &p) const {
+        return static_cast<const char *>(p.references) + (n * p.strides[0] + q * p.strides[1]) * REFERENCE_BYTES;
+    }
+    // Gradients by places in pixels.
+    __device__ __forceinline__ float *places(const Projection &p) const {
+        return static_cast<float *>(p.places) + static_cast<u64>(number) * (SAMPLES * 2);
+    }
+#endif
     __device__ __forceinline__ char *grad_locations(const Gradients &g) const {
         return locations(static_cast<char *>(g.locations), g.location_strides);
     }
@@ -72,17 +81,32 @@ static __device__ __forceinline__ Result combine(const Shares &x, const Shares &
             y.share[0] * upper + y.share[1] * lower};
 }
 
+// What the gradients by x and y, in pixels and of a sample of weight 1, are multiplied by.
+struct Scale {
+    float x, y;
+};
+
+static __device__ __forceinline__ Scale scale_of(float weight, float width, float height) {
+#if NEAREST
+    return {0.0f, 0.0f};
+#elif PROJECTED
+    return {weight, weight};
+#else
+    return {weight * width, weight * height};
+#endif
+}
+
 // As defined, one neighbour at a time, those outside left out.
 static __device__ __noinline__ Result careful(Sample sample, int4 level, const char *value, const char *grad_out) {
     const int width = level.x, height = level.y;
-    const float px = __fmaf_rn(sample.x, static_cast<float>(width), -0.5f);
-    const float py = __fmaf_rn(sample.y, static_cast<float>(height), -0.5f);
+    const float px = sample.x, py = sample.y;
     if (!(px > -1.0f && py > -1.0f && px < static_cast<float>(width) && py < static_cast<float>(height))) {
         return {0.0f, 0.0f, 0.0f};
     }
     const float left = floorf(px), top = floorf(py), fx = px - left, fy = py - top;
+    const Scale scale = scale_of(sample.weight, static_cast<float>(width), static_cast<float>(height));
     Result result = {0.0f, 0.0f, 0.0f};
-    for (int corner = 0; corner < 4; corner++) {
+    for (int corner = 0; corner < (NEAREST ? 1 : 4); corner++) {
         const int right = corner & 1, down = corner >> 1;
         const int x = static_cast<int>(left) + right, y = static_cast<int>(top) + down;
         if (x < 0 || y < 0 || x >= width || y >= height) continue;
@@ -93,8 +117,9 @@ static __device__ __noinline__ Result careful(Sample sample, int4 level, const c
         for (int c = 0; c < CHANNELS; c++) sum = __fmaf_rn(Value::widen(taps[c]), Value::widen(grads[c]), sum);
         const float by_x = right ? fx : 1.0f - fx, by_y = down ? fy : 1.0f - fy;
         result.weight += by_x * by_y * sum;
-        result.x += sample.weight * static_cast<float>(width) * (right ? by_y : -by_y) * sum;
-        result.y += sample.weight * static_cast<float>(height) * (down ? by_x : -by_x) * sum;
+        if (NEAREST) continue;
+        result.x += scale.x * (right ? by_y : -by_y) * sum;
+        result.y += scale.y * (down ? by_x : -by_x) * sum;
     }
     return result;
 }
@@ -125,6 +150,50 @@ template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(
         for (int i = 0; i < N; i++) reinterpret_cast<u16 *>(to)[i] = static_cast<u16>(Element<TYPE>::round(numbers[i]));
     }
 }
+
+#if PROJECTED
+// What lanes keep of a row, in shared memory, until all of it is known: weights, and the gradients by them, from which those
+// by logits follow. Each lane has a column of its own.
+struct Kept {
+    float weight[CHUNKS * PER_LANE][THREADS], by_weight[CHUNKS * PER_LANE][THREADS];
+
+    __device__ __forceinline__ void begin(const Weights &weights) {
+#pragma unroll
+        for (int i = 0; i < CHUNKS * PER_LANE; i++) weight[i][threadIdx.x] = weights.of[i / PER_LANE][i % PER_LANE];
+    }
+    __device__ __forceinline__ float weight_at(int chunk, int v) const { return weight[chunk * PER_LANE + v][threadIdx.x]; }
+    __device__ __forceinline__ void keep(int chunk, const float (&found)[PER_LANE]) {
+#pragma unroll
+        for (int v = 0; v < PER_LANE; v++) by_weight[chunk * PER_LANE + v][threadIdx.x] = found[v];
+    }
+    // `first`: the lane's first sample of a chunk. All lanes of a group call it together; those without a row write nothing.
+    __device__ __forceinline__ void store(char *row, u32 first, bool live) const {
+        float weights[CHUNKS * PER_LANE], found[CHUNKS * PER_LANE], mean = 0.0f;
+#pragma unroll
+        for (int i = 0; i < CHUNKS * PER_LANE; i++) {
+            weights[i] = weight[i][threadIdx.x];
+            found[i] = by_weight[i][threadIdx.x];
+            if (WHOLE || i / PER_LANE * CHUNK + first < SAMPLES) mean = __fmaf_rn(weights[i], found[i], mean);
+        }
+#pragma unroll
+        for (int other = 1; other < GROUP; other *= 2) mean += __shfl_xor_sync(ALL, mean, other);
+        if (!live) return;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            if (!WHOLE && c * CHUNK + first >= SAMPLES) break;
+            float by_logit[PER_LANE];
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) by_logit[v] = weights[c * PER_LANE + v] * (found[c * PER_LANE + v] - mean);
+            store_numbers<WEIGHT>(row + (c * CHUNK + first) * WEIGHT_BYTES, by_logit);
+        }
+    }
+};
+
+// From a gradient by a place to that by the offset. A sample that takes no part moves nothing, whatever its box is.
+static __device__ __forceinline__ float by_offset(float by_place, float scale) {
+    return BOXES ? (by_place == 0.0f ? 0.0f : by_place * scale) : by_place;
+}
+#endif
 
 // The levels, to shared memory.
 static __device__ __forceinline__ void share_levels(const Arguments &a, int4 (&levels)[LEVELS]) {

@@ -2,9 +2,11 @@
 
 use std::ffi::c_void;
 
+use super::operands::{GradientOperands, Operand, Operands};
+use super::specialised::Sampling;
 use crate::cuda::step::parameter;
 use crate::layout::Layout;
-use crate::msda::{Backward, Gradients, Inputs, LevelTable, Problem};
+use crate::msda::{Gradients, Inputs, LevelTable};
 use crate::tensor::{View, ViewMut};
 
 /// Capacities for levels in a kernel's arguments: each is a kernel of its own. The second fits the 4 KiB of arguments
@@ -21,30 +23,38 @@ struct HostLevel {
 
 /// What differs between calls that share a plan: the first members of the kernels' `Arguments`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Addresses {
-    value: u64,
-    locations: u64,
-    weights: u64,
-    out: u64,
-    shapes: u64,
-    starts: u64,
+    pub value: u64,
+    pub locations: u64,
+    pub weights: u64,
+    pub out: u64,
+    pub shapes: u64,
+    pub starts: u64,
 }
 
 impl Addresses {
     /// The addresses of a call; 0 for a tensor it does not have.
     pub fn new(inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
-        let (shapes, starts) = match inputs.levels {
-            LevelTable::Host(_) => (0, 0),
-            LevelTable::Cuda(levels) => (levels.shapes, levels.starts.unwrap_or(0)),
-        };
         Addresses {
             value: inputs.value.as_ptr() as u64,
             locations: inputs.sampling_locations.as_ptr() as u64,
             weights: inputs.attention_weights.as_ptr() as u64,
             out: out.map_or(0, |out| out.as_mut_ptr() as u64),
+            ..Addresses::of_levels(&inputs.levels)
+        }
+    }
+
+    /// Only those of levels in device memory.
+    pub fn of_levels(levels: &LevelTable<'_>) -> Self {
+        let (shapes, starts) = match levels {
+            LevelTable::Host(_) => (0, 0),
+            LevelTable::Cuda(levels) => (levels.shapes, levels.starts.unwrap_or(0)),
+        };
+        Addresses {
             shapes,
             starts,
+            ..Addresses::default()
         }
     }
 }
@@ -69,11 +79,11 @@ pub(super) struct Arguments<const CAPACITY: usize> {
 }
 
 impl<const CAPACITY: usize> Arguments<CAPACITY> {
-    /// The arguments of a problem, whose levels must fit and whose sizes, except the 64-bit ones, must fit an i32.
-    fn new(problem: &Problem, inputs: &Inputs<'_>, out: Option<&ViewMut<'_>>) -> Self {
-        let sizes = problem.sizes();
+    /// The arguments of a problem but for its addresses. Its levels must fit, and sizes, except the 64-bit ones, an i32.
+    fn new(operands: &Operands<'_>, out: Option<&Operand>) -> Self {
+        let sizes = &operands.sizes;
         let mut host_levels = [HostLevel::default(); CAPACITY];
-        for (room, level) in host_levels.iter_mut().zip(problem.levels().iter()) {
+        for (room, level) in host_levels.iter_mut().zip(operands.levels.iter()) {
             *room = HostLevel {
                 width: level.width as i32,
                 height: level.height as i32,
@@ -81,11 +91,11 @@ impl<const CAPACITY: usize> Arguments<CAPACITY> {
             };
         }
         Arguments {
-            addresses: Addresses::new(inputs, out),
-            value_strides: strides(problem.value().strides()),
-            location_strides: strides(problem.sampling_locations().strides()),
-            weight_strides: strides(problem.attention_weights().strides()),
-            out_strides: out.map_or([0; 3], |out| strides(out.layout().strides())),
+            addresses: Addresses::default(),
+            value_strides: strides(operands.value.layout.strides()),
+            location_strides: location_strides(operands.kind.sampling, &operands.locations.layout),
+            weight_strides: padded(operands.weights.layout.strides()),
+            out_strides: out.map_or([0; 3], |out| strides(out.layout.strides())),
             images: sizes.images as i64,
             pixels: sizes.pixels as i64,
             queries: sizes.queries as i64,
@@ -112,20 +122,15 @@ pub(super) enum SizedArguments {
 
 impl SizedArguments {
     /// With a capacity of [`LEVEL_CAPACITIES`]; the first if `None`.
-    pub fn new(
-        problem: &Problem,
-        inputs: &Inputs<'_>,
-        out: Option<&ViewMut<'_>>,
-        capacity: Option<usize>,
-    ) -> Self {
+    pub fn new(operands: &Operands<'_>, out: Option<&Operand>, capacity: Option<usize>) -> Self {
         match capacity.unwrap_or(LEVEL_CAPACITIES[0]) {
             room if room == LEVEL_CAPACITIES[0] => {
-                SizedArguments::Small(Arguments::new(problem, inputs, out))
+                SizedArguments::Small(Arguments::new(operands, out))
             }
             room if room == LEVEL_CAPACITIES[1] => {
-                SizedArguments::Medium(Box::new(Arguments::new(problem, inputs, out)))
+                SizedArguments::Medium(Box::new(Arguments::new(operands, out)))
             }
-            _ => SizedArguments::Large(Box::new(Arguments::new(problem, inputs, out))),
+            _ => SizedArguments::Large(Box::new(Arguments::new(operands, out))),
         }
     }
 
@@ -154,10 +159,10 @@ impl SizedArguments {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GradientAddresses {
-    grad_out: u64,
-    value: u64,
-    locations: u64,
-    weights: u64,
+    pub grad_out: u64,
+    pub value: u64,
+    pub locations: u64,
+    pub weights: u64,
 }
 
 impl GradientAddresses {
@@ -175,11 +180,6 @@ impl GradientAddresses {
             weights: address(&gradients.attention_weights),
         }
     }
-
-    /// The address of `grad_value`.
-    pub fn value(&self) -> u64 {
-        self.value
-    }
 }
 
 /// `Gradients` of kernels/msda/gradients.cuh.
@@ -194,15 +194,28 @@ pub(super) struct GradientArguments {
 }
 
 impl GradientArguments {
-    /// The arguments of a call.
-    pub fn new(call: &Backward<'_>) -> Self {
-        let gradients = &call.gradients;
+    /// The arguments of a call but for its addresses.
+    pub fn new(sampling: Sampling, gradients: &GradientOperands) -> Self {
         GradientArguments {
-            addresses: GradientAddresses::new(&call.grad_out, gradients),
-            grad_out_strides: strides(call.grad_out.layout().strides()),
-            value_strides: strides_of(&gradients.value),
-            location_strides: strides_of(&gradients.sampling_locations),
-            weight_strides: strides_of(&gradients.attention_weights),
+            addresses: GradientAddresses {
+                grad_out: 0,
+                value: 0,
+                locations: 0,
+                weights: 0,
+            },
+            grad_out_strides: strides(gradients.grad_out.layout.strides()),
+            value_strides: match gradients.value {
+                Some(gradient) => strides(gradient.layout.strides()),
+                None => [0; 4],
+            },
+            location_strides: match gradients.locations {
+                Some(gradient) => location_strides(sampling, &gradient.layout),
+                None => [0; 6],
+            },
+            weight_strides: match gradients.weights {
+                Some(gradient) => padded(gradient.layout.strides()),
+                None => [0; 5],
+            },
         }
     }
 
@@ -215,11 +228,20 @@ impl GradientArguments {
     }
 }
 
-fn strides_of<const RANK: usize>(gradient: &Option<ViewMut<'_>>) -> [i64; RANK] {
-    gradient
-        .as_ref()
-        .map(ViewMut::layout)
-        .map_or([0; RANK], |layout: &Layout| strides(layout.strides()))
+/// Offsets have one axis for all points: its stride counts as that of points.
+fn location_strides(sampling: Sampling, layout: &Layout) -> [i64; 6] {
+    match sampling {
+        Sampling::Given => strides(layout.strides()),
+        Sampling::Projected(_) => {
+            let [n, q, m, point, axis] = strides(layout.strides());
+            [n, q, m, 0, point, axis]
+        }
+    }
+}
+
+/// Of a tensor that may have fewer axes.
+fn padded<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
+    std::array::from_fn(|axis| strides.get(axis).map_or(0, |&stride| stride as i64))
 }
 
 /// `Work` of kernels/msda/bins.cuh.

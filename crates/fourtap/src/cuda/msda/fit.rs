@@ -1,36 +1,23 @@
 //! Sizes, types and layout that kernels need. A refusal is a text that plans report as the reason.
 
 use super::arguments::LEVEL_CAPACITIES;
-use super::kind::Kind;
-use super::specialised::Types;
+use super::operands::{Operand, Operands};
+use super::specialised::{PROJECTED_LEVELS, Sampling};
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::msda::{Inputs, Problem};
-
-pub(super) fn types(problem: &Problem) -> Types {
-    Types {
-        value: problem.value().dtype(),
-        locations: problem.sampling_locations().dtype(),
-        weights: problem.attention_weights().dtype(),
-    }
-}
-
-pub(super) fn kind(problem: &Problem) -> Kind {
-    let sizes = problem.sizes();
-    Kind {
-        types: types(problem),
-        heads: sizes.heads,
-        channels: sizes.channels,
-        levels: sizes.levels,
-        points: sizes.points,
-    }
-}
+use crate::msda::projections::References;
 
 /// Refuses what no kernel can serve. Returns the level capacity that the generic kernels need.
-pub(super) fn expect_any_kernel(problem: &Problem) -> Result<usize> {
-    let sizes = problem.sizes();
-    let levels = problem.levels().len();
+pub(super) fn expect_any_kernel(operands: &Operands<'_>) -> Result<usize> {
+    let sizes = &operands.sizes;
+    if operands.kind.sampling != Sampling::Given && sizes.levels > PROJECTED_LEVELS {
+        return Err(Error::Unsupported {
+            backend: "cuda",
+            expected: format!("at most {PROJECTED_LEVELS} levels of projections"),
+            found: format!("{}", sizes.levels),
+        });
+    }
+    let levels = operands.levels.len();
     let Some(&level_capacity) = LEVEL_CAPACITIES.iter().find(|&&room| levels <= room) else {
         return Err(Error::Unsupported {
             backend: "cuda",
@@ -60,17 +47,17 @@ pub(super) fn expect_any_kernel(problem: &Problem) -> Result<usize> {
 }
 
 /// Whether kernels that gather 16-byte vectors can read `value`. Returns the stride between pixels in vectors.
-pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize> {
-    kind(problem).expect_gather()?;
-    let sizes = problem.sizes();
+pub(super) fn expect_gather(operands: &Operands<'_>) -> Fit<usize> {
+    operands.kind.expect_gather()?;
+    let sizes = &operands.sizes;
     // Each sample reads two pairs of pixels.
     if sizes.pixels < 3 {
         return Err(format!("{} pixels", sizes.pixels));
     }
     let steps = aligned_forward(
         "value",
-        inputs.value.as_ptr(),
-        problem.value(),
+        operands.value.first,
+        &operands.value.layout,
         &[0, 1, 2],
         &[3],
         16,
@@ -83,6 +70,9 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
             sizes.pixels, steps[1]
         ));
     }
+    if let Some((references, first)) = &operands.references {
+        expect_references(references, *first)?;
+    }
     let rows = sizes.images * sizes.queries * sizes.heads;
     if rows >= 1 << 30 {
         return Err(format!("{rows} (image, query, head)"));
@@ -90,9 +80,23 @@ pub(super) fn expect_gather(problem: &Problem, inputs: &Inputs<'_>) -> Fit<usize
     Ok(pixel_units)
 }
 
+/// Whether the coordinates of a reference point can be read at once.
+fn expect_references(references: &References, first: *const u8) -> Fit<()> {
+    let bytes = references.coordinates() * references.dtype.size();
+    let [rows @ .., coordinate] = references.strides;
+    let steps = rows.map(|stride| stride.unsigned_abs() * references.dtype.size());
+    let fits = coordinate == 1 && steps.iter().all(|step| step.is_multiple_of(bytes));
+    match fits && (first as usize).is_multiple_of(bytes) {
+        true => Ok(()),
+        false => Err(format!(
+            "reference_points are not in whole groups of {bytes} bytes"
+        )),
+    }
+}
+
 /// Whether offsets in all of `value` fit 31 bits, in units of 16 bytes. Kernels that gather must be able to read it.
-pub(super) fn has_short_places(problem: &Problem) -> bool {
-    let layout = problem.value();
+pub(super) fn has_short_places(value: &Operand) -> bool {
+    let layout = &value.layout;
     let sizes = layout.shape();
     let last: i128 = (sizes.sizes().iter().zip(layout.strides()))
         .map(|(&size, &stride)| (size as i128 - 1) * stride as i128)
@@ -100,27 +104,21 @@ pub(super) fn has_short_places(problem: &Problem) -> bool {
     last * layout.dtype().size() as i128 / 16 < 1 << 31
 }
 
-/// Whether a lane can read or write `per_lane` samples' locations and weights at a time.
-pub(super) fn expect_samples(
-    (locations, at_locations): (&Layout, *const u8),
-    (weights, at_weights): (&Layout, *const u8),
-    per_lane: usize,
-) -> Fit<()> {
-    aligned_forward(
-        "sampling_locations",
-        at_locations,
-        locations,
-        &[0, 1, 2],
-        &[3, 4, 5],
-        2 * per_lane * locations.dtype().size(),
-    )?;
-    aligned_forward(
-        "attention_weights",
-        at_weights,
-        weights,
-        &[0, 1, 2],
-        &[3, 4],
-        per_lane * weights.dtype().size(),
-    )?;
+/// Whether a lane can read or write `per_lane` samples' locations and weights, or offsets and logits, at a time.
+pub(super) fn expect_samples(locations: &Operand, weights: &Operand, per_lane: usize) -> Fit<()> {
+    for (tensor, operand, numbers) in [
+        ("sampling_locations", locations, 2),
+        ("attention_weights", weights, 1),
+    ] {
+        let rank = operand.layout.shape().rank();
+        aligned_forward(
+            tensor,
+            operand.first,
+            &operand.layout,
+            &[0, 1, 2],
+            &(3..rank).collect::<Vec<_>>(),
+            numbers * per_lane * operand.layout.dtype().size(),
+        )?;
+    }
     Ok(())
 }

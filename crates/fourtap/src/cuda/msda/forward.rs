@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::arguments::{Addresses, Schedule, SizedArguments};
 use super::fit;
+use super::operands::{Operand, Operands};
 use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
 use super::shared_levels::SharedLevels;
-use super::specialised::{Channel, Gather, KernelVariant};
+use super::specialised::{Channel, Gather, KernelVariant, Sampling};
 use super::tuning::{ForwardTuning, or_usual};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
@@ -55,26 +56,32 @@ const CHANNEL_THREADS: u32 = 256;
 impl Plan {
     /// The plan for `call` on this device: tuned by its handle or a table, or untuned.
     pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
+        let operands = Operands::given(&call.problem, &call.inputs);
+        Plan::of(cuda, &operands, &Operand::of_output(&call.out))
+    }
+
+    /// The same for the inputs of any call.
+    pub(super) fn of(cuda: &Cuda, operands: &Operands<'_>, out: &Operand) -> Result<Plan> {
         let options = cuda.settings().msda;
         let by_table = || {
-            let problem = &call.problem;
-            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
-            let entry = cuda.chosen(&MSDA_FORWARD, class, dtype)?;
+            let class = Class::of_msda(&operands.sizes);
+            let entry = cuda.chosen(&MSDA_FORWARD, class, operands.kind.types.value)?;
             Some(ForwardTuning::of(&entry.choice))
         };
         cuda.planned(options.forward, by_table, |tuning| {
-            Plan::new(call, cuda.size(), options.kernel, tuning)
+            Plan::new(operands, out, cuda.size(), options.kernel, tuning)
         })
     }
 
-    /// The plan for `call` on a device.
+    /// The plan for a call on a device.
     pub(super) fn new(
-        call: &Forward<'_>,
+        operands: &Operands<'_>,
+        out: &Operand,
         device: DeviceSize,
         wanted: KernelChoice,
         tuning: &ForwardTuning,
     ) -> Result<Plan> {
-        match (wanted, gather(call, device, wanted, tuning)) {
+        match (wanted, gather(operands, out, device, wanted, tuning)) {
             (KernelChoice::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
                 Err(refused(reason))
             }
@@ -88,15 +95,20 @@ impl Plan {
                     found: reason,
                 })
             }
-            (KernelChoice::Best, Err(reason)) => channel(call, device, Some(reason)),
-            (KernelChoice::Channel, _) => channel(call, device, None),
+            (KernelChoice::Best, Err(reason)) => channel(operands, out, device, Some(reason)),
+            (KernelChoice::Channel, _) => channel(operands, out, device, None),
         }
     }
 }
 
-fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Result<Plan> {
-    let sizes = call.problem.sizes();
-    let level_capacity = fit::expect_any_kernel(&call.problem)?;
+fn channel(
+    operands: &Operands<'_>,
+    out: &Operand,
+    device: DeviceSize,
+    reason: Option<String>,
+) -> Result<Plan> {
+    let sizes = &operands.sizes;
+    let level_capacity = fit::expect_any_kernel(operands)?;
     let count = |shape: &[usize]| shape.iter().product::<usize>();
     let (elements, value, locations) = (
         count(&sizes.out()),
@@ -104,8 +116,9 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
         count(&sizes.sampling_locations()),
     );
     // Less than half of the 32-bit range, so that the step beyond the last element does not wrap around.
-    let dense = rows_are_dense(call)
-        && call.problem.value().is_contiguous()
+    let dense = operands.kind.sampling == Sampling::Given
+        && rows_are_dense(operands, out)
+        && operands.value.layout.is_contiguous()
         && [elements, value, locations]
             .iter()
             .all(|&count| count < 1 << 31);
@@ -115,7 +128,8 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
     Ok(Plan {
         step: Step {
             kernel: KernelVariant::Channel(Channel {
-                types: fit::types(&call.problem),
+                types: operands.kind.types,
+                sampling: operands.kind.sampling.general(),
                 strided: !dense,
                 level_capacity,
             }),
@@ -129,52 +143,35 @@ fn channel(call: &Forward<'_>, device: DeviceSize, reason: Option<String>) -> Re
 }
 
 /// Whether everything but `value` lies in row-major order without gaps.
-fn rows_are_dense(call: &Forward<'_>) -> bool {
-    call.problem.sampling_locations().is_contiguous()
-        && call.problem.attention_weights().is_contiguous()
-        && call.out.layout().is_contiguous()
+fn rows_are_dense(operands: &Operands<'_>, out: &Operand) -> bool {
+    [&operands.locations, &operands.weights, out]
+        .iter()
+        .all(|operand| operand.layout.is_contiguous())
 }
 
 /// The plan for the gather kernel, or the reason why it cannot serve the call.
 fn gather(
-    call: &Forward<'_>,
+    operands: &Operands<'_>,
+    out: &Operand,
     device: DeviceSize,
     wanted: KernelChoice,
     tuning: &ForwardTuning,
 ) -> Fit<Plan> {
-    let (problem, inputs) = (&call.problem, &call.inputs);
-    let sizes = problem.sizes();
-    let pixel_units = fit::expect_gather(problem, inputs)?;
-    aligned_forward(
-        "out",
-        call.out.as_mut_ptr(),
-        call.out.layout(),
-        &[0, 1],
-        &[2],
-        16,
-    )?;
+    let sizes = &operands.sizes;
+    let pixel_units = fit::expect_gather(operands)?;
+    aligned_forward("out", out.first, &out.layout, &[0, 1], &[2], 16)?;
 
     // Too few rows to fill the device with warps: split each row's samples among several groups of lanes.
-    let kind = fit::kind(problem);
+    let kind = operands.kind;
     let rows = sizes.images * sizes.queries * sizes.heads;
     let split = match wanted {
         KernelChoice::GatherMany => 1,
         _ => kind.split(rows, device.multiprocessors),
     };
     let mut gather = kind.gather(pixel_units as u32, split);
-    gather.dense = rows_are_dense(call);
+    gather.dense = rows_are_dense(operands, out);
     let samples = |per_lane: u32| {
-        fit::expect_samples(
-            (
-                problem.sampling_locations(),
-                inputs.sampling_locations.as_ptr(),
-            ),
-            (
-                problem.attention_weights(),
-                inputs.attention_weights.as_ptr(),
-            ),
-            per_lane as usize,
-        )
+        fit::expect_samples(&operands.locations, &operands.weights, per_lane as usize)
     };
     if gather.per_lane == 2 && samples(2).is_err() {
         gather.per_lane = 1;
@@ -202,7 +199,7 @@ fn gather(
             ..keeping
         };
         let (with_kept, as_many) = dealt(&keeping);
-        let levels = problem.levels();
+        let levels = operands.levels;
         let kept = match (wanted, tuning.keep) {
             (KernelChoice::GatherMany, _) | (_, ALWAYS) => {
                 SharedLevels::of(levels, &keeping, device)
@@ -258,7 +255,10 @@ impl ForwardLaunch {
         Ok(ForwardLaunch {
             step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
             schedule: plan.and_then(|plan| plan.schedule),
-            arguments: SizedArguments::new(&call.problem, &call.inputs, Some(&call.out), capacity),
+            arguments: {
+                let operands = Operands::given(&call.problem, &call.inputs);
+                SizedArguments::new(&operands, Some(&Operand::of_output(&call.out)), capacity)
+            },
         })
     }
 

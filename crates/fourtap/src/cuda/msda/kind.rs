@@ -2,7 +2,8 @@
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::specialised::{
-    Channel, Gather, KernelVariant, SamplesChannel, SamplesGather, Search, Sort, Sum, Types,
+    Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel, SamplesGather,
+    Sampling, Search, Sort, Sum, Types,
 };
 use crate::dtype::DType;
 
@@ -11,13 +12,15 @@ use crate::dtype::DType;
 pub struct Kind {
     /// Element types.
     pub types: Types,
+    /// How a call says where and how much to sample.
+    pub sampling: Sampling,
     /// Heads (M).
     pub heads: usize,
     /// Channels per head (D).
     pub channels: usize,
     /// Levels (L).
     pub levels: usize,
-    /// Points per level (P).
+    /// Points per level (P); where levels differ, the largest number that divides all of theirs.
     pub points: usize,
 }
 
@@ -53,12 +56,22 @@ impl Kind {
                 types.value
             ));
         }
-        let samples = levels.checked_mul(points);
+        let samples = self.samples();
         let countable = samples.is_some_and(|samples| (1..=MOST_SAMPLES).contains(&samples));
         if !countable || levels > LEVEL_CAPACITIES[0] {
             return Err(format!("{levels} levels of {points} points"));
         }
         Ok(())
+    }
+
+    /// Samples of a row.
+    fn samples(&self) -> Option<usize> {
+        match self.sampling {
+            Sampling::Projected(Projection {
+                uneven: Some(list), ..
+            }) => list.get(self.levels).map(|&all| all.into()),
+            _ => self.levels.checked_mul(self.points),
+        }
     }
 
     /// Lanes whose vectors hold all channels, rounded up to a power of two.
@@ -81,7 +94,7 @@ impl Kind {
 
     /// Whether that many groups of lanes may share a row.
     fn can_split(&self, split: usize) -> bool {
-        let (lanes, samples) = (self.lanes(), self.levels * self.points);
+        let (lanes, samples) = (self.lanes(), self.samples().unwrap_or(0));
         match split {
             1 => true,
             2 => lanes <= 16 && samples > 1,
@@ -94,7 +107,7 @@ impl Kind {
     /// The gather kernel for tensors without gaps, with a pixel stride of `pixel_units` vectors and `split` groups of
     /// lanes per row.
     pub(super) fn gather(&self, pixel_units: u32, split: usize) -> Gather {
-        let (lanes, samples) = (self.lanes(), self.levels * self.points);
+        let (lanes, samples) = (self.lanes(), self.samples().unwrap_or(0));
         let group = lanes * split;
         // Two samples per lane halve the cost of exchanging them, where they belong to one level and fill chunks.
         let in_pairs =
@@ -110,6 +123,7 @@ impl Kind {
         let in_phases = lanes == 4 && heads_together > 1 && split == 1 && chunks.is_multiple_of(2);
         Gather {
             types: self.types,
+            sampling: self.sampling,
             channels: self.channels as u32,
             levels: self.levels as u32,
             points: self.points as u32,
@@ -131,10 +145,10 @@ impl Kind {
             phases: 1,
             alternate: false,
             // As many as the registers allow without spilling.
-            threads: if self.types.value == DType::F32 {
-                640
-            } else {
-                512
+            threads: match (self.types.value, self.sampling) {
+                (DType::F32, Sampling::Given) => 640,
+                (DType::F32, Sampling::Projected(_)) => 512,
+                _ => 512,
             },
             ..self.gather(pixel_units, 1)
         }
@@ -145,7 +159,11 @@ impl Kind {
         let can = self.types.value.size() == 2 && matches!(self.lanes(), 4 | 8);
         can.then(|| Gather {
             phases: 1,
-            threads: 512,
+            // As many as the registers allow without spilling.
+            threads: match self.sampling {
+                Sampling::Given => 512,
+                Sampling::Projected(_) => 448,
+            },
             ..self.gather(pixel_units, 1)
         })
     }
@@ -158,11 +176,16 @@ impl Kind {
         let channel = |strided| {
             Some(KernelVariant::Channel(Channel {
                 types: self.types,
+                sampling: self.sampling.general(),
                 strided,
                 level_capacity: capacity?,
             }))
         };
-        let mut kernels: Vec<_> = [false, true].into_iter().filter_map(channel).collect();
+        let strides: &[bool] = match self.sampling {
+            Sampling::Given => &[false, true],
+            Sampling::Projected(_) => &[true],
+        };
+        let mut kernels: Vec<_> = strides.iter().copied().filter_map(channel).collect();
         if self.expect_gather().is_ok() {
             let units = self.heads * self.channels * self.types.value.size() / VECTOR;
             if let Ok(units) = u32::try_from(units) {
@@ -192,22 +215,26 @@ impl Kind {
     fn backward_kernels(&self, capacity: Option<usize>) -> Vec<KernelVariant> {
         let mut kernels = Vec::new();
         let types = self.types;
+        let sampling = self.sampling.general();
         if let Some(level_capacity) = capacity {
             kernels.push(KernelVariant::SamplesChannel(SamplesChannel {
                 types,
+                sampling,
                 level_capacity,
             }));
             kernels.push(KernelVariant::ValueSearch(Search {
                 types,
+                sampling,
                 always: level_capacity > LEVEL_CAPACITIES[0],
                 level_capacity,
             }));
         }
         if capacity == Some(LEVEL_CAPACITIES[0]) {
             for wide in [false, true] {
-                let sorts = Sort::WARPS.map(|warps| Sort::new(types, true, wide, warps));
+                let sorts = Sort::WARPS.map(|warps| Sort::new(types, sampling, true, wide, warps));
                 let sum = Sum {
                     value: types.value,
+                    nearest: sampling.is_nearest(),
                     wide,
                 };
                 kernels.extend(sorts.map(KernelVariant::Sort));
@@ -216,6 +243,15 @@ impl Kind {
                     kernels.push(KernelVariant::ValueMatrix(sum));
                 }
             }
+        }
+        if sampling != Sampling::Given {
+            let pass = ProjectedPass::new(types, sampling);
+            let masks = [false, true].map(|copy| KernelVariant::Mask(Mask { copy, unit: 16 }));
+            kernels.extend([
+                KernelVariant::Statistics(pass),
+                KernelVariant::References(pass),
+            ]);
+            kernels.extend(masks);
         }
         kernels
     }

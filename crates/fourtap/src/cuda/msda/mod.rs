@@ -5,9 +5,11 @@ mod backward;
 mod fit;
 mod forward;
 mod kind;
+mod operands;
 mod options;
 mod prepare;
 mod problem_desc;
+mod projected;
 mod schedule;
 mod shared_levels;
 mod specialised;
@@ -20,7 +22,7 @@ pub use kind::Kind;
 pub use options::{KernelChoice, Options};
 pub use problem_desc::ProblemDesc;
 pub use specialised::{
-    Channel, Gather, KernelVariant, SamplesChannel, SamplesGather, Search, Sort, Sum, Types,
-    shipped,
+    Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel, SamplesGather,
+    Sampling, Search, Sort, Sum, Types, shipped,
 };
 pub use tuning::{BackwardTuning, ForwardTuning};

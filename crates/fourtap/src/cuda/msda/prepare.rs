@@ -8,9 +8,7 @@ use super::forward::{ForwardLaunch, Plan};
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::error::Result;
-use crate::msda::projections::{
-    ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
-};
+use crate::msda::projections::{ProjectionGradients, Projections};
 use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, LevelTable, Levels};
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -80,14 +78,14 @@ impl Implementation for Cuda {
         let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
             let call = Backward::new(inputs, grad_out, gradients.alias())?;
             call.problem.expect_in(self.place())?;
-            let launch = BackwardLaunch::new(self, &call)?;
+            let launch = BackwardLaunch::of_given(self, &call)?;
             Ok((launch, LevelsKey::new(&inputs.levels)))
         })?;
         let cuda = *self;
         Ok(Prepared::new(plan.workspace_bytes(), move |lent| {
             let scratch = cuda.scratch(plan.workspace_bytes(), lent)?;
             // SAFETY: as in `prepare_forward`, and scratch memory is as large as the plan says.
-            unsafe { plan.launch(&cuda, addresses, scratch.address()) }
+            unsafe { plan.launch(&cuda, addresses, scratch.address(), None) }
         }))
     }
 
@@ -96,8 +94,7 @@ impl Implementation for Cuda {
         inputs: Projections<'a>,
         out: ViewMut<'a>,
     ) -> Result<Prepared<'a>> {
-        let _call = ProjectedForward::new(inputs, out)?;
-        todo!()
+        self.projected_forward(inputs, out)
     }
 
     fn prepare_projected_backward<'a>(
@@ -106,8 +103,7 @@ impl Implementation for Cuda {
         grad_out: View<'a>,
         gradients: ProjectionGradients<'a>,
     ) -> Result<Prepared<'a>> {
-        let _call = ProjectedBackward::new(inputs, grad_out, gradients)?;
-        todo!()
+        self.projected_backward(inputs, grad_out, gradients)
     }
 }
 
@@ -131,7 +127,7 @@ impl Cuda {
 }
 
 /// The levels of a checked call, as far as checks and plans depend on them.
-enum LevelsKey {
+pub(super) enum LevelsKey {
     Host(Levels),
     Cuda {
         ordinal: usize,
@@ -141,7 +137,7 @@ enum LevelsKey {
 }
 
 impl LevelsKey {
-    fn new(levels: &LevelTable<'_>) -> Self {
+    pub fn new(levels: &LevelTable<'_>) -> Self {
         match levels {
             LevelTable::Host(levels) => LevelsKey::Host((*levels).clone()),
             LevelTable::Cuda(levels) => LevelsKey::Cuda {
@@ -152,7 +148,7 @@ impl LevelsKey {
         }
     }
 
-    fn are(&self, levels: &LevelTable<'_>) -> bool {
+    pub fn are(&self, levels: &LevelTable<'_>) -> bool {
         match (self, levels) {
             (LevelsKey::Host(known), LevelTable::Host(levels)) => known == *levels,
             (

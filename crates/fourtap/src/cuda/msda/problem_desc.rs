@@ -2,6 +2,7 @@
 
 use super::backward::BackwardPlan;
 use super::forward::Plan;
+use super::operands::{GradientOperands, Operand, Operands};
 use super::options::KernelChoice;
 use super::specialised::Types;
 use super::tuning::{BackwardTuning, ForwardTuning};
@@ -78,7 +79,10 @@ impl ProblemDesc<'_> {
         let mut places = AddressAllocator::new();
         let inputs = places.inputs(self)?;
         let out = places.writable("out", self.types.value, &self.sizes().out())?;
-        Plan::new(&Forward::new(inputs, out)?, device, wanted, tuning)
+        let call = Forward::new(inputs, out)?;
+        let operands = Operands::given(&call.problem, &call.inputs);
+        let out = Operand::of_output(&call.out);
+        Plan::new(&operands, &out, device, wanted, tuning)
     }
 
     /// The plan of backward with all three gradients on such a device, untuned.
@@ -126,7 +130,9 @@ impl ProblemDesc<'_> {
             )?),
         };
         let call = Backward::new(inputs, grad_out, gradients)?;
-        BackwardPlan::new(&call, device, wanted, deterministic, tuning)
+        let operands = Operands::given(&call.problem, &call.inputs);
+        let gradients = GradientOperands::given(&call);
+        BackwardPlan::new(&operands, &gradients, device, wanted, deterministic, tuning)
     }
 
     fn sizes(&self) -> Sizes {

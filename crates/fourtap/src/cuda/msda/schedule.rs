@@ -180,6 +180,7 @@ mod tests {
                                 points: 4,
                             };
                             let kind = Kind {
+                                sampling: Default::default(),
                                 types,
                                 heads,
                                 channels,

@@ -92,6 +92,7 @@ mod tests {
             points: 8,
         };
         let kind = Kind {
+            sampling: Default::default(),
             types: Types {
                 value: DType::F16,
                 locations: DType::F32,

@@ -1,5 +1,7 @@
 //! The kernels of a backward call, one after another.
 
+use std::ffi::c_void;
+
 use super::plan::BackwardPlan;
 use super::sorting::Sorting;
 use crate::cuda::driver::zero;
@@ -8,6 +10,7 @@ use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::{
     Addresses, GradientAddresses, GradientArguments, Schedule, SizedArguments, Work,
 };
+use crate::cuda::msda::operands::{GradientOperands, Operands};
 use crate::cuda::msda::specialised::KernelVariant;
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::error::Result;
@@ -16,6 +19,8 @@ use crate::msda::Backward;
 /// A prepared backward launch: everything but the addresses.
 pub(in crate::cuda::msda) struct BackwardLaunch {
     workspace_bytes: usize,
+    /// For kernels that come before or after.
+    general: SizedArguments,
     gradients: GradientArguments,
     /// `grad_value` from sorted samples.
     sorting: Option<SortingLaunch>,
@@ -41,11 +46,23 @@ struct StepLaunch {
 }
 
 impl BackwardLaunch {
+    /// Prepares a checked call with given locations on this device.
+    pub fn of_given(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
+        let operands = Operands::given(&call.problem, &call.inputs);
+        let gradients = GradientOperands::given(call);
+        let plan = BackwardPlan::of(cuda, &operands, &gradients)?;
+        BackwardLaunch::new(cuda, &operands, &gradients, plan)
+    }
+
     /// Prepares a checked call on this device. All kernels are loaded before any is queued, so that a failure leaves
     /// nothing half done.
-    pub fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
-        let plan = BackwardPlan::on(cuda, call)?;
-        let arguments = |room| SizedArguments::new(&call.problem, &call.inputs, None, room);
+    pub fn new(
+        cuda: &Cuda,
+        operands: &Operands<'_>,
+        of_gradients: &GradientOperands,
+        plan: BackwardPlan,
+    ) -> Result<Self> {
+        let arguments = |room| SizedArguments::new(operands, None, room);
         let workspace_bytes = plan.workspace_bytes();
         let sorting = match plan.sorting {
             None => None,
@@ -73,14 +90,14 @@ impl BackwardLaunch {
             })
         });
         let [search, samples] = others.each_mut().map(|step| step.take().transpose());
-        let of_value = call.gradients.value.as_ref().filter(|_| plan.scatter);
+        let of_value = of_gradients.value.as_ref().filter(|_| plan.scatter);
         Ok(BackwardLaunch {
             workspace_bytes,
-            gradients: GradientArguments::new(call),
+            general: arguments(None),
+            gradients: GradientArguments::new(operands.kind.sampling, of_gradients),
             sorting,
             search: search?,
-            zeroed_bytes: of_value
-                .map(|gradient| gradient.shape().elements().unwrap_or(0) * gradient.dtype().size()),
+            zeroed_bytes: of_value.map(|gradient| gradient.bytes()),
             samples: samples?,
             schedule: plan.schedule,
         })
@@ -91,22 +108,31 @@ impl BackwardLaunch {
         self.workspace_bytes
     }
 
-    /// Queues the kernels without allocating or waiting.
+    /// The arguments of kernels that come before or after.
+    pub fn general_arguments(&self, addresses: Addresses) -> SizedArguments {
+        self.general.at(addresses)
+    }
+
+    /// Queues the kernels without allocating or waiting. `projection`: the last parameter of the kernels that are told by
+    /// projections where to sample.
     ///
     /// # Safety
     /// The addresses are of a call that shares its plan, on the same device, and the memory of its tensors and the scratch
-    /// memory at `workspace` stay allocated until the stream has done the work.
+    /// memory at `workspace` stay allocated until the stream has done the work. There is a projection if and only if the
+    /// call has one, and it is the call's.
     pub unsafe fn launch(
         &self,
         cuda: &Cuda,
         (addresses, of_gradients): (Addresses, GradientAddresses),
         workspace: u64,
+        projection: Option<*mut c_void>,
     ) -> Result<()> {
         let gradients = self.gradients.at(of_gradients);
         if let Some(launch) = &self.sorting {
             let arguments = launch.arguments.at(addresses);
             for work in launch.sorting.passes(workspace) {
-                let mut parameters = [arguments.pointer(), parameter(&work)];
+                let mut parameters = vec![arguments.pointer(), parameter(&work)];
+                parameters.extend(projection);
                 // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects; the rest as the
                 // caller promises.
                 unsafe { launch.sort.launch(cuda, &mut parameters) }?;
@@ -121,28 +147,27 @@ impl BackwardLaunch {
             // Without sorting the kernel does not read it.
             let work: Work = first_pass.unwrap_or_default();
             let arguments = launch.arguments.at(addresses);
-            let mut parameters = [arguments.pointer(), parameter(&gradients), parameter(&work)];
-            // SAFETY: the kernel takes these three; the rest as above.
+            let mut parameters = vec![arguments.pointer(), parameter(&gradients), parameter(&work)];
+            parameters.extend(projection);
+            // SAFETY: the kernel takes these; the rest as above.
             unsafe { launch.step.launch(cuda, &mut parameters) }?;
         }
         if let Some(bytes) = self.zeroed_bytes {
             let entered = cuda.context().enter()?;
             // SAFETY: atomic additions are planned only for a gradient without gaps, which has that many bytes.
-            let done = unsafe { zero(of_gradients.value(), bytes, cuda.stream()) };
+            let done = unsafe { zero(of_gradients.value, bytes, cuda.stream()) };
             drop(entered);
             done?;
         }
         if let Some(launch) = &self.samples {
             let arguments = launch.arguments.at(addresses);
             let schedule = self.schedule.as_ref().map(parameter);
-            let mut parameters = [
-                arguments.pointer(),
-                parameter(&gradients),
-                schedule.unwrap_or(std::ptr::null_mut()),
-            ];
-            let declared = 2 + usize::from(schedule.is_some());
-            // SAFETY: as above; the gather kernel takes a schedule besides, the other does not.
-            unsafe { launch.step.launch(cuda, &mut parameters[..declared]) }?;
+            let mut parameters = vec![arguments.pointer(), parameter(&gradients)];
+            // The gather kernel takes a schedule besides, the other does not.
+            parameters.extend(schedule);
+            parameters.extend(projection);
+            // SAFETY: as above.
+            unsafe { launch.step.launch(cuda, &mut parameters) }?;
         }
         Ok(())
     }

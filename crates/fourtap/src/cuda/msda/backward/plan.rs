@@ -8,10 +8,11 @@ use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit;
+use crate::cuda::msda::operands::{GradientOperands, Operands};
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
 use crate::cuda::msda::specialised::{
-    Gather, KernelVariant, SamplesChannel, SamplesGather, Search,
+    Gather, KernelVariant, SamplesChannel, SamplesGather, Sampling, Search,
 };
 use crate::cuda::msda::tuning::{BackwardTuning, or_usual};
 use crate::cuda::recipe::SpecialisedKernel;
@@ -33,6 +34,9 @@ const BLOCKS_EACH: u32 = 8;
 /// a block may declare, less a little for levels.
 const SAMPLE_BYTES: u32 = 36;
 const MOST_DECLARED: u32 = 47 << 10;
+
+/// What kernels for projections keep of a sample until its row is done: `Kept` of kernels/msda/samples.cuh.
+const KEPT_BYTES: u32 = 8;
 
 /// Samples times channels up to which atomic additions are faster than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
@@ -57,41 +61,56 @@ pub struct BackwardPlan {
 impl BackwardPlan {
     /// The plan for `call` on this device: tuned by its handle or a table, or untuned.
     pub(in crate::cuda::msda) fn on(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
+        let operands = Operands::given(&call.problem, &call.inputs);
+        BackwardPlan::of(cuda, &operands, &GradientOperands::given(call))
+    }
+
+    /// The same for the operands of any call.
+    pub(in crate::cuda::msda) fn of(
+        cuda: &Cuda,
+        operands: &Operands<'_>,
+        gradients: &GradientOperands,
+    ) -> Result<Self> {
         let settings = cuda.settings();
         let options = settings.msda;
         let by_table = || {
-            let problem = &call.problem;
-            let (class, dtype) = (Class::of_msda(problem.sizes()), problem.value().dtype());
-            let entry = cuda.chosen(&MSDA_BACKWARD, class, dtype)?;
+            let class = Class::of_msda(&operands.sizes);
+            let entry = cuda.chosen(&MSDA_BACKWARD, class, operands.kind.types.value)?;
             Some(BackwardTuning::of(&entry.choice))
         };
         cuda.planned(options.backward, by_table, |tuning| {
             let deterministic = settings.deterministic;
-            BackwardPlan::new(call, cuda.size(), options.kernel, deterministic, tuning)
+            let kernel = options.kernel;
+            BackwardPlan::new(
+                operands,
+                gradients,
+                cuda.size(),
+                kernel,
+                deterministic,
+                tuning,
+            )
         })
     }
 
-    /// The plan for `call` on a device.
+    /// The plan for a call on a device.
     pub(in crate::cuda::msda) fn new(
-        call: &Backward<'_>,
+        operands: &Operands<'_>,
+        gradients: &GradientOperands,
         device: DeviceSize,
         wanted: KernelChoice,
         deterministic: bool,
         tuning: &BackwardTuning,
     ) -> Result<Self> {
-        let problem = &call.problem;
-        let sizes = problem.sizes();
-        let level_capacity = fit::expect_any_kernel(problem)?;
+        let sizes = &operands.sizes;
+        let level_capacity = fit::expect_any_kernel(operands)?;
+        let (types, sampling) = (operands.kind.types, operands.kind.sampling.general());
         let multiprocessors = device.multiprocessors.max(1);
         let mut plan = BackwardPlan::default();
 
-        let gradients = &call.gradients;
         let rows = sizes.images * sizes.queries * sizes.heads;
-        let of_samples =
-            gradients.sampling_locations.is_some() || gradients.attention_weights.is_some();
         let any_samples = rows * sizes.levels * sizes.points > 0;
         let gather = match any_samples {
-            true => gather(call, device, tuning),
+            true => gather(operands, gradients, device, tuning),
             false => Err("no samples".to_string()),
         };
         if any_samples
@@ -107,7 +126,7 @@ impl BackwardPlan {
         if let (true, Err(reason)) = (*tuning != BackwardTuning::default(), &gather) {
             return Err(refused(reason.clone()));
         }
-        let may_scatter = !deterministic && can_scatter(call) && gather.is_ok();
+        let may_scatter = !deterministic && can_scatter(operands, gradients) && gather.is_ok();
         if tuning.scatter == ALWAYS && !may_scatter {
             let found = "sums that atomic instructions may not, or cannot, add up";
             return Err(refused(found.to_string()));
@@ -133,7 +152,8 @@ impl BackwardPlan {
                 plan.reasons.extend(gather.err());
                 plan.samples = Some(Step {
                     kernel: KernelVariant::SamplesChannel(SamplesChannel {
-                        types: fit::types(problem),
+                        types,
+                        sampling,
                         level_capacity,
                     }),
                     blocks: [multiprocessors * BLOCKS_EACH, 1],
@@ -142,22 +162,23 @@ impl BackwardPlan {
                 });
             }
         }
-        if !any_samples || !(of_samples || plan.scatter) {
+        if !any_samples || !(gradients.of_samples() || plan.scatter) {
             (plan.samples, plan.schedule) = (None, None);
         }
 
         let Some(grad_value) = &gradients.value else {
             return Ok(plan);
         };
-        if plan.scatter || grad_value.shape().elements() == Some(0) {
+        if plan.scatter || grad_value.layout.shape().elements() == Some(0) {
             return Ok(plan);
         }
         let mut search = Search {
-            types: fit::types(problem),
+            types,
+            sampling,
             always: true,
             level_capacity,
         };
-        match Sorting::new(call, grad_value, device, wanted, tuning) {
+        match Sorting::new(operands, gradients, device, wanted, tuning) {
             Ok(sorting) => {
                 plan.sorting = Some(sorting);
                 search.always = false;
@@ -166,7 +187,7 @@ impl BackwardPlan {
             Err(reason) => plan.reasons.push(format!("not sorted: {reason}")),
         }
         // Levels in device memory may not tile the pixels: then this kernel does the work.
-        if search.always || problem.cuda_levels().is_some() {
+        if search.always || operands.levels_in_device_memory {
             plan.search = Some(Step {
                 kernel: KernelVariant::ValueSearch(search),
                 blocks: [multiprocessors * BLOCKS_EACH, 1],
@@ -180,6 +201,16 @@ impl BackwardPlan {
     /// Bytes of scratch memory.
     pub fn workspace_bytes(&self) -> usize {
         self.sorting.as_ref().map_or(0, Sorting::bytes)
+    }
+
+    /// Whether its kernels read what the softmax of each row takes, if it is a plan for projections.
+    pub(in crate::cuda::msda) fn reads_statistics(&self) -> bool {
+        self.sorting.is_some() || self.search.is_some()
+    }
+
+    /// Whether its kernels read `value`.
+    pub(in crate::cuda::msda) fn reads_value(&self) -> bool {
+        self.samples.is_some()
     }
 
     /// Whether its result is bitwise reproducible.
@@ -230,63 +261,47 @@ fn with_scatter(kernel: KernelVariant, scatter: bool) -> KernelVariant {
 }
 
 /// Whether `grad_value` can be accumulated by atomic additions: f32, with the layout of `value`.
-fn can_scatter(call: &Backward<'_>) -> bool {
-    let value = call.problem.value();
-    call.gradients.value.as_ref().is_some_and(|gradient| {
+fn can_scatter(operands: &Operands<'_>, gradients: &GradientOperands) -> bool {
+    let value = &operands.value.layout;
+    gradients.value.as_ref().is_some_and(|gradient| {
         value.dtype() == DType::F32
             && value.is_contiguous()
-            && gradient.layout().is_contiguous()
-            && (gradient.as_mut_ptr() as usize).is_multiple_of(16)
+            && gradient.layout.is_contiguous()
+            && (gradient.first as usize).is_multiple_of(16)
     })
 }
 
 /// The gather kernel for the gradients of locations and weights, or the reason why it cannot serve the call.
 fn gather(
-    call: &Backward<'_>,
+    operands: &Operands<'_>,
+    gradients: &GradientOperands,
     device: DeviceSize,
     tuning: &BackwardTuning,
 ) -> Fit<(Step<KernelVariant>, Schedule)> {
-    let (problem, inputs, gradients) = (&call.problem, &call.inputs, &call.gradients);
-    let sizes = problem.sizes();
-    let pixel_units = fit::expect_gather(problem, inputs)?;
+    let sizes = &operands.sizes;
+    let pixel_units = fit::expect_gather(operands)?;
+    let grad_out = &gradients.grad_out;
     aligned_forward(
         "grad_out",
-        call.grad_out.as_ptr(),
-        call.grad_out.layout(),
+        grad_out.first,
+        &grad_out.layout,
         &[0, 1],
         &[2],
         16,
     )?;
-    let kind = fit::kind(problem);
+    let kind = operands.kind;
     let units = pixel_units as u32;
     let matrix = kind
         .samples_matrix(units)
-        .filter(|_| fit::has_short_places(problem));
+        .filter(|_| fit::has_short_places(&operands.value));
     let on_matrix = matrix.is_some();
     let mut gather = matrix.unwrap_or_else(|| kind.samples_gather(units));
-    let locations = (
-        problem.sampling_locations(),
-        inputs.sampling_locations.as_ptr(),
-    );
-    let weights = (
-        problem.attention_weights(),
-        inputs.attention_weights.as_ptr(),
-    );
-    let grad_locations = gradients
-        .sampling_locations
-        .as_ref()
-        .map_or(locations, |view| {
-            (view.layout(), view.as_mut_ptr().cast_const())
-        });
-    let grad_weights = gradients
-        .attention_weights
-        .as_ref()
-        .map_or(weights, |view| {
-            (view.layout(), view.as_mut_ptr().cast_const())
-        });
-    gather.dense = [locations.0, weights.0, grad_locations.0, grad_weights.0]
+    let (locations, weights) = (&operands.locations, &operands.weights);
+    let grad_locations = gradients.locations.as_ref().unwrap_or(locations);
+    let grad_weights = gradients.weights.as_ref().unwrap_or(weights);
+    gather.dense = [locations, weights, grad_locations, grad_weights]
         .iter()
-        .all(|layout| layout.is_contiguous());
+        .all(|operand| operand.layout.is_contiguous());
     let fits = |per_lane: u32| {
         fit::expect_samples(locations, weights, per_lane as usize)?;
         fit::expect_samples(grad_locations, grad_weights, per_lane as usize)
@@ -301,8 +316,16 @@ fn gather(
         ..gather
     };
     gather.expect_possible(sizes.heads)?;
-    let declared = gather.threads * gather.per_lane * SAMPLE_BYTES;
-    if !on_matrix && declared > MOST_DECLARED {
+    let exchanged = match on_matrix {
+        true => 0,
+        false => gather.threads * gather.per_lane * SAMPLE_BYTES,
+    };
+    let kept = match kind.sampling {
+        Sampling::Given => 0,
+        Sampling::Projected(_) => gather.threads * gather.lane_samples() * KEPT_BYTES,
+    };
+    let declared = exchanged + kept;
+    if declared > MOST_DECLARED {
         return Err(format!("too much shared memory declared: {declared} bytes"));
     }
     fits(gather.per_lane)?;

@@ -3,13 +3,12 @@
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::msda::arguments::{Divisor, LEVEL_CAPACITIES, Work};
-use crate::cuda::msda::fit;
+use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::options::KernelChoice;
-use crate::cuda::msda::specialised::{KernelVariant, Sort, Sum};
+use crate::cuda::msda::specialised::{KernelVariant, Sampling, Sort, Sum};
 use crate::cuda::msda::tuning::BackwardTuning;
 use crate::cuda::step::Step;
-use crate::msda::{Backward, Level, Problem};
-use crate::tensor::ViewMut;
+use crate::msda::{Level, Sizes};
 
 /// Scratch memory that is always acceptable.
 const LITTLE: usize = 4096;
@@ -54,15 +53,14 @@ pub struct Sorting {
 impl Sorting {
     /// For a call that asks for `grad_value`, or the reason why its samples cannot be sorted.
     pub(super) fn new(
-        call: &Backward<'_>,
-        grad_value: &ViewMut<'_>,
+        operands: &Operands<'_>,
+        gradients: &GradientOperands,
         device: DeviceSize,
         wanted: KernelChoice,
         tuning: &BackwardTuning,
     ) -> Fit<Self> {
-        let problem = &call.problem;
-        let sizes = problem.sizes();
-        let (planes, samples) = (sizes.images * sizes.heads, sizes.queries * sizes.points);
+        let sizes = &operands.sizes;
+        let (planes, samples) = (sizes.images * sizes.heads, operands.samples_of_level());
         if sizes.levels == 0 || sizes.levels > LEVEL_CAPACITIES[0] {
             return Err(format!("{} levels", sizes.levels));
         }
@@ -72,19 +70,20 @@ impl Sorting {
                 sizes.pixels
             ));
         }
-        let types = fit::types(problem);
-        let wide = !narrow(call);
+        let (types, sampling) = (operands.kind.types, operands.kind.sampling);
+        let wide = !narrow(operands, &gradients.grad_out);
         let sort = Sort::WARPS
-            .map(|warps| Sort::new(types, paired(call), wide, warps))
+            .map(|warps| Sort::new(types, sampling, paired(operands), wide, warps))
             .into_iter()
             .filter(|sort| tuning.sort_warps == 0 || sort.warps == tuning.sort_warps)
             .find(|sort| sort.shared_bytes() + SORT_DECLARED <= device.shared_bytes)
             .ok_or_else(|| format!("{} bytes of shared memory per block", device.shared_bytes))?;
         let sum = Sum {
             value: types.value,
+            nearest: sampling.is_nearest(),
             wide,
         };
-        let sum = match matrix(call, grad_value) {
+        let sum = match matrix(sizes, gradients) {
             Ok(()) if wanted != KernelChoice::Channel => KernelVariant::ValueMatrix(sum),
             _ => KernelVariant::ValueChannel(sum),
         };
@@ -101,7 +100,7 @@ impl Sorting {
             points: sizes.points,
             channels: sizes.channels,
             chunk: 0,
-            capacity: capacity(problem),
+            capacity: capacity(operands),
         };
         // Work items are counted in 32 bits: at most one for each pixel and block of channels, or sample.
         let pieces =
@@ -109,7 +108,7 @@ impl Sorting {
         let countable = (1usize << 31) / pieces.max(1);
         sorting.planes_a_pass = planes.clamp(1, countable.max(1));
         // At most twice the inputs, if necessary by processing some of the planes or levels at a time.
-        let most = 2 * input_bytes(call) + LITTLE;
+        let most = 2 * input_bytes(operands, &gradients.grad_out) + LITTLE;
         loop {
             sorting.cut(device, tuning);
             if sorting.bytes() <= most {
@@ -239,11 +238,11 @@ impl Sorting {
 
 /// Bins of all levels, as `lay_out` of kernels/msda/bins.cuh counts them; for levels in device memory, the most there
 /// can be if they tile the pixels.
-fn capacity(problem: &Problem) -> usize {
+fn capacity(operands: &Operands<'_>) -> usize {
     let padded = |bins: usize| (bins + 1).next_multiple_of(8);
-    if problem.cuda_levels().is_some() {
+    if operands.levels_in_device_memory {
         // A level of A pixels has at most 2A + 2 bins: as many if it is one pixel wide.
-        let sizes = problem.sizes();
+        let sizes = &operands.sizes;
         return (2 * sizes.pixels + 2 * sizes.levels).next_multiple_of(8) + 8 * sizes.levels;
     }
     let bins = |level: &Level| match level.pixels() {
@@ -258,71 +257,76 @@ fn capacity(problem: &Problem) -> usize {
             (level.height + 1) * columns
         }
     };
-    problem
-        .levels()
+    operands
+        .levels
         .iter()
         .map(|level| padded(bins(level)))
         .sum()
 }
 
 /// Bytes of everything backward reads.
-fn input_bytes(call: &Backward<'_>) -> usize {
-    let problem = &call.problem;
-    [
-        problem.value(),
-        problem.sampling_locations(),
-        problem.attention_weights(),
-        call.grad_out.layout(),
-    ]
-    .iter()
-    .map(|layout| layout.shape().elements().unwrap_or(0) * layout.dtype().size())
-    .sum()
+fn input_bytes(operands: &Operands<'_>, grad_out: &Operand) -> usize {
+    let Operands {
+        value,
+        locations,
+        weights,
+        ..
+    } = operands;
+    [value, locations, weights, grad_out]
+        .iter()
+        .map(|operand| operand.bytes())
+        .sum()
 }
 
 /// Whether byte offsets inside a level of a plane fit 32 bits.
-fn narrow(call: &Backward<'_>) -> bool {
-    let problem = &call.problem;
-    let sizes = problem.sizes();
+fn narrow(operands: &Operands<'_>, grad_out: &Operand) -> bool {
+    let sizes = &operands.sizes;
     let span = |strides: &[isize], steps: &[(usize, usize)], bytes: usize| -> Option<usize> {
         steps.iter().try_fold(0usize, |sum, &(axis, size)| {
             let stride = usize::try_from(strides[axis]).ok()?;
             sum.checked_add(stride.checked_mul(size)?.checked_mul(bytes)?)
         })
     };
-    let samples = |layout: &crate::layout::Layout| {
+    let samples = |operand: &Operand| {
+        let points = match operands.kind.sampling {
+            Sampling::Given => sizes.points,
+            Sampling::Projected(_) => sizes.points * sizes.levels,
+        };
         span(
-            layout.strides(),
-            &[(1, sizes.queries), (4, sizes.points)],
-            layout.dtype().size(),
+            operand.layout.strides(),
+            &[(1, sizes.queries), (operands.point_axis(), points)],
+            operand.layout.dtype().size(),
         )
     };
-    let by_query = call.grad_out.layout().strides()[1];
+    let by_query = grad_out.layout.strides()[1];
     let step = usize::try_from(by_query).ok();
     let fits = |bytes: Option<usize>| bytes.is_some_and(|bytes| bytes < 1 << 32);
-    fits(samples(problem.sampling_locations()))
-        && fits(samples(problem.attention_weights()))
-        && fits(step.and_then(|step| step.checked_mul(call.grad_out.dtype().size())))
+    fits(samples(&operands.locations))
+        && fits(samples(&operands.weights))
+        && fits(step.and_then(|step| step.checked_mul(grad_out.layout.dtype().size())))
 }
 
-fn paired(call: &Backward<'_>) -> bool {
-    let locations = &call.inputs.sampling_locations;
-    let bytes = 2 * locations.dtype().size();
+fn paired(operands: &Operands<'_>) -> bool {
+    let locations = &operands.locations;
+    let axis = operands.point_axis() + 1;
+    let bytes = 2 * locations.layout.dtype().size();
     aligned_forward(
         "sampling_locations",
-        locations.as_ptr(),
-        locations.layout(),
-        &[0, 1, 2, 3, 4],
-        &[5],
+        locations.first,
+        &locations.layout,
+        &(0..axis).collect::<Vec<_>>(),
+        &[axis],
         bytes,
     )
     .is_ok()
 }
 
 /// Whether the tensor-core kernel can serve the call.
-fn matrix(call: &Backward<'_>, grad_value: &ViewMut<'_>) -> Fit<()> {
-    let sizes = call.problem.sizes();
-    if grad_value.dtype().size() != 2 {
-        return Err(format!("value is {}", grad_value.dtype()));
+fn matrix(sizes: &Sizes, gradients: &GradientOperands) -> Fit<()> {
+    let grad_value = gradients.value.as_ref().ok_or("no grad_value")?;
+    let dtype = grad_value.layout.dtype();
+    if dtype.size() != 2 {
+        return Err(format!("value is {dtype}"));
     }
     if !sizes.channels.is_multiple_of(32) {
         return Err(format!(
@@ -330,19 +334,19 @@ fn matrix(call: &Backward<'_>, grad_value: &ViewMut<'_>) -> Fit<()> {
             sizes.channels
         ));
     }
-    let grad_out = &call.grad_out;
+    let grad_out = &gradients.grad_out;
     aligned_forward(
         "grad_out",
-        grad_out.as_ptr(),
-        grad_out.layout(),
+        grad_out.first,
+        &grad_out.layout,
         &[0, 1],
         &[2],
         16,
     )?;
     aligned_forward(
         "grad_value",
-        grad_value.as_mut_ptr(),
-        grad_value.layout(),
+        grad_value.first,
+        &grad_value.layout,
         &[0, 1, 2],
         &[3],
         16,

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use super::common::sources::{
-    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, RUNS, SAMPLES, TYPES,
+    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, PROJECTION, RUNS, SAMPLES,
+    TYPES,
 };
-use super::common::{Types, smallest_capacity};
+use super::common::{Sampling, Types, smallest_capacity};
 use super::forward::Gather;
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, name, number};
@@ -25,7 +26,7 @@ kernel!(
     SORT_ENTRY,
     SORT_PARTS,
     "sort",
-    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, BINS]
+    [TYPES, DIVISOR, MEMORY, PROBLEM, PROJECTION, GRADIENTS, BINS]
 );
 kernel!(
     CHANNEL_ENTRY,
@@ -45,26 +46,28 @@ kernel!(
     SEARCH_ENTRY,
     SEARCH_PARTS,
     "value_search",
-    [TYPES, DIVISOR, PROBLEM, GRADIENTS, BINS]
+    [TYPES, DIVISOR, PROBLEM, PROJECTION, GRADIENTS, BINS]
 );
 kernel!(
     SAMPLES_CHANNEL_ENTRY,
     SAMPLES_CHANNEL_PARTS,
     "samples_channel",
-    [TYPES, PROBLEM, GRADIENTS]
+    [TYPES, DIVISOR, PROBLEM, PROJECTION, GRADIENTS]
 );
 kernel!(
     SAMPLES_GATHER_ENTRY,
     SAMPLES_GATHER_PARTS,
     "samples_gather",
-    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, GATHER, SAMPLES]
+    [
+        TYPES, DIVISOR, MEMORY, PROBLEM, PROJECTION, GRADIENTS, GATHER, SAMPLES
+    ]
 );
 kernel!(
     SAMPLES_MATRIX_ENTRY,
     SAMPLES_MATRIX_PARTS,
     "samples_matrix",
     [
-        TYPES, DIVISOR, MEMORY, MATRIX, PROBLEM, GRADIENTS, GATHER, SAMPLES
+        TYPES, DIVISOR, MEMORY, MATRIX, PROBLEM, PROJECTION, GRADIENTS, GATHER, SAMPLES
     ]
 );
 
@@ -76,13 +79,34 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (SAMPLES_CHANNEL_ENTRY, SAMPLES_CHANNEL_PARTS),
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
     (SAMPLES_MATRIX_ENTRY, SAMPLES_MATRIX_PARTS),
+    (STATISTICS_ENTRY, STATISTICS_PARTS),
+    (REFERENCES_ENTRY, REFERENCES_PARTS),
+    (MASK_ENTRY, MASK_PARTS),
 ];
+
+kernel!(
+    STATISTICS_ENTRY,
+    STATISTICS_PARTS,
+    "statistics",
+    [TYPES, DIVISOR, PROBLEM, PROJECTION]
+);
+kernel!(
+    REFERENCES_ENTRY,
+    REFERENCES_PARTS,
+    "references",
+    [TYPES, DIVISOR, PROBLEM, PROJECTION]
+);
+
+const MASK_ENTRY: &str = "msda_mask";
+const MASK_PARTS: &[&str] = &[TYPES, include_str!("../../../../kernels/msda/mask.cu")];
 
 /// Sorting samples; see kernels/msda/backward_sort.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sort {
     /// Element types; `value` stands for the type that coordinates are computed in, f32 or f64.
     pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
     /// Whether x and y of a location are adjacent and aligned as a pair.
     pub paired: bool,
     /// Whether strides in bytes may be negative or need more than 32 bits.
@@ -96,13 +120,16 @@ impl Sort {
     pub(in crate::cuda::msda) const WARPS: [u32; 2] = [16, 8];
 
     /// For the types of a problem and blocks of that many warps.
-    pub(in crate::cuda::msda) fn new(types: Types, paired: bool, wide: bool, warps: u32) -> Self {
-        let value = match types.value {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        };
+    pub(in crate::cuda::msda) fn new(
+        types: Types,
+        sampling: Sampling,
+        paired: bool,
+        wide: bool,
+        warps: u32,
+    ) -> Self {
         Sort {
-            types: Types { value, ..types },
+            types: types.computed(),
+            sampling: sampling.general(),
             paired,
             wide,
             warps,
@@ -138,6 +165,7 @@ impl Recipe for Sort {
 
     fn defines(&self) -> Defines {
         let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
         defines.extend([
             ("PAIRED", flag(self.paired)),
             ("WIDE", flag(self.wide)),
@@ -156,6 +184,7 @@ impl Recipe for Sort {
 impl fmt::Display for Sort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msda-backward-sort-{}", self.types)?;
+        self.sampling.describe(f)?;
         if self.paired {
             f.write_str("-paired")?;
         }
@@ -198,6 +227,8 @@ macro_rules! step {
 pub struct Sum {
     /// Type of `value`.
     pub value: DType,
+    /// Whether a sample touches one pixel only.
+    pub nearest: bool,
     /// Whether the stride of queries in `grad_out` may be negative or need more than 32 bits.
     pub wide: bool,
 }
@@ -206,6 +237,7 @@ impl Sum {
     fn common_defines(&self) -> Defines {
         vec![
             ("VALUE", name(self.value)),
+            ("NEAREST", flag(self.nearest)),
             ("WIDE", flag(self.wide)),
             smallest_capacity(),
         ]
@@ -213,6 +245,9 @@ impl Sum {
 
     fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
         write!(f, "msda-backward-{what}-{}", self.value)?;
+        if self.nearest {
+            f.write_str("-nearest")?;
+        }
         if self.wide {
             f.write_str("-wide")?;
         }
@@ -233,6 +268,8 @@ step!(ValueMatrix(Sum), MATRIX_ENTRY, MATRIX_PARTS, "value-matrix");
 pub struct Search {
     /// Element types.
     pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
     /// Whether it runs even where samples can be sorted.
     pub always: bool,
     /// Maximum number of levels.
@@ -250,6 +287,7 @@ impl Recipe for Search {
 
     fn defines(&self) -> Defines {
         let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
         defines.extend([
             ("ALWAYS", flag(self.always)),
             ("WIDE", flag(true)),
@@ -262,6 +300,7 @@ impl Recipe for Search {
 impl fmt::Display for Search {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msda-backward-value-search-{}", self.types)?;
+        self.sampling.describe(f)?;
         if self.always {
             f.write_str("-always")?;
         }
@@ -277,6 +316,8 @@ impl fmt::Display for Search {
 pub struct SamplesChannel {
     /// Element types.
     pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
     /// Maximum number of levels.
     pub level_capacity: usize,
 }
@@ -292,6 +333,7 @@ impl Recipe for SamplesChannel {
 
     fn defines(&self) -> Defines {
         let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
         defines.push(("LEVEL_CAPACITY", self.level_capacity.to_string()));
         defines
     }
@@ -300,6 +342,7 @@ impl Recipe for SamplesChannel {
 impl fmt::Display for SamplesChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msda-backward-samples-channel-{}", self.types)?;
+        self.sampling.describe(f)?;
         if self.level_capacity != LEVEL_CAPACITIES[0] {
             write!(f, "-levels{}", self.level_capacity)?;
         }
@@ -366,5 +409,80 @@ impl fmt::Display for SamplesMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("msda-backward-samples-matrix-")?;
         self.0.describe(f)
+    }
+}
+
+/// One pass over logits or places of a projected problem; see kernels/msda/backward_statistics.cu and
+/// backward_references.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProjectedPass {
+    /// Element types; `value` stands for the type that weights are computed in, f32 or f64.
+    pub types: Types,
+    /// What the problem's kernels are specialised by.
+    pub sampling: Sampling,
+}
+
+impl ProjectedPass {
+    /// For the types of a problem.
+    pub(in crate::cuda::msda) fn new(types: Types, sampling: Sampling) -> Self {
+        ProjectedPass {
+            types: types.computed(),
+            sampling: sampling.general(),
+        }
+    }
+
+    fn common_defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
+        defines.push(smallest_capacity());
+        defines
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+        write!(f, "msda-backward-{what}-{}", self.types)?;
+        self.sampling.describe(f)
+    }
+}
+
+step!(
+    Statistics(ProjectedPass),
+    STATISTICS_ENTRY,
+    STATISTICS_PARTS,
+    "statistics"
+);
+step!(
+    References(ProjectedPass),
+    REFERENCES_ENTRY,
+    REFERENCES_PARTS,
+    "references"
+);
+
+/// Zeros in place of padding; see kernels/msda/mask.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mask {
+    /// Whether a copy is made; otherwise the tensor itself is written.
+    pub copy: bool,
+    /// Bytes moved at a time.
+    pub unit: u32,
+}
+
+impl Recipe for Mask {
+    fn entry(&self) -> &'static str {
+        MASK_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        MASK_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        vec![("COPY", flag(self.copy)), ("UNITS", number(self.unit))]
+    }
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.copy { "copy" } else { "zero" };
+        write!(f, "msda-mask-{what}-{}", self.unit)
     }
 }

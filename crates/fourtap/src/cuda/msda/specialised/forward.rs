@@ -2,15 +2,17 @@
 
 use std::fmt;
 
-use super::common::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, TYPES};
-use super::common::{Types, smallest_capacity};
+use super::common::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, PROJECTION, TYPES};
+use super::common::{Projection, Sampling, Types, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, number};
 
 const CHANNEL_ENTRY: &str = "msda_forward_channel";
 const CHANNEL_PARTS: &[&str] = &[
     TYPES,
+    DIVISOR,
     PROBLEM,
+    PROJECTION,
     include_str!("../../../../kernels/msda/forward_channel.cu"),
 ];
 
@@ -21,6 +23,7 @@ const GATHER_PARTS: &[&str] = &[
     MEMORY,
     COPY,
     PROBLEM,
+    PROJECTION,
     GATHER,
     include_str!("../../../../kernels/msda/forward_gather.cu"),
 ];
@@ -33,6 +36,8 @@ pub(super) const SHIPPED: &[(&str, &[&str])] =
 pub struct Channel {
     /// Element types.
     pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
     /// Whether tensors may have any strides. Otherwise they are row-major and offsets fit 32 bits.
     pub strided: bool,
     /// Maximum number of levels.
@@ -51,6 +56,7 @@ impl Recipe for Channel {
     fn defines(&self) -> Defines {
         let index = if self.strided { "i64" } else { "u32" };
         let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
         defines.extend([
             ("STRIDED", flag(self.strided)),
             ("INDEX", index.to_string()),
@@ -63,6 +69,7 @@ impl Recipe for Channel {
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msda-forward-channel-{}", self.types)?;
+        self.sampling.describe(f)?;
         if self.strided {
             f.write_str("-strided")?;
         }
@@ -78,11 +85,13 @@ impl fmt::Display for Channel {
 pub struct Gather {
     /// Element types.
     pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
     /// Channels per head (D).
     pub channels: u32,
     /// Levels (L).
     pub levels: u32,
-    /// Points per level (P).
+    /// Points per level (P); where levels differ, the largest number that divides all of theirs.
     pub points: u32,
     /// Pixel stride, in units of 16 bytes.
     pub pixel_units: u32,
@@ -115,6 +124,9 @@ pub(in crate::cuda::msda) const MOST_KEPT_BYTES: u32 = 100 << 10;
 /// carveout.
 const KEEPING_THREADS: u32 = 768;
 
+/// Maximum samples of a row that a lane has: their logits are held in registers.
+const MOST_LANE_SAMPLES: u32 = 16;
+
 /// Maximum static shared memory of a block.
 const MOST_STATIC_SHARED: u32 = 48 << 10;
 
@@ -122,6 +134,21 @@ impl Gather {
     /// Lanes per row.
     pub fn group(&self) -> u32 {
         (self.channels * self.types.value.size() as u32 / 16).next_power_of_two() * self.split
+    }
+
+    /// Samples of a row.
+    pub fn samples(&self) -> u32 {
+        match self.sampling {
+            Sampling::Projected(Projection {
+                uneven: Some(list), ..
+            }) => list[self.levels as usize].into(),
+            _ => self.levels * self.points,
+        }
+    }
+
+    /// Samples of a row that a lane has, of all chunks.
+    pub(in super::super) fn lane_samples(&self) -> u32 {
+        self.samples().div_ceil(self.group() * self.per_lane) * self.per_lane
     }
 
     /// Rows per warp at a time.
@@ -158,7 +185,10 @@ impl Gather {
                 "heads that cannot be processed together: {heads}, {heads_together} at a time"
             ));
         }
-        let chunks = (self.levels * points).div_ceil(self.group() * per_lane);
+        let chunks = self.samples().div_ceil(self.group() * per_lane);
+        if self.sampling != Sampling::Given && chunks * per_lane > MOST_LANE_SAMPLES {
+            return Err(format!("{} logits of a row", self.samples()));
+        }
         if !chunks.is_multiple_of(phases) {
             return Err(format!(
                 "chunks of samples that have no phases: {chunks}, {phases} phases"
@@ -180,6 +210,7 @@ impl Gather {
             && self.split == 1
             && self.heads_together == 1
             && self.phases == 1
+            && self.samples() == self.levels * self.points
             && self.points.is_multiple_of(chunk);
         can.then_some(Gather {
             threads: KEEPING_THREADS,
@@ -196,6 +227,7 @@ impl Gather {
     /// What all kernels that gather are specialised by.
     pub(super) fn common_defines(&self) -> Defines {
         let mut defines = self.types.defines();
+        defines.extend(self.sampling.defines(self.levels));
         defines.extend([
             ("CHANNELS", number(self.channels)),
             ("LEVELS", number(self.levels)),
@@ -218,6 +250,7 @@ impl Gather {
             "{}-d{}-l{}-p{}-u{}-t{}",
             self.types, self.channels, self.levels, self.points, self.pixel_units, self.threads
         )?;
+        self.sampling.describe(f)?;
         if self.split > 1 {
             write!(f, "-split{}", self.split)?;
         }

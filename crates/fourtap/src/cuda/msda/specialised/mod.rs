@@ -8,8 +8,9 @@ use std::fmt;
 
 use crate::cuda::recipe::{Recipe, ShippedKernel, SpecialisedKernel};
 
-pub use backward::{SamplesChannel, SamplesGather, Search, Sort, Sum};
-pub use common::Types;
+pub use backward::{Mask, ProjectedPass, SamplesChannel, SamplesGather, Search, Sort, Sum};
+pub(super) use common::PROJECTED_LEVELS;
+pub use common::{Projection, Sampling, Types};
 pub(super) use forward::MOST_KEPT_BYTES;
 pub use forward::{Channel, Gather};
 
@@ -35,6 +36,12 @@ pub enum KernelVariant {
     SamplesGather(SamplesGather),
     /// Backward: the same on tensor cores, for 16-bit channels that fill four or eight such vectors.
     SamplesMatrix(Gather),
+    /// Backward from projections: what the softmax of each row takes.
+    Statistics(ProjectedPass),
+    /// Backward from projections: gradients of reference points.
+    References(ProjectedPass),
+    /// Zeros in place of padding.
+    Mask(Mask),
 }
 
 impl SpecialisedKernel for KernelVariant {
@@ -49,6 +56,9 @@ impl SpecialisedKernel for KernelVariant {
             KernelVariant::SamplesChannel(kernel) => Box::new(kernel),
             KernelVariant::SamplesGather(kernel) => Box::new(kernel),
             KernelVariant::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
+            KernelVariant::Statistics(kernel) => Box::new(backward::Statistics(kernel)),
+            KernelVariant::References(kernel) => Box::new(backward::References(kernel)),
+            KernelVariant::Mask(kernel) => Box::new(kernel),
         }
     }
 }
