@@ -1,4 +1,4 @@
-//! Locations and weights in either element type, read one block of samples at a time.
+//! Locations and weights, or what they are made of, in either element type, read one block of samples at a time.
 
 use std::marker::PhantomData;
 
@@ -8,7 +8,7 @@ use crate::cpu::simd::prefetch;
 use crate::dtype::{DType, Element, Real};
 use crate::layout::Layout;
 
-/// Locations or weights: f32, or `E`, the element type of `value`.
+/// Locations or weights, or what they are made of: f32, or `E`, the element type of `value`.
 #[derive(Clone, Copy)]
 pub(super) struct Coordinates<E, const RANK: usize> {
     is_f32: bool,
@@ -20,12 +20,17 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
     /// # Panics
     /// If the tensor was not checked to have one of the two types.
     pub fn new(first: *mut u8, layout: &Layout) -> Self {
-        let dtype = layout.dtype();
+        let strides = layout.strides().try_into().expect("checked with the call");
+        Coordinates::with_strides(first, layout.dtype(), strides)
+    }
+
+    /// # Panics
+    /// As for `new`.
+    pub fn with_strides(first: *mut u8, dtype: DType, strides: [isize; RANK]) -> Self {
         assert!(
             dtype == DType::F32 || dtype == E::DTYPE,
             "checked with the call"
         );
-        let strides = layout.strides().try_into().expect("checked with the call");
         Coordinates {
             is_f32: dtype == DType::F32,
             raw: Raw { first, strides },
@@ -95,6 +100,35 @@ impl<E: Element, const RANK: usize> Coordinates<E, RANK> {
     unsafe fn at<T>(&self, offset: isize) -> *mut T {
         // SAFETY: as the caller promises.
         unsafe { self.raw.first.cast::<T>().offset(offset) }
+    }
+
+    /// The number at an offset in elements.
+    ///
+    /// # Safety
+    /// It lies in the tensor.
+    #[inline(always)]
+    pub unsafe fn get<R: Real>(&self, offset: isize) -> R {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.is_f32() {
+                true => R::from_f64((*self.at::<f32>(offset)).to_f64()),
+                false => R::from_f64((*self.at::<E>(offset)).to_f64()),
+            }
+        }
+    }
+
+    /// Writes a number at an offset in elements, rounded to the tensor's type.
+    ///
+    /// # Safety
+    /// It lies in the tensor and nothing else uses it.
+    pub unsafe fn set(&self, offset: isize, number: f64) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.is_f32() {
+                true => *self.at::<f32>(offset) = Element::from_f64(number),
+                false => *self.at::<E>(offset) = Element::from_f64(number),
+            }
+        }
     }
 
     /// The numbers at `row + places[..count]`.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::geometry::{BLOCK, Block, locate};
+use super::geometry::{BLOCK, Block};
 use super::plan::{Pass, Plan};
+use super::sampling::Sampling;
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::{
     Access, Isa, Kernel, Lanes, MAX_LANES, Vectorized, load_dealt, load_some, store_strided,
@@ -11,9 +12,10 @@ use crate::cpu::simd::{
 use crate::dtype::{Element, Real};
 
 /// Some (image, query) rows of `out`.
-pub(super) struct Rows<'a, E: Element> {
+pub(super) struct Rows<'a, E: Element, S: Sampling<E>> {
     pub plan: &'a Plan<E>,
-    pub passes: &'a [Pass<E::Accumulator>],
+    pub sampling: &'a S,
+    pub passes: &'a [Pass<E::Accumulator, S::Places>],
     pub out: Raw<E, 3>,
     pub rows: Range<usize>,
 }
@@ -34,7 +36,7 @@ impl<E: Element> Taps<E> {
     }
 }
 
-impl<E: Vectorized> Kernel for Rows<'_, E> {
+impl<E: Vectorized, S: Sampling<E>> Kernel for Rows<'_, E, S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
@@ -94,17 +96,16 @@ const PAIRS: u8 = 0;
 const WHOLE: u8 = 1;
 const SOME: u8 = 2;
 
-impl<E: Vectorized> Rows<'_, E> {
+impl<E: Vectorized, S: Sampling<E>> Rows<'_, E, S> {
     /// Finds what one (image, query) reads.
     ///
     /// # Safety
     /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn find(&self, [n, q]: [usize; 2], pass: &Pass<E::Accumulator>, taps: &mut [Taps<E>]) {
+    unsafe fn find(&self, [n, q]: [usize; 2], pass: &Pass<E::Accumulator, S::Places>, taps: &mut [Taps<E>]) {
         for (taps, slots) in taps.iter_mut().zip(&pass.slots) {
             // SAFETY: the row lies in the problem.
-            let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
-            let cells = locate(&slots.grid, &x, &y);
+            let (cells, weight) = unsafe { self.sampling.find([n, q, 0], slots, slots.count) };
             taps.shares = cells.shares(&weight);
             taps.neighbours = self.plan.neighbours(n, slots, &cells);
         }
@@ -119,7 +120,7 @@ impl<E: Vectorized> Rows<'_, E> {
         &self,
         place: &OutputRow<E::Accumulator>,
         m: usize,
-        pass: &Pass<E::Accumulator>,
+        pass: &Pass<E::Accumulator, S::Places>,
         taps: &[Taps<E>],
     ) {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
@@ -155,7 +156,7 @@ impl<E: Vectorized> Rows<'_, E> {
         &self,
         place: &OutputRow<E::Accumulator>,
         m: usize,
-        pass: &Pass<E::Accumulator>,
+        pass: &Pass<E::Accumulator, S::Places>,
         taps: &[Taps<E>],
         first: usize,
         count: usize,

@@ -41,7 +41,18 @@ pub(super) struct Cells<R> {
     pub past: [Block<R>; 2],
 }
 
-/// Finds the cells of samples at `x`, `y`.
+/// From locations between 0 and 1 to places in pixels.
+#[inline(always)]
+pub(super) fn pixels<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> [Block<R>; 2] {
+    let mut pixels = [[R::ZERO; BLOCK]; 2];
+    for i in 0..BLOCK {
+        pixels[0][i] = x[i].fused(grid.scale[0][i], R::ZERO - R::HALF);
+        pixels[1][i] = y[i].fused(grid.scale[1][i], R::ZERO - R::HALF);
+    }
+    pixels
+}
+
+/// Finds the cells of samples at these places in pixels.
 ///
 /// The loop uses no 64-bit number: with one, compilers make vectors of half the width.
 #[inline(always)]
@@ -52,8 +63,7 @@ pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cel
         past: [[R::ZERO; BLOCK]; 2],
     };
     for i in 0..BLOCK {
-        let px = x[i].fused(grid.scale[0][i], R::ZERO - R::HALF);
-        let py = y[i].fused(grid.scale[1][i], R::ZERO - R::HALF);
+        let (px, py) = (x[i], y[i]);
         // In floating point and before any conversion, so that NaN and infinity fail it.
         let takes_part = (px > R::ZERO - R::ONE)
             & (px < grid.scale[0][i])
@@ -80,6 +90,41 @@ pub(super) fn locate<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cel
         cells.past[1][i] = py - R::from_i32(y0);
     }
     cells
+}
+
+/// Finds the pixels that samples at these numbers are cut off to, moved to the border of the level if they are outside.
+/// Each is the only neighbour inside; NaN has none.
+#[inline(always)]
+pub(super) fn locate_nearest<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>) -> Cells<R> {
+    let mut cells = Cells {
+        corner: [[0; BLOCK]; 2],
+        inside: [0; BLOCK],
+        past: [[R::ZERO; BLOCK]; 2],
+    };
+    for i in 0..BLOCK {
+        let (width, height) = (grid.width[i], grid.height[i]);
+        let is_number = (x[i] == x[i]) & (y[i] == y[i]);
+        cells.inside[i] = (is_number & (width > 0) & (height > 0)) as i32;
+        cells.corner[0][i] = cut_off(x[i], grid.scale[0][i], width);
+        cells.corner[1][i] = cut_off(y[i], grid.scale[1][i], height);
+    }
+    cells
+}
+
+/// The integer part of a number, at least 0 and at most `size - 1`; `scale` is the size as a number.
+#[inline(always)]
+fn cut_off<R: Real>(number: R, scale: R, size: i32) -> i32 {
+    let below = number < scale;
+    let number = if below & (number > R::ZERO) {
+        number
+    } else {
+        R::ZERO
+    };
+    // SAFETY: at least 0 and below a size that fits an i32; the largest f32 below 2^31 does too.
+    let whole = unsafe { number.truncate() };
+    let last = size - 1;
+    // A size may be rounded up to its scale, so that a number below the scale is not below the size.
+    if below & (whole < last) { whole } else { last }
 }
 
 /// Rounds down without `floor`, which is a library call on some processors.

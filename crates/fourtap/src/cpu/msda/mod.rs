@@ -3,8 +3,11 @@
 mod coordinates;
 mod forward;
 mod geometry;
+mod given;
 mod plan;
+mod projections;
 mod samples;
+mod sampling;
 mod scatter;
 
 use std::ops::Range;
@@ -12,8 +15,10 @@ use std::sync::Mutex;
 
 use rayon::prelude::*;
 
+use self::given::Given;
 use self::plan::Plan;
-use self::samples::{Destination, SampleGradients};
+use self::samples::{GivenGradients, Gradient, SampleGradients};
+use self::sampling::Sampling;
 use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
 use super::raw::Raw;
@@ -80,16 +85,6 @@ impl Implementation for Cpu {
 }
 
 impl Cpu {
-    fn projected_forward(&self, _call: &ProjectedForward<'_>) -> Result<()> {
-        todo!()
-    }
-
-    fn projected_backward(&self, _call: &ProjectedBackward<'_>) -> Result<()> {
-        todo!()
-    }
-}
-
-impl Cpu {
     // Planned at launch, because the plan depends on the number of threads there.
     fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
         let dtype = call.problem.value().dtype();
@@ -114,12 +109,15 @@ impl Cpu {
     }
 
     fn forward<E: Vectorized>(&self, call: &Forward<'_>) -> Result<()> {
-        let plan = Plan::<E>::new(&call.problem, &call.inputs);
-        let passes = plan.passes(self.tuning.near_bytes);
+        let plan = Given::<E>::plan(&call.problem, &call.inputs);
+        let given = Given::new(&call.inputs);
+        let passes = given.passes(&plan, self.tuning.near_bytes);
         let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
-        self.each_range(&plan.sizes, |rows| {
+        let length = self.rows_per_task(&plan.sizes);
+        self.each_range(&plan.sizes, length, |rows| {
             self.run(forward::Rows {
                 plan: &plan,
+                sampling: &given,
                 passes: &passes,
                 out,
                 rows,
@@ -128,30 +126,31 @@ impl Cpu {
     }
 
     fn backward<E: Vectorized>(&self, call: &Backward<'_>) -> Result<()> {
-        let plan = Plan::<E>::new(&call.problem, &call.inputs);
+        let plan = Given::<E>::plan(&call.problem, &call.inputs);
+        let given = Given::new(&call.inputs);
         let grad_out = Raw::of(&call.grad_out);
         let gradients = &call.gradients;
         // The only part that can run out of memory comes first, before anything is written.
         if let Some(grad_value) = &gradients.value {
-            self.grad_value(&plan, grad_out, grad_value)?;
+            let walks = given.walks(&plan);
+            self.grad_value(&plan, &given, &walks, grad_out, grad_value)?;
         }
         if gradients.sampling_locations.is_some() || gradients.attention_weights.is_some() {
-            let passes = plan.passes(self.tuning.near_bytes);
-            let grad_locations = gradients
-                .sampling_locations
-                .as_ref()
-                .map(|grad| Destination::new(grad, &passes));
-            let grad_weights = gradients
-                .attention_weights
-                .as_ref()
-                .map(|grad| Destination::new(grad, &passes));
-            self.each_range(&plan.sizes, |rows| {
+            let passes = given.passes(&plan, self.tuning.near_bytes);
+            let to = GivenGradients::<E> {
+                locations: (gradients.sampling_locations.as_ref())
+                    .map(|grad| Gradient::new(grad, &passes)),
+                weights: (gradients.attention_weights.as_ref())
+                    .map(|grad| Gradient::new(grad, &passes)),
+            };
+            let length = self.rows_per_task(&plan.sizes);
+            self.each_range(&plan.sizes, length, |rows| {
                 self.run(SampleGradients {
                     plan: &plan,
+                    sampling: &given,
                     passes: &passes,
                     grad_out,
-                    grad_locations: &grad_locations,
-                    grad_weights: &grad_weights,
+                    to: &to,
                     rows,
                 });
             })?;
@@ -159,20 +158,17 @@ impl Cpu {
         Ok(())
     }
 
-    fn grad_value<E: Vectorized>(
+    /// `walks` has one for each level.
+    fn grad_value<E: Vectorized, S: Sampling<E>>(
         &self,
         plan: &Plan<E>,
+        sampling: &S,
+        walks: &[LevelWalk<E::Accumulator, S::Places>],
         grad_out: Raw<E, 3>,
         grad_value: &ViewMut<'_>,
     ) -> Result<()> {
         let sizes = plan.sizes;
         let grad_value = Raw::new(grad_value.as_mut_ptr(), grad_value.layout());
-        let walks: Vec<_> = (0..sizes.levels)
-            .map(|level| {
-                let (queries, slots) = plan.level_slots(level);
-                LevelWalk { slots, queries }
-            })
-            .collect();
         // However few samples there are, every pixel is written.
         let pixels = sizes.images * sizes.pixels * sizes.heads;
         let serial = self.is_small(sizes.samples().saturating_add(pixels), sizes.channels);
@@ -199,6 +195,7 @@ impl Cpu {
             sums.resize(band.len() * sizes.channels, E::Accumulator::ZERO);
             self.run(Scatter {
                 plan,
+                sampling,
                 walk: &walks[*level],
                 grad_out,
                 grad_value,
@@ -231,7 +228,7 @@ impl Cpu {
             self.tasks(threads).div_ceil(whole)
         };
         let mut bands = Vec::new();
-        for (index, level) in plan.problem().levels().iter().enumerate() {
+        for (index, level) in plan.levels.iter().enumerate() {
             let to_cache = (level.pixels() * sizes.channels * size_of::<R>())
                 .div_ceil(self.tuning.band_bytes.max(1))
                 .min(self.tuning.most_bands);
@@ -258,26 +255,39 @@ impl Cpu {
         samples.saturating_mul(channels) < self.tuning.serial_work
     }
 
-    /// Calls `work` with ranges that cover all (image, query) rows, on all threads if that is worth it.
-    fn each_range(&self, sizes: &Sizes, work: impl Fn(Range<usize>) + Sync) -> Result<()> {
+    /// How many (image, query) rows a task has.
+    fn rows_per_task(&self, sizes: &Sizes) -> usize {
         let rows = sizes.images * sizes.queries;
         if self.is_small(sizes.samples(), sizes.channels) {
-            work(0..rows);
-            return Ok(());
+            return rows.max(1);
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
         let even = rows.div_ceil(self.tasks(rayon::current_num_threads()));
         let row_work = [sizes.levels, sizes.points, sizes.channels]
             .into_iter()
             .fold(sizes.heads, usize::saturating_mul);
-        let length = (self.tuning.task_bytes / row_bytes.max(1))
+        (self.tuning.task_bytes / row_bytes.max(1))
             .min(TASK_WORK / row_work.max(1))
             .min(even)
-            .max(1);
-        (0..rows.div_ceil(length))
+            .max(1)
+    }
+
+    /// Calls `work` with ranges of `length` that cover all (image, query) rows, on all threads if that is worth it.
+    fn each_range(
+        &self,
+        sizes: &Sizes,
+        length: usize,
+        work: impl Fn(Range<usize>) + Sync,
+    ) -> Result<()> {
+        let rows = sizes.images * sizes.queries;
+        let range = |task: usize| task * length..((task + 1) * length).min(rows);
+        let tasks = 0..rows.div_ceil(length);
+        if self.is_small(sizes.samples(), sizes.channels) {
+            tasks.for_each(|task| work(range(task)));
+            return Ok(());
+        }
+        tasks
             .into_par_iter()
-            .try_for_each(|task| {
-                self.unless_cancelled(|| work(task * length..((task + 1) * length).min(rows)))
-            })
+            .try_for_each(|task| self.unless_cancelled(|| work(range(task))))
     }
 }

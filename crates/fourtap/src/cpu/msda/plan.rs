@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use super::coordinates::Coordinates;
 use super::geometry::{BLOCK, Block, Cells, Grid};
 use crate::cpu::raw::Raw;
 use crate::dtype::{Element, Real};
-use crate::msda::{Inputs, Problem, Sizes};
+use crate::msda::{Levels, Sizes};
 use crate::tensor::View;
 
 /// Up to [`BLOCK`] samples of one image, of consecutive queries and heads.
 #[derive(Clone)]
-pub(super) struct Slots<R> {
+pub(super) struct Slots<R, P> {
     /// How many.
     pub count: usize,
     pub grid: Grid<R>,
@@ -19,38 +18,32 @@ pub(super) struct Slots<R> {
     head_bytes: Block<i64>,
     /// Bytes from a pixel of `value` to the one below it.
     row_bytes: Block<i64>,
-    /// Where the x of each sample lies, from the row of the first query and head.
-    locations: Block<isize>,
-    /// Where the weight of each sample lies, likewise.
-    weights: Block<isize>,
-    /// Length of the runs of samples whose locations and weights are contiguous; 0 if not even x and y are.
-    run: usize,
+    /// Where coordinates and weights of the samples lie.
+    pub places: P,
     /// (query and head past the first, level, point) of each sample.
     pub samples: Block<[usize; 4]>,
 }
 
-impl<R: Real> Slots<R> {
-    /// Where the samples lie in a tensor of these strides, from the row of the first query and head.
-    pub fn places(&self, strides: &[isize]) -> Block<isize> {
-        self.samples.map(|sample| {
-            sample
-                .iter()
-                .zip(&strides[1..])
-                .map(|(&index, stride)| index as isize * stride)
-                .sum()
-        })
-    }
+/// Where `samples` lie in a tensor of these strides, from the row of the first query and head.
+pub(super) fn places(samples: &Block<[usize; 4]>, strides: &[isize]) -> Block<isize> {
+    samples.map(|sample| {
+        sample
+            .iter()
+            .zip(&strides[1..])
+            .map(|(&index, stride)| index as isize * stride)
+            .sum()
+    })
 }
 
 /// Some levels of all heads of one query.
-pub(super) struct Pass<R> {
+pub(super) struct Pass<R, P> {
     /// The samples, by head, level and point.
-    pub slots: Vec<Slots<R>>,
+    pub slots: Vec<Slots<R, P>>,
     /// Samples per head.
     pub per_head: usize,
 }
 
-impl<R> Pass<R> {
+impl<R, P> Pass<R, P> {
     /// The samples of a head.
     #[inline(always)]
     pub fn of_head(&self, head: usize) -> HeadSamples {
@@ -82,130 +75,118 @@ impl Iterator for HeadSamples {
     }
 }
 
-/// A call laid out for the kernels.
+/// A call laid out for the kernels, but for where its samples come from: a [`Sampling`](super::sampling::Sampling).
 pub(super) struct Plan<E: Element> {
     pub sizes: Sizes,
+    pub levels: Levels,
+    /// Among the samples of a head: the first of each level, and after them how many there are.
+    pub first_samples: Vec<usize>,
     pub value: Raw<E, 4>,
-    pub locations: Coordinates<E, 6>,
-    pub weights: Coordinates<E, 5>,
-    problem: Problem,
     zeros: Vec<E>,
 }
 
 impl<E: Element> Plan<E> {
-    pub fn new(problem: &Problem, inputs: &Inputs<'_>) -> Self {
-        let coordinates = |view: &View<'_>| (view.as_ptr().cast_mut(), *view.layout());
-        let (locations, locations_layout) = coordinates(&inputs.sampling_locations);
-        let (weights, weights_layout) = coordinates(&inputs.attention_weights);
+    pub fn new(sizes: &Sizes, levels: &Levels, first_samples: Vec<usize>, value: &View<'_>) -> Self {
         Plan {
-            sizes: *problem.sizes(),
-            value: Raw::of(&inputs.value),
-            locations: Coordinates::new(locations, &locations_layout),
-            weights: Coordinates::new(weights, &weights_layout),
-            problem: problem.clone(),
-            zeros: vec![E::default(); problem.sizes().channels],
+            sizes: *sizes,
+            levels: levels.clone(),
+            first_samples,
+            value: Raw::of(value),
+            zeros: vec![E::default(); sizes.channels],
         }
     }
 
-    pub fn problem(&self) -> &Problem {
-        &self.problem
+    /// Points of a level.
+    pub fn points(&self, level: usize) -> usize {
+        self.first_samples[level + 1] - self.first_samples[level]
     }
 
-    /// The samples of one query, split into passes: a level too large for the near cache has its own, so that it does not
-    /// evict the others.
-    pub fn passes(&self, near_bytes: usize) -> Vec<Pass<E::Accumulator>> {
+    /// The levels that each pass over the samples of a query reads: one too large for the near cache has its own, so that
+    /// it does not evict the others.
+    pub fn pass_levels(&self, near_bytes: usize) -> Vec<Vec<usize>> {
         let Sizes {
             heads,
             channels,
             levels,
             ..
         } = self.sizes;
-        let bytes = |level: usize| {
-            self.problem.levels()[level].pixels() * heads * channels * size_of::<E>()
-        };
+        let bytes =
+            |level: usize| self.levels[level].pixels() * heads * channels * size_of::<E>();
         let (far, near): (Vec<_>, Vec<_>) =
             (0..levels).partition(|&level| bytes(level) > near_bytes);
-        let mut passes: Vec<_> = far.into_iter().map(|level| self.pass(&[level])).collect();
+        let mut passes: Vec<_> = far.into_iter().map(|level| vec![level]).collect();
         // Without levels there is still one pass, to write zeros.
         if !near.is_empty() || passes.is_empty() {
-            passes.push(self.pass(&near));
+            passes.push(near);
         }
         passes
     }
 
-    fn pass(&self, levels: &[usize]) -> Pass<E::Accumulator> {
-        let Sizes { heads, points, .. } = self.sizes;
-        let samples = (0..heads).flat_map(|head| {
-            levels
-                .iter()
-                .flat_map(move |&level| (0..points).map(move |point| [0, head, level, point]))
+    /// The samples of one query on these levels. `places` says where those of a block lie, given their number and what
+    /// they are.
+    pub fn pass<P>(
+        &self,
+        levels: &[usize],
+        places: impl Fn(usize, &[[usize; 4]]) -> P,
+    ) -> Pass<E::Accumulator, P> {
+        let samples = (0..self.sizes.heads).flat_map(|head| {
+            levels.iter().flat_map(move |&level| {
+                (0..self.points(level)).map(move |point| [0, head, level, point])
+            })
         });
         Pass {
-            slots: self.slots(samples),
-            per_head: levels.len() * points,
+            slots: self.slots(samples, places),
+            per_head: levels.iter().map(|&level| self.points(level)).sum(),
         }
     }
 
     /// The samples of one level and head of as many queries as fill a block, and how many queries that is.
-    pub fn level_slots(&self, level: usize) -> (usize, Vec<Slots<E::Accumulator>>) {
-        let points = self.sizes.points;
+    pub fn level_slots<P>(
+        &self,
+        level: usize,
+        places: impl Fn(usize, &[[usize; 4]]) -> P,
+    ) -> (usize, Vec<Slots<E::Accumulator, P>>) {
+        let points = self.points(level);
         let queries = (BLOCK / points.max(1)).max(1);
-        (
-            queries,
-            self.slots(
-                (0..queries).flat_map(|q| (0..points).map(move |point| [q, 0, level, point])),
-            ),
-        )
+        let samples =
+            (0..queries).flat_map(|q| (0..points).map(move |point| [q, 0, level, point]));
+        (queries, self.slots(samples, places))
     }
 
-    fn slots(&self, samples: impl Iterator<Item = [usize; 4]>) -> Vec<Slots<E::Accumulator>> {
-        let mut blocks: Vec<Slots<E::Accumulator>> = Vec::new();
-        for sample in samples {
-            if blocks.last().is_none_or(|block| block.count == BLOCK) {
-                blocks.push(Slots {
-                    count: 0,
+    fn slots<P>(
+        &self,
+        samples: impl Iterator<Item = [usize; 4]>,
+        places: impl Fn(usize, &[[usize; 4]]) -> P,
+    ) -> Vec<Slots<E::Accumulator, P>> {
+        let samples: Vec<_> = samples.collect();
+        let blocks = samples.chunks(BLOCK).enumerate();
+        blocks
+            .map(|(number, samples)| {
+                let mut block = Slots {
+                    count: samples.len(),
                     grid: Grid::empty(),
                     head_bytes: [0; BLOCK],
                     row_bytes: [0; BLOCK],
-                    locations: [0; BLOCK],
-                    weights: [0; BLOCK],
-                    run: 0,
+                    places: places(number * BLOCK, samples),
                     samples: [[0; 4]; BLOCK],
-                });
-            }
-            let block = blocks.last_mut().expect("just pushed");
-            let [_, head, level, _] = sample;
-            let shape = self.problem.levels()[level];
-            let i = block.count;
-            block.count += 1;
-            // `Levels` has shown that both fit.
-            (block.grid.width[i], block.grid.height[i]) = (shape.width as i32, shape.height as i32);
-            block.grid.start[i] = shape.start as i64;
-            block.grid.scale[0][i] = Real::from_i32(shape.width as i32);
-            block.grid.scale[1][i] = Real::from_i32(shape.height as i32);
-            block.row_bytes[i] = (shape.width as i64).wrapping_mul(self.pixel_bytes());
-            block.head_bytes[i] =
-                (head as i64).wrapping_mul(self.value.strides[2] as i64 * size_of::<E>() as i64);
-            block.samples[i] = sample;
-        }
-        for block in &mut blocks {
-            block.locations = block.places(&self.locations.strides());
-            block.weights = block.places(&self.weights.strides());
-            let pairs = self.locations.strides()[5] == 1;
-            let follow = |run: usize, places: &Block<isize>, width: isize| {
-                let runs = places[..block.count].chunks(run);
-                runs.flat_map(|run| run.windows(2))
-                    .all(|pair| pair[1] == pair[0] + width)
-            };
-            // Only whole queries of a block are read, so a run that divides the points is never split.
-            let longest = [block.count, 8, 4, 2].into_iter().find(|&run| {
-                (run == block.count || self.sizes.points.is_multiple_of(run))
-                    && follow(run, &block.locations, 2)
-                    && follow(run, &block.weights, 1)
-            });
-            block.run = longest.filter(|_| pairs).unwrap_or(0);
-        }
-        blocks
+                };
+                for (i, &sample) in samples.iter().enumerate() {
+                    let [_, head, level, _] = sample;
+                    let shape = self.levels[level];
+                    // `Levels` has shown that both fit.
+                    let (width, height) = (shape.width as i32, shape.height as i32);
+                    (block.grid.width[i], block.grid.height[i]) = (width, height);
+                    block.grid.start[i] = shape.start as i64;
+                    block.grid.scale[0][i] = Real::from_i32(width);
+                    block.grid.scale[1][i] = Real::from_i32(height);
+                    block.row_bytes[i] = (shape.width as i64).wrapping_mul(self.pixel_bytes());
+                    block.head_bytes[i] = (head as i64)
+                        .wrapping_mul(self.value.strides[2] as i64 * size_of::<E>() as i64);
+                    block.samples[i] = sample;
+                }
+                block
+            })
+            .collect()
     }
 
     /// Bytes from a pixel of `value` to the next.
@@ -217,10 +198,10 @@ impl<E: Element> Plan<E> {
     /// Where the four neighbours of each sample lie in one image of `value`. One outside its level is
     /// [`Plan::zeros`] instead.
     #[inline(always)]
-    pub fn neighbours(
+    pub fn neighbours<P>(
         &self,
         image: usize,
-        slots: &Slots<E::Accumulator>,
+        slots: &Slots<E::Accumulator, P>,
         cells: &Cells<E::Accumulator>,
     ) -> [Block<*const E>; 4] {
         let value = self.value.at([image]).cast_const().cast::<u8>();
@@ -252,64 +233,5 @@ impl<E: Element> Plan<E> {
     #[inline(always)]
     pub fn zeros(&self) -> *const E {
         self.zeros.as_ptr()
-    }
-
-    /// Prefetches `samples` locations and weights of a row, which may lie outside the problem.
-    #[inline(always)]
-    pub fn prefetch(&self, row: [usize; 3], slots: &Slots<E::Accumulator>, samples: usize) {
-        self.locations
-            .prefetch(row, slots.locations[0], 2 * samples);
-        self.weights.prefetch(row, slots.weights[0], samples);
-    }
-
-    /// x, y and attention weight of the first `count` samples of `slots`.
-    ///
-    /// # Safety
-    /// `row` is inside the problem, and so are the queries of those samples.
-    #[inline(always)]
-    pub unsafe fn read(
-        &self,
-        row: [usize; 3],
-        slots: &Slots<E::Accumulator>,
-        count: usize,
-    ) -> [Block<E::Accumulator>; 3] {
-        if slots.run == 0 {
-            // SAFETY: as the caller promises.
-            return unsafe { self.read_scattered(row, slots, count) };
-        }
-        let (locations, weights) = (self.locations.row(row), self.weights.row(row));
-        // Part of a single run is one run; anything else is split between runs.
-        // SAFETY: as the caller promises.
-        unsafe {
-            let [x, y] = self
-                .locations
-                .read_runs(locations, &slots.locations, slots.run, count);
-            let [weight] = self
-                .weights
-                .read_runs(weights, &slots.weights, slots.run, count);
-            [x, y, weight]
-        }
-    }
-
-    /// # Safety
-    /// As for `read`.
-    unsafe fn read_scattered(
-        &self,
-        row: [usize; 3],
-        slots: &Slots<E::Accumulator>,
-        count: usize,
-    ) -> [Block<E::Accumulator>; 3] {
-        let (locations, weights) = (self.locations.row(row), self.weights.row(row));
-        let to_y = self.locations.strides()[5];
-        // SAFETY: as the caller promises.
-        unsafe {
-            [
-                self.locations
-                    .read_scattered(locations, &slots.locations, count),
-                self.locations
-                    .read_scattered(locations + to_y, &slots.locations, count),
-                self.weights.read_scattered(weights, &slots.weights, count),
-            ]
-        }
     }
 }

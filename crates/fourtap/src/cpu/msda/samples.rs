@@ -4,30 +4,52 @@
 use std::ops::Range;
 
 use super::coordinates::Coordinates;
-use super::geometry::{BLOCK, Block, Cells, locate};
-use super::plan::{Pass, Plan, Slots};
+use super::geometry::{BLOCK, Block, Cells};
+use super::plan::{self, Pass, Plan, Slots};
+use super::sampling::Sampling;
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::{Isa, Kernel, Lanes, Vectorized, load_dealt, load_some};
 use crate::dtype::{Element, Real};
 use crate::tensor::ViewMut;
 
+/// What becomes of the gradients by x, y and weight.
+pub(super) trait Destination<R, P>: Sync {
+    /// Takes those of a block of samples.
+    ///
+    /// # Safety
+    /// The row (image, query) lies in the problem, and only the caller uses it.
+    unsafe fn write(
+        &self,
+        row: [usize; 2],
+        pass_and_block: [usize; 2],
+        slots: &Slots<R, P>,
+        gradients: &[Block<R>; 3],
+    );
+}
+
+/// `grad_locations` and `grad_weights`, each if it is wanted.
+pub(super) struct GivenGradients<E> {
+    pub locations: Option<Gradient<E, 6>>,
+    pub weights: Option<Gradient<E, 5>>,
+}
+
 /// A gradient of locations or weights, and where each block of samples lies in it.
-pub(super) struct Destination<E, const RANK: usize> {
+pub(super) struct Gradient<E, const RANK: usize> {
     tensor: Coordinates<E, RANK>,
     /// By pass and block.
     places: Vec<Vec<Block<isize>>>,
 }
 
-impl<E: Element, const RANK: usize> Destination<E, RANK> {
-    pub fn new<R: Real>(tensor: &ViewMut<'_>, passes: &[Pass<R>]) -> Self {
-        let of_pass = |pass: &Pass<R>| {
+impl<E: Element, const RANK: usize> Gradient<E, RANK> {
+    pub fn new<R: Real, P>(tensor: &ViewMut<'_>, passes: &[Pass<R, P>]) -> Self {
+        let of_pass = |pass: &Pass<R, P>| {
             pass.slots
                 .iter()
-                .map(|slots| slots.places(tensor.layout().strides()))
+                .map(|slots| plan::places(&slots.samples, tensor.layout().strides()))
                 .collect()
         };
         let places = passes.iter().map(of_pass).collect();
-        Destination {
+        Gradient {
             tensor: Coordinates::new(tensor.as_mut_ptr(), tensor.layout()),
             places,
         }
@@ -53,17 +75,42 @@ impl<E: Element, const RANK: usize> Destination<E, RANK> {
     }
 }
 
+impl<E: Element, R: Real, P> Destination<R, P> for GivenGradients<E> {
+    #[inline(always)]
+    unsafe fn write(
+        &self,
+        row: [usize; 2],
+        pass_and_block: [usize; 2],
+        slots: &Slots<R, P>,
+        [by_x, by_y, by_weight]: &[Block<R>; 3],
+    ) {
+        let count = slots.count;
+        // SAFETY: as the caller promises.
+        unsafe {
+            if let Some(to) = &self.locations {
+                to.write(row, 0, pass_and_block, count, by_x);
+                to.write(row, to.tensor.strides()[5], pass_and_block, count, by_y);
+            }
+            if let Some(to) = &self.weights {
+                to.write(row, 0, pass_and_block, count, by_weight);
+            }
+        }
+    }
+}
+
 /// Some (image, query) rows.
-pub(super) struct SampleGradients<'a, E: Element> {
+pub(super) struct SampleGradients<'a, E: Element, S: Sampling<E>, T> {
     pub plan: &'a Plan<E>,
-    pub passes: &'a [Pass<E::Accumulator>],
+    pub sampling: &'a S,
+    pub passes: &'a [Pass<E::Accumulator, S::Places>],
     pub grad_out: Raw<E, 3>,
-    pub grad_locations: &'a Option<Destination<E, 6>>,
-    pub grad_weights: &'a Option<Destination<E, 5>>,
+    pub to: &'a T,
     pub rows: Range<usize>,
 }
 
-impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
+impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>> Kernel
+    for SampleGradients<'_, E, S, T>
+{
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let sizes = self.plan.sizes;
@@ -86,15 +133,14 @@ impl<E: Vectorized> Kernel for SampleGradients<'_, E> {
     }
 }
 
-impl<E: Vectorized> SampleGradients<'_, E> {
+impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>> SampleGradients<'_, E, S, T> {
     /// # Safety
     /// The row lies in the problem, and its channels fill `vectors` vectors, if that is not [`ANY`].
     #[inline(always)]
     unsafe fn block<I: Isa>(&self, [n, q]: [usize; 2], [pass, block]: [usize; 2], vectors: usize) {
         let slots = &self.passes[pass].slots[block];
         // SAFETY: the row lies in the problem.
-        let [x, y, weight] = unsafe { self.plan.read([n, q, 0], slots, slots.count) };
-        let cells = locate(&slots.grid, &x, &y);
+        let (cells, weight) = unsafe { self.sampling.find([n, q, 0], slots, slots.count) };
         let neighbours = self.plan.neighbours(n, slots, &cells);
         // Only these loops are specialised for the number of vectors, of which there are many.
         // SAFETY: a neighbour is a pixel of the level, or the pixel of zeros; the row has as many vectors.
@@ -106,22 +152,10 @@ impl<E: Vectorized> SampleGradients<'_, E> {
                 _ => self.dots::<I, ANY>([n, q], slots, &neighbours),
             }
         };
-        let [by_x, by_y, by_weight] = combine(&cells, &slots.grid.scale, &weight, &dots);
+        let gradients = combine(&cells, &S::scale(&slots.grid), &weight, &dots);
         // SAFETY: these entries belong to this row alone.
         unsafe {
-            if let Some(to) = self.grad_locations {
-                to.write([n, q], 0, [pass, block], slots.count, &by_x);
-                to.write(
-                    [n, q],
-                    to.tensor.strides()[5],
-                    [pass, block],
-                    slots.count,
-                    &by_y,
-                );
-            }
-            if let Some(to) = self.grad_weights {
-                to.write([n, q], 0, [pass, block], slots.count, &by_weight);
-            }
+            self.to.write([n, q], [pass, block], slots, &gradients)
         }
     }
 
@@ -133,7 +167,7 @@ impl<E: Vectorized> SampleGradients<'_, E> {
     unsafe fn dots<I: Isa, const VECTORS: usize>(
         &self,
         [n, q]: [usize; 2],
-        slots: &Slots<E::Accumulator>,
+        slots: &Slots<E::Accumulator, S::Places>,
         neighbours: &[Block<*const E>; 4],
     ) -> [Block<E::Accumulator>; 4] {
         let mut dots = [[E::Accumulator::ZERO; BLOCK]; 4];

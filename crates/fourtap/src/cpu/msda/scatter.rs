@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
-use super::geometry::{Block, locate};
+use super::geometry::Block;
 use super::plan::{Plan, Slots};
+use super::sampling::Sampling;
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::{
     Access, Isa, Kernel, Lanes, Vectorized, load_some, prefetch, store_strided,
@@ -16,16 +17,35 @@ use crate::dtype::{Element, Real};
 const PREFETCH_QUERIES: usize = 16;
 
 /// One level, laid out for walking its samples.
-pub(super) struct LevelWalk<R> {
-    pub slots: Vec<Slots<R>>,
+pub(super) struct LevelWalk<R, P> {
+    pub slots: Vec<Slots<R, P>>,
+    /// Points of the level.
+    pub points: usize,
     /// Queries one pass over `slots` covers.
     pub queries: usize,
 }
 
+impl<R: Real, P> LevelWalk<R, P> {
+    /// `places` as for [`Plan::pass`].
+    pub fn new<E: Element<Accumulator = R>>(
+        plan: &Plan<E>,
+        level: usize,
+        places: impl Fn(usize, &[[usize; 4]]) -> P,
+    ) -> Self {
+        let (queries, slots) = plan.level_slots(level, places);
+        LevelWalk {
+            slots,
+            points: plan.points(level),
+            queries,
+        }
+    }
+}
+
 /// A band of one level of one (image, head).
-pub(super) struct Scatter<'a, E: Element> {
+pub(super) struct Scatter<'a, E: Element, S: Sampling<E>> {
     pub plan: &'a Plan<E>,
-    pub walk: &'a LevelWalk<E::Accumulator>,
+    pub sampling: &'a S,
+    pub walk: &'a LevelWalk<E::Accumulator, S::Places>,
     pub grad_out: Raw<E, 3>,
     pub grad_value: Raw<E, 4>,
     pub image: usize,
@@ -36,7 +56,7 @@ pub(super) struct Scatter<'a, E: Element> {
     pub sums: &'a mut [E::Accumulator],
 }
 
-impl<E: Vectorized> Kernel for Scatter<'_, E> {
+impl<E: Vectorized, S: Sampling<E>> Kernel for Scatter<'_, E, S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         let (channels, lanes) = (self.plan.sizes.channels, E::Lanes::<I>::COUNT);
@@ -69,13 +89,13 @@ struct Samples<R> {
     inside: Block<i32>,
 }
 
-impl<E: Vectorized> Scatter<'_, E> {
+impl<E: Vectorized, S: Sampling<E>> Scatter<'_, E, S> {
     /// # Safety
     /// The band lies in the problem, and its channels fill `vectors` vectors, if that is not [`ANY`].
     #[inline(always)]
     unsafe fn add_all<I: Isa>(&mut self, vectors: usize) {
         let sizes = self.plan.sizes;
-        if sizes.points == 0 {
+        if self.walk.points == 0 {
             return;
         }
         for query in (0..sizes.queries).step_by(self.walk.queries) {
@@ -84,11 +104,12 @@ impl<E: Vectorized> Scatter<'_, E> {
             let walk = self.walk;
             for slots in &walk.slots {
                 // Fewer only in the last pass, and only where one block holds all points of several queries.
-                let count = slots.count.min(queries * sizes.points);
+                let count = slots.count.min(queries * walk.points);
                 // SAFETY: the queries lie in the problem.
-                let [x, y, weight] =
-                    unsafe { self.plan.read([self.image, query, self.head], slots, count) };
-                let cells = locate(&slots.grid, &x, &y);
+                let (cells, weight) = unsafe {
+                    self.sampling
+                        .find([self.image, query, self.head], slots, count)
+                };
                 let samples = Samples {
                     query,
                     count,
@@ -117,7 +138,7 @@ impl<E: Vectorized> Scatter<'_, E> {
     #[inline(always)]
     unsafe fn add_block<I: Isa, const VECTORS: usize>(
         &mut self,
-        slots: &Slots<E::Accumulator>,
+        slots: &Slots<E::Accumulator, S::Places>,
         samples: &Samples<E::Accumulator>,
     ) {
         let channels = self.plan.sizes.channels;
@@ -160,8 +181,8 @@ impl<E: Vectorized> Scatter<'_, E> {
                     .at([self.image, query, self.head * self.plan.sizes.channels]);
             prefetch(grad_out, self.plan.sizes.channels * size_of::<E>());
             let row = [self.image, query, self.head];
-            self.plan
-                .prefetch(row, &self.walk.slots[0], self.plan.sizes.points);
+            self.sampling
+                .prefetch(row, &self.walk.slots[0], self.walk.points);
         }
     }
 

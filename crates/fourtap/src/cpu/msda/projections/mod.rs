@@ -1,0 +1,209 @@
+//! Deformable attention from the projections on: samples are placed, a few rows at a time, and then read by the kernels
+//! that also read given ones.
+
+mod gradients;
+mod place;
+mod placed;
+
+use std::sync::Mutex;
+
+use self::gradients::{Finish, ProjectedGradients};
+use self::place::{Place, Projected};
+use self::placed::{LevelLayout, Mask, Placed, RowLayout, SampleArrays};
+use super::plan::Plan;
+use super::samples::SampleGradients;
+use super::scatter::LevelWalk;
+use super::{Cpu, forward};
+use crate::cpu::raw::Raw;
+use crate::cpu::simd::Vectorized;
+use crate::cpu::workspace::{lock, workspaces};
+use crate::dtype::{DType, Real, bf16, f16};
+use crate::error::Result;
+use crate::msda::projections::{ProjectedBackward, ProjectedForward, ProjectedProblem};
+use crate::tensor::View;
+use crate::tuning::Class;
+use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
+
+/// Bytes of placed samples that a task keeps, unless a single row has more: few enough to stay in the near cache.
+const PLACED_BYTES: usize = 1 << 18;
+
+impl Cpu {
+    pub(super) fn projected_forward(&self, call: &ProjectedForward<'_>) -> Result<()> {
+        let dtype = call.problem.value().dtype();
+        let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
+        match dtype {
+            DType::F16 => cpu.forward_placed::<f16>(call),
+            DType::BF16 => cpu.forward_placed::<bf16>(call),
+            DType::F32 => cpu.forward_placed::<f32>(call),
+            DType::F64 => cpu.forward_placed::<f64>(call),
+        }
+    }
+
+    pub(super) fn projected_backward(&self, call: &ProjectedBackward<'_>) -> Result<()> {
+        let dtype = call.problem.value().dtype();
+        let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype);
+        match dtype {
+            DType::F16 => cpu.backward_placed::<f16>(call),
+            DType::BF16 => cpu.backward_placed::<bf16>(call),
+            DType::F32 => cpu.backward_placed::<f32>(call),
+            DType::F64 => cpu.backward_placed::<f64>(call),
+        }
+    }
+
+    fn forward_placed<E: Vectorized>(&self, call: &ProjectedForward<'_>) -> Result<()> {
+        let plan = plan::<E>(&call.problem, &call.inputs.value);
+        let projected = Projected::<E>::new(&call.problem, &call.inputs);
+        let mask = Mask::new(&call.inputs);
+        let layout = RowLayout::new(&plan, self.tuning.near_bytes);
+        let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
+        let length = self.rows_per_placed_task(&plan, &layout);
+        let placed_length = 3 * length * layout.row_length;
+        let spare = self.task_memory(&plan, placed_length + projected.scratch_length())?;
+        self.each_range(&plan.sizes, length, |rows| {
+            let mut memory = lock(&spare).pop().expect("one per worker");
+            let (samples, scratch) = memory.split_at_mut(placed_length);
+            let samples = SampleArrays::new(samples, layout.origin(rows.start));
+            let placed = placed(&call.problem, &samples, &mask);
+            self.run(Place {
+                projected: &projected,
+                chunks: &layout.chunks,
+                whole_blocks: true,
+                to: &samples,
+                scratch,
+                rows: rows.clone(),
+            });
+            self.run(forward::Rows {
+                plan: &plan,
+                sampling: &placed,
+                passes: &layout.passes,
+                out,
+                rows,
+            });
+            lock(&spare).push(memory);
+        })
+    }
+
+    fn backward_placed<E: Vectorized>(&self, call: &ProjectedBackward<'_>) -> Result<()> {
+        let plan = plan::<E>(&call.problem, &call.inputs.value);
+        let projected = Projected::<E>::new(&call.problem, &call.inputs);
+        let mask = Mask::new(&call.inputs);
+        let grad_out = Raw::of(&call.grad_out);
+        let layout = RowLayout::new(&plan, self.tuning.near_bytes);
+        let length = self.rows_per_placed_task(&plan, &layout);
+        let placed_length = 3 * length * layout.row_length;
+        // All memory is there before anything is written.
+        let gradients = ProjectedGradients::new(&call.problem, &call.gradients)?;
+        let spare = self.task_memory(&plan, 2 * placed_length + projected.scratch_length())?;
+
+        if let Some(grad_value) = &call.gradients.value {
+            let levels = LevelLayout::new(&plan);
+            let [mut all]: [Vec<_>; 1] = workspaces(1, 3 * levels.length)?
+                .try_into()
+                .expect("one was asked for");
+            all.resize(3 * levels.length, E::Accumulator::ZERO);
+            let all = SampleArrays::new(&mut all, 0);
+            let placed = placed(&call.problem, &all, &mask);
+            self.each_range(&plan.sizes, length, |rows| {
+                let mut memory = lock(&spare).pop().expect("one per worker");
+                self.run(Place {
+                    projected: &projected,
+                    chunks: &levels.chunks,
+                    whole_blocks: false,
+                    to: &all,
+                    scratch: &mut memory,
+                    rows,
+                });
+                lock(&spare).push(memory);
+            })?;
+            let walk = |level| LevelWalk::new(&plan, level, levels.places(level));
+            let walks: Vec<_> = (0..plan.sizes.levels).map(walk).collect();
+            self.grad_value(&plan, &placed, &walks, grad_out, grad_value)?;
+        }
+        if !gradients.are_wanted() {
+            return Ok(());
+        }
+        self.each_range(&plan.sizes, length, |rows| {
+            let mut memory = lock(&spare).pop().expect("one per worker");
+            let (samples, rest) = memory.split_at_mut(placed_length);
+            let (by_sample, scratch) = rest.split_at_mut(placed_length);
+            let samples = SampleArrays::new(samples, layout.origin(rows.start));
+            let by_sample = SampleArrays::new(by_sample, layout.origin(rows.start));
+            let placed = placed(&call.problem, &samples, &mask);
+            self.run(Place {
+                projected: &projected,
+                chunks: &layout.chunks,
+                whole_blocks: true,
+                to: &samples,
+                scratch,
+                rows: rows.clone(),
+            });
+            self.run(SampleGradients {
+                plan: &plan,
+                sampling: &placed,
+                passes: &layout.passes,
+                grad_out,
+                to: &by_sample,
+                rows: rows.clone(),
+            });
+            self.run(Finish {
+                projected: &projected,
+                chunks: &layout.chunks,
+                samples: &samples,
+                by_sample: &by_sample,
+                to: &gradients,
+                scratch,
+                rows,
+            });
+            lock(&spare).push(memory);
+        })?;
+        gradients.sum_references();
+        Ok(())
+    }
+
+    /// As `rows_per_task`, and no more than have few bytes of placed samples.
+    fn rows_per_placed_task<E: Vectorized>(&self, plan: &Plan<E>, layout: &RowLayout<E>) -> usize {
+        let row_bytes = 3 * layout.row_length * size_of::<E::Accumulator>();
+        self.rows_per_task(&plan.sizes)
+            .min(PLACED_BYTES / row_bytes)
+            .max(1)
+    }
+
+    /// `length` zeros for each thread that works on rows.
+    fn task_memory<E: Vectorized>(
+        &self,
+        plan: &Plan<E>,
+        length: usize,
+    ) -> Result<Mutex<Vec<Vec<E::Accumulator>>>> {
+        let sizes = &plan.sizes;
+        let workers = match self.is_small(sizes.samples(), sizes.channels) {
+            true => 1,
+            false => rayon::current_num_threads(),
+        };
+        let mut memory = workspaces(workers, length)?;
+        for buffer in &mut memory {
+            buffer.resize(length, E::Accumulator::ZERO);
+        }
+        Ok(Mutex::new(memory))
+    }
+}
+
+fn plan<E: Vectorized>(problem: &ProjectedProblem, value: &View<'_>) -> Plan<E> {
+    Plan::new(
+        problem.sizes(),
+        problem.levels(),
+        problem.first_samples().to_vec(),
+        value,
+    )
+}
+
+fn placed<'a, R>(
+    problem: &ProjectedProblem,
+    samples: &'a SampleArrays<'a, R>,
+    mask: &'a Option<Mask<'a>>,
+) -> Placed<'a, R> {
+    Placed {
+        arrays: samples,
+        interpolation: problem.interpolation(),
+        mask: mask.as_ref(),
+    }
+}

@@ -1,0 +1,332 @@
+//! Samples that were placed: x and y in pixels, and the weight. Also where each of them is kept.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::bool_view::BoolView;
+use crate::cpu::msda::geometry::{BLOCK, Block, Cells, Grid, locate, locate_nearest};
+use crate::cpu::msda::plan::{Pass, Plan, Slots};
+use crate::cpu::msda::samples::Destination;
+use crate::cpu::msda::sampling::Sampling;
+use crate::cpu::raw::Raw;
+use crate::dtype::{Element, Real};
+use crate::msda::projections::{Interpolation, Projections};
+
+/// Where samples are kept: so far from the first of all.
+#[derive(Clone, Copy)]
+pub(super) struct Position {
+    first: usize,
+    by_image: usize,
+    by_query: usize,
+    by_head: usize,
+}
+
+/// Up to [`BLOCK`] samples of a head that are kept one after another.
+pub(super) struct Chunk {
+    /// The first, among all of the head.
+    pub sample: usize,
+    pub count: usize,
+    pub position: Position,
+}
+
+/// Chunks of the samples in `range`, the first of which is kept at `position`.
+fn chunks(range: Range<usize>, position: Position) -> impl Iterator<Item = Chunk> {
+    range.clone().step_by(BLOCK).map(move |sample| Chunk {
+        sample,
+        count: (range.end - sample).min(BLOCK),
+        position: Position {
+            first: position.first + sample - range.start,
+            ..position
+        },
+    })
+}
+
+/// Samples row by row, each row in the order in which the passes read them.
+pub(super) struct RowLayout<E: Element> {
+    pub passes: Vec<Pass<E::Accumulator, Position>>,
+    pub chunks: Vec<Chunk>,
+    /// Samples of a row, and room after those of each pass, so that whole blocks can be written and read.
+    pub row_length: usize,
+}
+
+impl<E: Element> RowLayout<E> {
+    pub fn new(plan: &Plan<E>, near_bytes: usize) -> Self {
+        let all_levels = plan.pass_levels(near_bytes);
+        let per_head =
+            |levels: &[usize]| -> usize { levels.iter().map(|&level| plan.points(level)).sum() };
+        let pass_length =
+            |levels: &Vec<usize>| plan.sizes.heads * per_head(levels) + 2 * BLOCK;
+        let row_length = all_levels.iter().map(pass_length).sum();
+        let mut layout = RowLayout {
+            passes: Vec::new(),
+            chunks: Vec::new(),
+            row_length,
+        };
+        let mut first = 0;
+        for levels in &all_levels {
+            let mut position = Position {
+                first,
+                by_image: plan.sizes.queries * row_length,
+                by_query: row_length,
+                by_head: per_head(levels),
+            };
+            first += pass_length(levels);
+            let of_block = |block: usize, _: &[[usize; 4]]| Position {
+                first: position.first + block,
+                ..position
+            };
+            layout.passes.push(plan.pass(levels, of_block));
+            for range in joined(plan, levels) {
+                let count = range.len();
+                layout.chunks.extend(chunks(range, position));
+                position.first += count;
+            }
+        }
+        layout
+    }
+
+    /// Position of the first sample of a row.
+    pub fn origin(&self, row: usize) -> usize {
+        row * self.row_length
+    }
+}
+
+/// The samples of these levels, those of neighbouring levels in one range.
+fn joined<E: Element>(plan: &Plan<E>, levels: &[usize]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for &level in levels {
+        let range = plan.first_samples[level]..plan.first_samples[level + 1];
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// All samples of a call, by image, head, level and query, as the gradient of value reads them.
+pub(super) struct LevelLayout {
+    positions: Vec<Position>,
+    pub chunks: Vec<Chunk>,
+    /// All samples, and room after them so that whole blocks can be read.
+    pub length: usize,
+}
+
+impl LevelLayout {
+    pub fn new<E: Element>(plan: &Plan<E>) -> Self {
+        let sizes = &plan.sizes;
+        let of_head = sizes.queries * plan.first_samples[sizes.levels];
+        let position = |level: usize| Position {
+            first: sizes.queries * plan.first_samples[level],
+            by_image: sizes.heads * of_head,
+            by_query: plan.points(level),
+            by_head: of_head,
+        };
+        let positions: Vec<_> = (0..sizes.levels).map(position).collect();
+        let of_level = |level: usize| plan.first_samples[level]..plan.first_samples[level + 1];
+        LevelLayout {
+            chunks: (0..sizes.levels)
+                .flat_map(|level| chunks(of_level(level), positions[level]))
+                .collect(),
+            positions,
+            length: sizes.images * sizes.heads * of_head + BLOCK,
+        }
+    }
+
+    /// Where blocks of samples of a level are kept.
+    pub fn places(&self, level: usize) -> impl Fn(usize, &[[usize; 4]]) -> Position {
+        let position = self.positions[level];
+        move |block, _| Position {
+            first: position.first + block,
+            ..position
+        }
+    }
+}
+
+/// `value_mask`.
+pub(super) struct Mask<'a> {
+    view: BoolView<'a>,
+    /// Whether any pixel of an image is masked.
+    any: Vec<bool>,
+}
+
+impl<'a> Mask<'a> {
+    pub fn new(inputs: &Projections<'a>) -> Option<Self> {
+        let view = inputs.value_mask?;
+        let shape = view.shape();
+        let [images, pixels] = [shape.sizes()[0], shape.sizes()[1]];
+        // SAFETY: the view was checked with the call.
+        let masks_any =
+            |image: usize| (0..pixels).any(|pixel| unsafe { view.get([image, pixel]) });
+        Some(Mask {
+            any: (0..images).map(masks_any).collect(),
+            view,
+        })
+    }
+
+    /// Makes neighbours that are masked count as outside.
+    ///
+    /// # Safety
+    /// The image and the neighbours that are inside lie in the problem.
+    #[inline(always)]
+    unsafe fn apply<R: Real>(&self, image: usize, grid: &Grid<R>, cells: &mut Cells<R>) {
+        if !self.any[image] {
+            return;
+        }
+        let pixels = cells.pixels(grid);
+        let (first, strides) = (self.view.as_ptr(), self.view.strides());
+        let image = first.wrapping_offset(image as isize * strides[0]);
+        for i in 0..BLOCK {
+            let mut inside = cells.inside[i];
+            let below = pixels[i] + grid.width[i] as i64;
+            let all = [pixels[i], pixels[i] + 1, below, below + 1];
+            for (corner, pixel) in all.into_iter().enumerate() {
+                if inside >> corner & 1 != 0 {
+                    // SAFETY: the pixel lies in the mask, as the caller promises.
+                    let masked = unsafe { *image.offset(pixel as isize * strides[1]) != 0 };
+                    inside &= !((masked as i32) << corner);
+                }
+            }
+            cells.inside[i] = inside;
+        }
+    }
+}
+
+/// Three numbers of each sample, each in an array of its own: x, y and weight, or the gradients by them.
+pub(super) struct SampleArrays<'a, R> {
+    /// By number and position.
+    numbers: Raw<R, 2>,
+    /// Position of the first that is kept.
+    origin: usize,
+    memory: PhantomData<&'a mut [R]>,
+}
+
+impl<'a, R: Real> SampleArrays<'a, R> {
+    /// In `memory`, the samples at `origin` and after it.
+    pub fn new(memory: &'a mut [R], origin: usize) -> Self {
+        let length = memory.len() / 3;
+        SampleArrays {
+            numbers: Raw {
+                first: memory.as_mut_ptr(),
+                strides: [length as isize, 1],
+            },
+            origin,
+            memory: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn index(&self, position: &Position, [n, q, m]: [usize; 3]) -> usize {
+        position.first + n * position.by_image + q * position.by_query + m * position.by_head
+            - self.origin
+    }
+
+    /// The three numbers of a block of samples of a row (image, query, head).
+    ///
+    /// # Safety
+    /// They are kept here, with room for a whole block, and nothing writes them.
+    #[inline(always)]
+    pub unsafe fn read(&self, position: &Position, row: [usize; 3]) -> [Block<R>; 3] {
+        let index = self.index(position, row);
+        let mut blocks = [[R::ZERO; BLOCK]; 3];
+        for (number, block) in blocks.iter_mut().enumerate() {
+            // SAFETY: as the caller promises.
+            *block = unsafe { self.numbers.at([number, index]).cast::<Block<R>>().read() };
+        }
+        blocks
+    }
+
+    /// Writes a whole block, also where it has fewer samples.
+    ///
+    /// # Safety
+    /// There is room for it, and nothing else uses that.
+    #[inline(always)]
+    pub unsafe fn write(&self, position: &Position, row: [usize; 3], blocks: &[Block<R>; 3]) {
+        let index = self.index(position, row);
+        for (number, block) in blocks.iter().enumerate() {
+            // SAFETY: as the caller promises.
+            unsafe { self.numbers.at([number, index]).cast::<Block<R>>().write(*block) };
+        }
+    }
+
+    /// Writes the first `count` of each block.
+    ///
+    /// # Safety
+    /// They are kept here, and nothing else uses them.
+    #[inline(always)]
+    pub unsafe fn write_first(
+        &self,
+        position: &Position,
+        row: [usize; 3],
+        blocks: &[Block<R>; 3],
+        count: usize,
+    ) {
+        let index = self.index(position, row);
+        for (number, block) in blocks.iter().enumerate() {
+            let to = self.numbers.at([number, index]);
+            // SAFETY: as the caller promises. Copies of fixed size are a few stores.
+            unsafe {
+                match count {
+                    4 => to.copy_from_nonoverlapping(block.as_ptr(), 4),
+                    8 => to.copy_from_nonoverlapping(block.as_ptr(), 8),
+                    _ => to.copy_from_nonoverlapping(block.as_ptr(), count),
+                }
+            }
+        }
+    }
+}
+
+impl<R: Real> Destination<R, Position> for SampleArrays<'_, R> {
+    #[inline(always)]
+    unsafe fn write(
+        &self,
+        [n, q]: [usize; 2],
+        _: [usize; 2],
+        slots: &Slots<R, Position>,
+        gradients: &[Block<R>; 3],
+    ) {
+        // SAFETY: blocks of a pass are kept one after another, with room after the last.
+        unsafe { SampleArrays::write(self, &slots.places, [n, q, 0], gradients) }
+    }
+}
+
+/// Placed samples as the kernels read them.
+pub(super) struct Placed<'a, R> {
+    /// x, y and weight.
+    pub arrays: &'a SampleArrays<'a, R>,
+    pub interpolation: Interpolation,
+    pub mask: Option<&'a Mask<'a>>,
+}
+
+impl<E: Element> Sampling<E> for Placed<'_, E::Accumulator> {
+    type Places = Position;
+
+    #[inline(always)]
+    unsafe fn find(
+        &self,
+        row: [usize; 3],
+        slots: &Slots<E::Accumulator, Position>,
+        _: usize,
+    ) -> (Cells<E::Accumulator>, Block<E::Accumulator>) {
+        // SAFETY: the samples of the row were placed, as the caller promises; there is always room for a whole block.
+        let [x, y, weight] = unsafe { self.arrays.read(&slots.places, row) };
+        let mut cells = match self.interpolation {
+            Interpolation::Bilinear => locate(&slots.grid, &x, &y),
+            Interpolation::Nearest => locate_nearest(&slots.grid, &x, &y),
+        };
+        if let Some(mask) = self.mask {
+            // SAFETY: the image lies in the problem, and levels tile its pixels.
+            unsafe { mask.apply(row[0], &slots.grid, &mut cells) };
+        }
+        (cells, weight)
+    }
+
+    #[inline(always)]
+    fn scale(_: &Grid<E::Accumulator>) -> [Block<E::Accumulator>; 2] {
+        [[E::Accumulator::ONE; BLOCK]; 2]
+    }
+
+    /// Nothing to do: they lie one after another.
+    #[inline(always)]
+    fn prefetch(&self, _: [usize; 3], _: &Slots<E::Accumulator, Position>, _: usize) {}
+}
