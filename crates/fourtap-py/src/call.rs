@@ -1,13 +1,14 @@
 //! A call from Python: describes the tensors, allocates results and runs the library without the GIL.
 
-use fourtap::Prepared;
 use fourtap::msda::{self, Gradients, Problem};
+use fourtap::{Prepared, ViewMut};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::raise;
 use crate::frameworks::Framework;
 use crate::operands::{KnownTensors, Operands, saturating_product};
+use crate::tensor::Tensor;
 use crate::threads;
 
 /// Attention, written to `out` or to a new tensor.
@@ -88,11 +89,7 @@ pub fn backward<'py>(
     let described = operands.describe(framework, KnownTensors::default())?;
     // SAFETY: as in `forward`.
     let inputs = unsafe { operands.inputs(&described)? };
-    // Gradients of sums and means are expanded tensors (stride 0). A copy is faster than kernels for any strides.
-    let grad_out = match framework.owns(grad_out)? {
-        true => framework.dense(grad_out)?,
-        false => grad_out.clone(),
-    };
+    let grad_out = dense_gradient(framework, grad_out)?;
     let of_out = framework.describe("grad_out", &grad_out)?;
     let layout = of_out.layout(&grad_out)?;
     // SAFETY: as in `forward`; a copy is held by this function.
@@ -115,12 +112,9 @@ pub fn backward<'py>(
     let mut views = [None, None, None];
     for (index, (name, source, described)) in sources.into_iter().enumerate() {
         if wanted[index] {
-            let gradient =
-                framework.empty(source, described, described.element, &described.sizes)?;
-            let described = framework.describe_writable(name, &gradient)?;
-            let layout = described.layout(&gradient)?;
-            // SAFETY: it is new.
-            views[index] = Some(unsafe { described.view_mut(layout) });
+            // SAFETY: it is new, and returned when the call is done or queued.
+            let (gradient, view) = unsafe { new_gradient(framework, name, source, described)? };
+            views[index] = Some(view);
             made[index] = Some(gradient);
         }
     }
@@ -149,4 +143,34 @@ pub fn backward<'py>(
         }
     }
     PyTuple::new(py, made)
+}
+
+/// `grad_out` as kernels read it fast: gradients of sums and means are expanded tensors (stride 0), and a copy costs less
+/// than kernels for any strides.
+pub fn dense_gradient<'py>(
+    framework: &impl Framework,
+    grad_out: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match framework.owns(grad_out)? {
+        true => framework.dense(grad_out),
+        false => Ok(grad_out.clone()),
+    }
+}
+
+/// A new tensor for the gradient of `source`, and a view to write it.
+///
+/// # Safety
+/// The tensor is alive, and nothing else uses it, until the work of the call that gets the view is done.
+pub unsafe fn new_gradient<'py, 'a>(
+    framework: &impl Framework,
+    name: &'static str,
+    source: &Bound<'py, PyAny>,
+    described: &Tensor,
+) -> PyResult<(Bound<'py, PyAny>, ViewMut<'a>)> {
+    let gradient = framework.empty(source, described, described.element, &described.sizes)?;
+    let described = framework.describe_writable(name, &gradient)?;
+    let layout = described.layout(&gradient)?;
+    // SAFETY: as the caller promises.
+    let view = unsafe { described.view_mut(layout) };
+    Ok((gradient, view))
 }

@@ -248,7 +248,8 @@ fn any_pair(pair: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
     }
 }
 
-fn shown(object: &Bound<'_, PyAny>) -> String {
+/// An argument as text, shortened.
+pub fn shown(object: &Bound<'_, PyAny>) -> String {
     let text = object
         .repr()
         .map_or_else(|_| "something else".to_string(), |repr| repr.to_string());

@@ -6,6 +6,7 @@ mod errors;
 mod frameworks;
 mod levels;
 mod operands;
+mod projected;
 mod route;
 mod tensor;
 mod threads;
@@ -33,8 +34,12 @@ mod _native {
     use super::{
         command_line,
         dense::{numpy_dense, torch_dense, torch_dense_if_plain},
-        numpy_backward, numpy_forward, torch_backward, torch_backward_if_plain, torch_forward,
-        torch_forward_if_plain,
+        numpy_backward, numpy_forward,
+        projected::{
+            numpy_projected_forward, torch_projected_backward, torch_projected_backward_if_plain,
+            torch_projected_forward, torch_projected_forward_if_plain,
+        },
+        torch_backward, torch_backward_if_plain, torch_forward, torch_forward_if_plain,
     };
 
     #[pymodule_export]

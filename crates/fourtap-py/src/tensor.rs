@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use fourtap::{DType, Layout, MAX_RANK, Place, View, ViewMut};
+use fourtap::{BoolView, DType, Layout, MAX_RANK, Place, View, ViewMut};
 use pyo3::prelude::*;
 
 use crate::errors::{Kind, unexpected};
@@ -16,6 +16,8 @@ pub enum Element {
     Int32,
     /// A type for levels.
     Int64,
+    /// One byte, zero for false: a type for masks.
+    Bool,
     /// Anything else.
     Other,
 }
@@ -108,6 +110,36 @@ impl Tensor {
                 unsafe { View::from_raw(first, layout) }
             }
         }
+    }
+
+    /// A view of a mask; an exception if the elements are neither booleans nor bytes.
+    ///
+    /// # Safety
+    /// As of [`Tensor::view`].
+    pub unsafe fn bool_view<'a>(&self, object: &Bound<'_, PyAny>) -> PyResult<BoolView<'a>> {
+        if self.element != Element::Bool {
+            let found = object.getattr("dtype")?.to_string();
+            let expected = "element type bool or uint8";
+            return Err(unexpected(
+                object.py(),
+                Kind::DType,
+                self.name,
+                expected,
+                found,
+            ));
+        }
+        Ok(match self.place {
+            Place::Cuda { ordinal } => {
+                let address = self.address as u64;
+                // SAFETY: as the caller promises; frameworks describe memory their tensors own, with a stride per axis.
+                unsafe { BoolView::on_cuda(ordinal, address, &self.sizes, &self.strides) }
+            }
+            _ => {
+                let first = std::ptr::with_exposed_provenance(self.address);
+                // SAFETY: as above.
+                unsafe { BoolView::from_raw(first, &self.sizes, &self.strides) }
+            }
+        })
     }
 
     /// A view to write.

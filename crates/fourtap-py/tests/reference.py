@@ -32,6 +32,56 @@ def ms_deform_attn(value: Tensor, shapes: Shapes, locations: Tensor, weights: Te
     return result.reshape(batch, heads * channels, queries).transpose(1, 2)
 
 
+def from_projections(
+    value: Tensor,
+    shapes: Shapes,
+    references: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    *,
+    points: Sequence[int] | None = None,
+    mask: Tensor | None = None,
+    nearest: bool = False,
+    box_scale: Sequence[float] | None = None,
+) -> Tensor:
+    """Locations and weights as the models compute them, level by level, then one level's attention each."""
+    points = points or [logits.shape[-1] // len(shapes)] * len(shapes)
+    if mask is not None:
+        value = torch.where(mask[..., None, None], torch.zeros_like(value), value)
+    if references.dim() == 4:
+        references = references.unsqueeze(3)
+    references = references.expand(-1, -1, len(shapes), -1, -1).to(value.dtype)
+    weights = logits.to(value.dtype).softmax(-1).split(list(points), dim=-1)
+    parts = offsets.to(value.dtype).split(list(points), dim=3)
+    pixels = value.split([height * width for height, width in shapes], dim=1)
+    total = value.new_zeros(value.shape[0], offsets.shape[1], value.shape[2] * value.shape[3])
+    for level, (height, width) in enumerate(shapes):
+        count = points[level]
+        turns = references.shape[3]
+        around = references[:, :, None, level, [point % turns for point in range(count)]]
+        if references.shape[-1] == 2:
+            step = torch.tensor([1 / width, 1 / height], dtype=value.dtype, device=value.device)
+        else:
+            step = around[..., 2:] * (box_scale[level] if box_scale else 0.5 / count)
+        places = around[..., :2] + parts[level] * step
+        if nearest:
+            total = total + _nearest(pixels[level], (height, width), places, weights[level])
+        else:
+            places, share = places.unsqueeze(3), weights[level].unsqueeze(3)
+            total = total + ms_deform_attn(pixels[level], [(height, width)], places, share)
+    return total
+
+
+def _nearest(pixels: Tensor, size: tuple[int, int], places: Tensor, weights: Tensor) -> Tensor:
+    """RT-DETRv2's "discrete" sampling of one level."""
+    height, width = size
+    x = (places[..., 0] * width + 0.5).to(torch.int64).clamp(0, width - 1)
+    y = (places[..., 1] * height + 0.5).to(torch.int64).clamp(0, height - 1)
+    images, heads = torch.arange(pixels.shape[0]), torch.arange(pixels.shape[2])
+    samples = pixels[images[:, None, None, None], y * width + x, heads[:, None]]
+    return (samples * weights[..., None]).sum(-2).flatten(2)
+
+
 def module(
     state: Mapping[str, Tensor],
     heads: int,

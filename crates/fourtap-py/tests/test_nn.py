@@ -134,43 +134,39 @@ def test_reset_keeps_the_parameters_an_optimizer_holds(device: str) -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
-    """The value, locations and weights of every call of the operator."""
+    """The value, reference points, offsets and logits of every call of the operator."""
     calls: list[tuple[Tensor, ...]] = []
-    real = attention.ms_deform_attn
+    real = attention.ms_deform_attn_from_projections
 
-    def watch(value: Tensor, shapes: object, locations: Tensor, weights: Tensor, **options: object) -> Tensor:
-        calls.append((value, locations, weights))
-        return real(value, shapes, locations, weights, **options)
+    def watch(value: Tensor, shapes: object, *projections: Tensor, **options: object) -> Tensor:
+        calls.append((value, *projections))
+        return real(value, shapes, *projections, **options)
 
-    monkeypatch.setattr(attention, "ms_deform_attn", watch)
+    monkeypatch.setattr(attention, "ms_deform_attn_from_projections", watch)
     return calls
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_locations_and_weights_are_float32_where_the_weights_are_16_bit(
-    device: str, dtype: torch.dtype, seen: list[tuple[Tensor, ...]]
-) -> None:
+def test_only_layers_round_to_16_bits(device: str, dtype: torch.dtype, seen: list[tuple[Tensor, ...]]) -> None:
     module, tensors = build(device, dtype), inputs(device, dtype=torch.float32)
     points = tensors.pop("reference_points")
     halves = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    module.output_proj = torch.nn.Identity()
     found = module(**halves, reference_points=points, input_spatial_shapes=SHAPES)
-    ((value, locations, weights),) = seen
-    assert (found.dtype, value.dtype, locations.dtype, weights.dtype) == (dtype, dtype, torch.float32, torch.float32)
-    # Nothing but the offsets has passed through 16 bits.
-    offsets = module.sampling_offsets(halves["query"]).double().reshape(locations.shape)
-    sizes = torch.tensor([(9, 6), (4, 3), (1, 1)], device=device)[:, None]
-    exact = points.double()[:, :, None, :, None] + offsets / sizes
-    reference.assert_close(locations, exact, 1e-6)
-    logits = module.attention_weights(halves["query"]).double().reshape(BATCH, QUERIES, HEADS, -1)
-    reference.assert_close(weights, logits.softmax(-1).reshape(weights.shape), 1e-6)
+    ((value, references, offsets, logits),) = seen
+    assert [tensor.dtype for tensor in (value, references, offsets, logits)] == [dtype, torch.float32, dtype, dtype]
+    exact = [tensor.double() for tensor in (value, references, offsets, logits)]
+    expected = reference.from_projections(exact[0], SHAPES, *exact[1:])
+    # Half a unit in the last place of the result.
+    reference.assert_close(found, expected, 2**-11 if dtype is torch.float16 else 2**-8)
 
 
-def test_locations_and_weights_are_float32_under_autocast(device: str, seen: list[tuple[Tensor, ...]]) -> None:
+def test_reference_points_are_float32_under_autocast(device: str, seen: list[tuple[Tensor, ...]]) -> None:
     module, tensors = build(device, torch.float32), inputs(device, dtype=torch.float32)
     with torch.autocast(device, torch.bfloat16):
         found = module(*tensors.values(), SHAPES)
-    ((value, locations, weights),) = seen
-    assert (value.dtype, locations.dtype, weights.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+    ((_, references, _, _),) = seen
+    assert references.dtype == torch.float32
     exact = {name: tensor.double() for name, tensor in tensors.items()}
     reference.assert_close(found, expected_of(copy.deepcopy(module).double(), exact), 0.03)
     found.float().sum().backward()

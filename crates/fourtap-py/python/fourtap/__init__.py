@@ -1,6 +1,7 @@
 """Multi-scale deformable attention for CUDA and CPU: fast, accurate in every dtype, bitwise reproducible.
 
-:func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays;
+:func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays, and
+:func:`ms_deform_attn_from_projections` the same from what a model's linear layers put out;
 :class:`fourtap.nn.MSDeformAttn` is the module around it; :mod:`fourtap.compat` has drop-in replacements for other
 projects. :func:`scaled_dot_product_attention` is the second operator, dense attention.
 ``python -m fourtap doctor`` reports what this machine has and what is missing.
@@ -16,7 +17,12 @@ from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemory
 
 if TYPE_CHECKING:
     from fourtap import compat, nn
-    from fourtap.attention import ms_deform_attn, ms_deform_attn_backward, scaled_dot_product_attention
+    from fourtap.attention import (
+        ms_deform_attn,
+        ms_deform_attn_backward,
+        ms_deform_attn_from_projections,
+        scaled_dot_product_attention,
+    )
 
 __all__ = [
     "CudaError",
@@ -29,12 +35,18 @@ __all__ = [
     "compat",
     "ms_deform_attn",
     "ms_deform_attn_backward",
+    "ms_deform_attn_from_projections",
     "nn",
     "scaled_dot_product_attention",
 ]
 
 # These import PyTorch, which takes seconds, so they are imported on first use: `fourtap --help` does not need them.
-_FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_backward", "scaled_dot_product_attention"}
+_FUNCTIONS = {
+    "ms_deform_attn",
+    "ms_deform_attn_backward",
+    "ms_deform_attn_from_projections",
+    "scaled_dot_product_attention",
+}
 _MODULES = {"compat", "nn"}
 
 

@@ -1,7 +1,7 @@
 """The compiled part. Private: its interface may change with any version."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -13,6 +13,12 @@ __version__: str
 Array = NDArray[Any]
 Levels = Tensor | Array | Sequence[Sequence[int]]
 Starts = Tensor | Array | Sequence[int] | None
+# Of attention from projections: points_per_level, whether sampling is "nearest", box_scale, and whether value is zero
+# already where value_mask is true, so that only gradients still need the mask.
+ProjectionSettings = tuple[int | Sequence[int] | None, bool, float | Sequence[float] | None, bool]
+T = TypeVar("T")
+# value, spatial_shapes, level_start_index, reference_points, sampling_offsets, attention_logits, value_mask, settings.
+Projections = tuple[T, Levels, Starts, T, T, T, T | None, ProjectionSettings]
 # Of dense attention: scale, keys visible left and right of the diagonal, whether the diagonal is aligned to the bottom
 # right, and the arguments enable_gqa and return_lse.
 DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
@@ -89,6 +95,25 @@ def numpy_backward(
     /,
 ) -> tuple[Array, Array, Array]:
     """Gradients of value, locations and weights."""
+
+def torch_projected_forward(operands: Projections[Tensor], out: Tensor | None, /) -> Tensor:
+    """Attention from projections on the device of the tensors and its current stream, without autograd."""
+
+def torch_projected_forward_if_plain(operands: Projections[Tensor], out: Tensor | None, /) -> Tensor | Route:
+    """The same for a plain call. Otherwise as `torch_forward_if_plain`."""
+
+def torch_projected_backward(
+    grad_out: Tensor, operands: Projections[Tensor], deterministic: bool, wanted: Sequence[bool], /
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """The requested gradients of value, reference points, offsets and logits."""
+
+def torch_projected_backward_if_plain(
+    grad_out: Tensor, operands: Projections[Tensor], deterministic: bool, wanted: Sequence[bool], /
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] | None:
+    """The same, or None if the registered operator must be called."""
+
+def numpy_projected_forward(operands: Projections[Array], out: Array | None, /) -> Array:
+    """Attention from projections on all cores."""
 
 def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Tensor | tuple[Tensor, Tensor]:
     """Dense attention on the device of the tensors and its current stream; with return_lse a pair."""

@@ -16,15 +16,20 @@ from fourtap import _composed, _native
 from fourtap.errors import InputError, UnsupportedError
 
 __all__ = [
+    "LEVELS",
     "attend",
     "autocast",
     "gradients",
     "has_tangent",
+    "levels_from",
+    "levels_of",
     "no_gradient_into_out",
     "no_second_derivatives",
     "refuse_nested",
+    "refuse_transforms",
     "wants_gradient",
     "whole_numbers",
+    "written_to",
 ]
 
 
@@ -40,24 +45,32 @@ def attend(
     """As ``fourtap.ms_deform_attn``."""
     refuse_nested(value=value, sampling_locations=locations, attention_weights=weights)
     value, locations, weights = autocast(value, locations, weights)
-    if wants_gradient(value, locations, weights):
-        if out is not None:
-            raise no_gradient_into_out()
-        # Dynamo of PyTorch 2.4 cannot trace this check.
-        if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
-            raise UnsupportedError(
-                "ms_deform_attn: expected gradients by torch.autograd, found a transform of torch.func"
-            )
-    if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in (value, locations, weights)):
-        # PyTorch would silently ignore the tangents.
-        raise UnsupportedError("ms_deform_attn: expected derivatives in reverse mode, found forward mode (jvp)")
+    refuse_transforms("ms_deform_attn", (value, locations, weights), out)
     if torch.onnx.is_in_onnx_export():
         # No runtime of ONNX has our operator.
         result = _composed.attend(value, shapes, starts, locations, weights)
     else:
-        shapes, starts, levels = _levels_from(shapes, starts)
+        shapes, starts, levels = levels_from(shapes, starts)
         sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
         result = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
+    return written_to(out, result)
+
+
+def refuse_transforms(operator: str, tensors: Sequence[Tensor], out: Tensor | None) -> None:
+    """Refuse whatever would lose a gradient: ``out``, transforms of torch.func, forward mode."""
+    if wants_gradient(*tensors):
+        if out is not None:
+            raise no_gradient_into_out()
+        # Dynamo of PyTorch 2.4 cannot trace this check.
+        if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
+            raise UnsupportedError(f"{operator}: expected gradients by torch.autograd, found a transform of torch.func")
+    if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in tensors):
+        # PyTorch would silently ignore the tangents.
+        raise UnsupportedError(f"{operator}: expected derivatives in reverse mode, found forward mode (jvp)")
+
+
+def written_to(out: Tensor | None, result: Tensor) -> Tensor:
+    """The result, in ``out`` if there is one."""
     if out is None:
         return result
     if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
@@ -80,7 +93,7 @@ def gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The requested gradients of value, locations and weights."""
     refuse_nested(grad_out=grad_out, value=value, sampling_locations=locations, attention_weights=weights)
-    shapes, starts, levels = _levels_from(shapes, starts)
+    shapes, starts, levels = levels_from(shapes, starts)
     found = torch.ops.fourtap.msda_backward(
         grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted
     )
@@ -112,14 +125,14 @@ def has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
-def refuse_nested(**tensors: Tensor) -> None:
+def refuse_nested(**tensors: Tensor | None) -> None:
     """Refuse tensors of tensors by name: PyTorch's own words would be about its internals."""
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.is_nested:
             raise InputError(f"{name}: expected a dense tensor, found a nested tensor")
 
 
-def _levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
+def levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
     """Levels as the registered operators take them: tensors, or a flat list of heights and widths."""
     if isinstance(shapes, Tensor):
         starts = starts if starts is None or isinstance(starts, Tensor) else whole_numbers(starts).to(shapes.device)
@@ -144,9 +157,9 @@ def whole_numbers(numbers: Sequence[Any]) -> Tensor:
     return torch.as_tensor(numbers)
 
 
-def wants_gradient(value: Tensor, locations: Tensor, weights: Tensor) -> bool:
-    """Whether autograd records the call."""
-    return torch.is_grad_enabled() and (value.requires_grad or locations.requires_grad or weights.requires_grad)
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd records a call with these tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def no_gradient_into_out() -> InputError:
@@ -154,20 +167,21 @@ def no_gradient_into_out() -> InputError:
     return InputError("out: expected none where gradients are wanted, found a tensor")
 
 
-def no_second_derivatives() -> UnsupportedError:
+def no_second_derivatives(operator: str) -> UnsupportedError:
     """The error for differentiating a gradient."""
-    return UnsupportedError("ms_deform_attn: expected to be differentiated once, found a second time")
+    return UnsupportedError(f"{operator}: expected to be differentiated once, found a second time")
 
 
 _library: Any = torch.library.Library("fourtap", "DEF")  # type: ignore[no-untyped-call]
-_LEVELS = "Tensor? spatial_shapes, Tensor? level_start_index, SymInt[] levels"
-_OPERANDS = f"Tensor value, {_LEVELS}, Tensor sampling_locations, Tensor attention_weights, bool deterministic"
+LEVELS = "Tensor? spatial_shapes, Tensor? level_start_index, SymInt[] levels"
+_OPERANDS = f"Tensor value, {LEVELS}, Tensor sampling_locations, Tensor attention_weights, bool deterministic"
 _tags = (torch.Tag.pt2_compliant_tag,)
 _library.define(f"msda({_OPERANDS}) -> Tensor", tags=_tags)
 _library.define(f"msda_backward(Tensor grad_out, {_OPERANDS}, bool[3] wanted) -> (Tensor, Tensor, Tensor)", tags=_tags)
 
 
-def _levels_of(shapes: Tensor | None, levels: Sequence[int]) -> Any:
+def levels_of(shapes: Tensor | None, levels: Sequence[int]) -> Any:
+    """The levels again, from what :func:`levels_from` made of them."""
     return [levels[at : at + 2] for at in range(0, len(levels), 2)] if shapes is None else shapes
 
 
@@ -180,7 +194,7 @@ def _msda(
     weights: Tensor,
     deterministic: bool,
 ) -> Tensor:
-    return _native.torch_forward(value, _levels_of(shapes, levels), starts, locations, weights, None)
+    return _native.torch_forward(value, levels_of(shapes, levels), starts, locations, weights, None)
 
 
 def _msda_backward(
@@ -195,7 +209,7 @@ def _msda_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, ...]:
     found = _native.torch_backward(
-        grad_out, value, _levels_of(shapes, levels), starts, locations, weights, deterministic, tuple(wanted)
+        grad_out, value, levels_of(shapes, levels), starts, locations, weights, deterministic, tuple(wanted)
     )
     return tuple(value.new_empty(0) if gradient is None else gradient for gradient in found)
 
@@ -254,7 +268,7 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
-    raise no_second_derivatives()
+    raise no_second_derivatives("ms_deform_attn")
 
 
 for _device in ("CPU", "CUDA"):

@@ -124,7 +124,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        raise _registered.no_second_derivatives()
+        raise _registered.no_second_derivatives("ms_deform_attn")
 
 
 def _compute_gradients(

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     Levels = torch.Tensor | NDArray[Any] | Sequence[Sequence[int]]
     Starts = torch.Tensor | NDArray[Any] | Sequence[int] | None
     T = TypeVar("T", torch.Tensor, NDArray[Any])
+    Sampling = Literal["bilinear", "nearest"]
     Window = int | tuple[int | None, int | None] | None
     Alignment = Literal["top_left", "bottom_right"]
 
-__all__ = ["ms_deform_attn", "ms_deform_attn_backward", "scaled_dot_product_attention"]
+__all__ = [
+    "ms_deform_attn",
+    "ms_deform_attn_backward",
+    "ms_deform_attn_from_projections",
+    "scaled_dot_product_attention",
+]
 
 _no_torch = "it is not installed"
 _HAS_TORCH = False
@@ -34,6 +40,7 @@ if importlib.util.find_spec("torch") is not None:
         import torch
 
         from fourtap._dense import attend_densely
+        from fourtap._projected import attend_from_projections, forward_from_projections
         from fourtap._torch import Tensor, attend, forward, gradients, is_traced
 
         _HAS_TORCH = True
@@ -152,6 +159,90 @@ def ms_deform_attn_backward(
         return _native.numpy_backward(
             grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights
         )
+    raise _strange("value", value)
+
+
+def ms_deform_attn_from_projections(
+    value: T,
+    spatial_shapes: Levels,
+    reference_points: T,
+    sampling_offsets: T,
+    attention_logits: T,
+    *,
+    points_per_level: int | Sequence[int] | None = None,
+    value_mask: T | None = None,
+    sampling: Sampling = "bilinear",
+    box_scale: float | Sequence[float] | None = None,
+    level_start_index: Starts = None,
+    deterministic: bool | None = None,
+    out: T | None = None,
+) -> T:
+    """Multi-scale deformable attention from what a model's linear layers put out: offsets and logits.
+
+    The same as :func:`ms_deform_attn` with sampling locations computed from reference points and offsets, and weights
+    by a softmax over the logits, but in one pass: neither is stored, not even for gradients.
+
+    Args:
+        value: ``[N, S, M, D]``: N images, S pixels of all levels, M heads, D channels per head; float16, bfloat16,
+            float32 or float64. Any strides, as for all tensors here.
+        spatial_shapes: ``[L, 2]``, height and width of each level, as for :func:`ms_deform_attn`.
+        reference_points: ``[N, Q, L, P, 2]``, points (x, y), or ``[N, Q, L, P, 4]``, boxes (x, y, width, height), from
+            0 to 1 over the image; float32, which is better, or the dtype of ``value``. Axes of size 1 stand for every
+            index. Axis P may be left out, or have a size that divides P: then the points take turns. Where levels have
+            different numbers of points, it has size 1 or is left out.
+        sampling_offsets: ``[N, Q, M, K, 2]``, K points of all levels, level by level: (x, y) in pixels of the level
+            around a point, or in parts of a box around its centre. float32 or the dtype of ``value``.
+        attention_logits: ``[N, Q, M, K]``, before the softmax over all K; float32 or the dtype of ``value``. May be a
+            slice of the same tensor as ``sampling_offsets``, the result of one linear layer.
+        points_per_level: How many of the K points each level has: a number, or one for each level. By default K / L.
+        value_mask: ``[N, S]``, bool or uint8, true for padding: such a pixel counts as zero and gets a zero gradient.
+        sampling: ``"bilinear"``, with zeros outside; or ``"nearest"``: the nearest pixel, that of the border for points
+            outside (RT-DETRv2's "discrete"), with no gradient by offsets and reference points.
+        box_scale: The part of a box's width and height that an offset of 1 stands for: a number, or one for each level.
+            By default 0.5 / P with P points on the level. Only for boxes.
+        level_start_index: As for :func:`ms_deform_attn`.
+        deterministic: As for :func:`ms_deform_attn`.
+        out: As for :func:`ms_deform_attn`.
+
+    Returns:
+        ``[N, Q, M * D]`` in the dtype of ``value``. Locations and weights are computed in float32 (float64 for float64)
+        whatever the dtypes. For PyTorch tensors it is differentiable (once) with respect to value, reference points,
+        offsets and logits. Under autocast ``value`` is cast to its 16-bit dtype. Calls may be compiled, exported and
+        captured into CUDA graphs.
+
+    Raises:
+        fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
+            Each message names the tensor, what was expected and what was found.
+
+    Example:
+        >>> import numpy as np, fourtap
+        >>> value = np.array([10, 20], np.float32).reshape(1, 2, 1, 1)  # one image of one row of two pixels
+        >>> centre = np.full((1, 1, 1, 2), 0.5, np.float32)  # one query at the centre of the image
+        >>> offsets = np.array([[0, 0], [0.5, 0]], np.float32).reshape(1, 1, 1, 2, 2)  # there, and half a pixel right
+        >>> logits = np.zeros((1, 1, 1, 2), np.float32)  # equal weights
+        >>> fourtap.ms_deform_attn_from_projections(value, [(1, 2)], centre, offsets, logits)
+        array([[[17.5]]], dtype=float32)
+
+    """
+    if sampling != "bilinear" and sampling != "nearest":
+        raise InputError(f"sampling: expected 'bilinear' or 'nearest', found {sampling!r}")
+    operands = (
+        value,
+        spatial_shapes,
+        level_start_index,
+        reference_points,
+        sampling_offsets,
+        attention_logits,
+        value_mask,
+        (points_per_level, sampling == "nearest", box_scale, False),
+    )
+    if _HAS_TORCH and isinstance(value, Tensor):
+        found = Route.REGISTERED if is_traced() else forward_from_projections(operands, out)
+        if isinstance(found, Tensor):
+            return found
+        return attend_from_projections(found, operands, deterministic, out)
+    if isinstance(value, np.ndarray):
+        return _native.numpy_projected_forward(operands, out)
     raise _strange("value", value)
 
 

@@ -1,4 +1,4 @@
-"""The attention module of Deformable DETR: projections, sampling offsets, softmax and the operator.
+"""The attention module of Deformable DETR: its linear layers and the operator.
 
 Its parameters have the names of Deformable DETR's, so checkpoints of trained models load unchanged.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fourtap import attention
+from fourtap._joined import apply_both, forget
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MSDeformAttn"]
 
@@ -62,22 +66,11 @@ def level_sizes(spatial_shapes: SpatialShapes, like: Tensor) -> Tensor:
     return sizes
 
 
-def sampling_locations(reference_points: Tensor, offsets: Tensor, spatial_shapes: SpatialShapes) -> Tensor:
-    """Where to sample: offsets in pixels around a point, or in parts of a box around its centre.
-
-    ``reference_points`` are ``[N, Q, L, 2]`` for points or ``[N, Q, L, 4]`` for boxes (x, y, width, height), all in
-    units of the image; ``offsets`` are ``[N, Q, M, L, P, 2]``.
-    """
-    # In f32 whatever autocast or the layers' dtype say: bf16 has 8 significant bits, so on a level 134 pixels wide a
-    # location is off by up to a quarter of a pixel, which does more harm than all other 16-bit rounding.
-    dtype = arithmetic_type(offsets.dtype)
-    offsets = offsets.to(dtype)
-    reference_points = reference_points.to(dtype)[:, :, None, :, None]
-    if reference_points.shape[-1] == 2:
-        return reference_points + offsets / level_sizes(spatial_shapes, offsets)[:, None]
-    # A box reaches half its width to each side of its centre, and the outermost point has about P steps to go.
-    step = 0.5 / offsets.shape[-2]
-    return reference_points[..., :2] + offsets * reference_points[..., 2:] * step
+def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
+    """The tensor in a dtype that the operator accepts with ``value``: callers mix dtypes freely."""
+    if tensor.dtype in (value.dtype, torch.float32):
+        return tensor
+    return tensor.to(arithmetic_type(value.dtype))
 
 
 def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
@@ -131,6 +124,16 @@ class ProjectedAttention(nn.Module):
             nn.init.xavier_uniform_(self.output_proj.weight)
             self.output_proj.bias.zero_()
 
+    def train(self, mode: bool = True) -> Self:
+        """As of every module."""
+        # Optimizers and averages that write to ``parameter.data`` go unnoticed by version counters.
+        forget(self)
+        return super().train(mode)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        forget(self)
+        return super()._apply(*arguments, **options)  # type: ignore[no-any-return, no-untyped-call]
+
     def _attend(
         self,
         query: Tensor,
@@ -156,20 +159,29 @@ class ProjectedAttention(nn.Module):
         value = self.value_proj(features)
         if padding_mask is not None:
             require_shape(mask_name, padding_mask, [batch, features.shape[1]])
-            value = value.masked_fill(padding_mask.bool()[..., None], 0.0)
-        offsets = self.sampling_offsets(query).unflatten(-1, (heads, levels, points, 2))
-        logits = self.attention_weights(query).unflatten(-1, (heads, levels * points))
-        weights = logits.softmax(-1, dtype=arithmetic_type(logits.dtype)).unflatten(-1, (levels, points))
+            if padding_mask.dtype is not torch.bool:
+                padding_mask = padding_mask.bool()
+        offsets, logits = apply_both(self, self.sampling_offsets, self.attention_weights, query)
+        offsets = torch.unflatten(offsets, -1, (heads, levels * points, 2))
+        logits = torch.unflatten(logits, -1, (heads, levels * points))
         try:
-            attended = attention.ms_deform_attn(
+            attended = attention.ms_deform_attn_from_projections(
                 value.unflatten(-1, (heads, -1)),
                 spatial_shapes,
-                sampling_locations(reference_points, offsets, spatial_shapes),
-                weights,
+                accepted_type(reference_points, value),
+                accepted_type(offsets, value),
+                accepted_type(logits, value),
+                points_per_level=points,
+                value_mask=padding_mask,
                 level_start_index=level_start_index,
             )
         except InputError as error:
-            names = {"value": features_name, "spatial_shapes": shapes_name, "level_start_index": starts_name}
+            names = {
+                "value": features_name,
+                "spatial_shapes": shapes_name,
+                "level_start_index": starts_name,
+                "value_mask": mask_name,
+            }
             raise _renamed(error, names) from error
         output: Tensor = self.output_proj(attended)
         return output

@@ -15,8 +15,10 @@ const MAJOR_VERSION: u32 = 1;
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const INT: u8 = 0;
+const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
+const BOOL: u8 = 6;
 
 #[repr(C)]
 struct Description {
@@ -105,6 +107,7 @@ impl Exchange {
             (FLOAT, 64, 1) => Element::Real(DType::F64),
             (INT, 32, 1) => Element::Int32,
             (INT, 64, 1) => Element::Int64,
+            (BOOL | UINT, 8, 1) => Element::Bool,
             _ => Element::Other,
         };
         let rank = usize::try_from(found.rank).ok()?;

@@ -77,6 +77,7 @@ impl NumPy {
             ('f', 8) => Element::Real(DType::F64),
             ('i', 4) => Element::Int32,
             ('i', 8) => Element::Int64,
+            ('b' | 'u', 1) => Element::Bool,
             // Not a NumPy dtype, but from the package ml_dtypes that JAX and others use.
             ('V', 2) if dtype.getattr("name")?.eq("bfloat16")? => Element::Real(DType::BF16),
             _ => Element::Other,

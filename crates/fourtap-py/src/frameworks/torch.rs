@@ -92,6 +92,8 @@ impl Torch {
                 (attribute("int64")?, Element::Int64),
                 (attribute("float64")?, Element::Real(DType::F64)),
                 (attribute("int32")?, Element::Int32),
+                (attribute("bool")?, Element::Bool),
+                (attribute("uint8")?, Element::Bool),
             ],
             strided: attribute("strided")?,
             int64: attribute("int64")?,

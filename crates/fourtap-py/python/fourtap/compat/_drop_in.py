@@ -6,20 +6,12 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fourtap import attention
-from fourtap.nn import SpatialShapes, arithmetic_type
+from fourtap.nn import SpatialShapes, accepted_type
 
 _MISSING = object()
-
-
-def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
-    """The tensor in a dtype that the operator accepts with ``value``: callers of the originals mix dtypes freely."""
-    if tensor.dtype in (value.dtype, torch.float32):
-        return tensor
-    return tensor.to(arithmetic_type(value.dtype))
 
 
 def attend(

@@ -16,9 +16,9 @@ from types import ModuleType
 from torch import Tensor
 
 from fourtap import attention
-from fourtap.compat._drop_in import Replacements, accepted_type, attend
+from fourtap.compat._drop_in import Replacements, attend
 from fourtap.errors import UnsupportedError
-from fourtap.nn import MSDeformAttn, SpatialShapes
+from fourtap.nn import MSDeformAttn, SpatialShapes, accepted_type
 
 __all__ = [
     "MSDeformAttn",

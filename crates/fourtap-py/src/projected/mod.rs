@@ -1,0 +1,215 @@
+//! Deformable attention from projections, called from Python.
+
+mod operands;
+mod settings;
+
+use fourtap::msda::projections::{self, ProjectedProblem, ProjectionGradients};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::call::{dense_gradient, new_gradient, on_device};
+use crate::errors::raise;
+use crate::frameworks::Framework;
+use crate::frameworks::numpy::NumPy;
+use crate::frameworks::torch::Torch;
+use crate::operands::saturating_product;
+use crate::route::{Answer, Route};
+use crate::threads;
+use operands::{KnownTensors, OperandTuple, Operands};
+
+#[pyfunction(signature = (operands, out, /))]
+pub fn torch_projected_forward<'py>(
+    py: Python<'py>,
+    operands: OperandTuple<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let torch = Torch::get(py)?;
+    forward(py, torch, &operands.into(), KnownTensors::default(), out)
+}
+
+/// The result of a plain call, or the route that it must take.
+#[pyfunction(signature = (operands, out, /))]
+pub fn torch_projected_forward_if_plain<'py>(
+    py: Python<'py>,
+    operands: OperandTuple<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Answer<'py>> {
+    let torch = Torch::get(py)?;
+    let operands = Operands::from(operands);
+    let [shapes, starts, mask] = operands.others();
+    let known = torch.reads_directly(py, operands.real(), &[shapes, starts, mask, out])?;
+    let Some(known) = known else {
+        return Ok(Answer::Take(Route::Registered));
+    };
+    if let Some(out) = out
+        && torch.owns(out)?
+        && torch.is_negated(out)?
+    {
+        return Ok(Answer::Take(Route::Registered));
+    }
+    if let Some(route) = Route::of_plain(torch, py, operands.real())? {
+        return Ok(Answer::Take(route));
+    }
+    forward(py, torch, &operands, known, out).map(Answer::Done)
+}
+
+#[pyfunction(signature = (grad_out, operands, deterministic, wanted, /))]
+pub fn torch_projected_backward<'py>(
+    grad_out: &Bound<'py, PyAny>,
+    operands: OperandTuple<'py>,
+    deterministic: bool,
+    wanted: [bool; 4],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let torch = Torch::get(grad_out.py())?;
+    backward(torch, &operands.into(), grad_out, deterministic, wanted)
+}
+
+/// The same for tensors whose memory can be read directly; `None` for others.
+#[pyfunction(signature = (grad_out, operands, deterministic, wanted, /))]
+pub fn torch_projected_backward_if_plain<'py>(
+    grad_out: &Bound<'py, PyAny>,
+    operands: OperandTuple<'py>,
+    deterministic: bool,
+    wanted: [bool; 4],
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = grad_out.py();
+    let torch = Torch::get(py)?;
+    let operands = Operands::from(operands);
+    let [value, references, offsets, logits] = operands.real();
+    let real = [("grad_out", grad_out), value, references, offsets, logits];
+    if torch
+        .reads_directly(py, real, &operands.others())?
+        .is_none()
+    {
+        return Ok(None);
+    }
+    backward(torch, &operands, grad_out, deterministic, wanted).map(Some)
+}
+
+#[pyfunction(signature = (operands, out, /))]
+pub fn numpy_projected_forward<'py>(
+    py: Python<'py>,
+    operands: OperandTuple<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    forward(py, &NumPy, &operands.into(), KnownTensors::default(), out)
+}
+
+/// Attention, written to `out` or to a new tensor.
+fn forward<'py>(
+    py: Python<'py>,
+    framework: &impl Framework,
+    operands: &Operands<'py>,
+    known: KnownTensors,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let described = operands.describe(framework, known)?;
+    // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
+    // the stream that is current.
+    let mut inputs = unsafe { operands.inputs(&described)? };
+    if described.settings.mask_is_applied {
+        inputs.value_mask = None;
+    }
+    let out = match out {
+        Some(out) => out.clone(),
+        None => {
+            let sizes = described.sizes_of_out();
+            // `None` means that the inputs do not fit each other: the library's check says how.
+            let sizes = sizes.map_or_else(|| Ok(ProjectedProblem::new(&inputs)?.sizes().out()), Ok);
+            let sizes = sizes.map_err(|error| raise(py, error))?;
+            let (value, element) = (&described.value, described.value.element);
+            framework.empty(&operands.value, value, element, &sizes)?
+        }
+    };
+    let result = framework.describe_writable("out", &out)?;
+    let layout = result.layout(&out)?;
+    // SAFETY: it is new, or the caller gave it to be written; that it shares no memory with the inputs is checked.
+    let result = unsafe { result.view_mut(layout) };
+    match framework.cuda(py, described.value.place)? {
+        Some(cuda) => on_device(py, framework, &operands.value, || {
+            projections::prepare_forward(&cuda, inputs, result)
+        })?,
+        None => {
+            let elements = described.samples_times_channels();
+            let workers = framework.threads(py)?;
+            threads::run(py, workers, elements, |cpu| {
+                projections::forward(&cpu, inputs, result)
+            })?;
+        }
+    }
+    Ok(out)
+}
+
+/// The requested gradients of value, reference points, offsets and logits, in new tensors; `None` for the others.
+fn backward<'py>(
+    framework: &impl Framework,
+    operands: &Operands<'py>,
+    grad_out: &Bound<'py, PyAny>,
+    deterministic: bool,
+    wanted: [bool; 4],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let py = grad_out.py();
+    let described = operands.describe(framework, KnownTensors::default())?;
+    // SAFETY: as in `forward`.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let grad_out = dense_gradient(framework, grad_out)?;
+    let of_out = framework.describe("grad_out", &grad_out)?;
+    let layout = of_out.layout(&grad_out)?;
+    // SAFETY: as in `forward`; a copy is held by this function.
+    let of_out = unsafe { of_out.view(layout) };
+
+    let sources = [
+        ("grad_value", &operands.value, &described.value),
+        (
+            "grad_references",
+            &operands.reference_points,
+            &described.reference_points,
+        ),
+        (
+            "grad_offsets",
+            &operands.sampling_offsets,
+            &described.sampling_offsets,
+        ),
+        (
+            "grad_logits",
+            &operands.attention_logits,
+            &described.attention_logits,
+        ),
+    ];
+    let mut made = [const { None }; 4];
+    let mut views = [const { None }; 4];
+    for (index, (name, source, described)) in sources.into_iter().enumerate() {
+        if wanted[index] {
+            // SAFETY: it is new, and returned when the call is done or queued.
+            let (gradient, view) = unsafe { new_gradient(framework, name, source, described)? };
+            views[index] = Some(view);
+            made[index] = Some(gradient);
+        }
+    }
+    let [value, reference_points, sampling_offsets, attention_logits] = views;
+    let gradients = ProjectionGradients {
+        value,
+        reference_points,
+        sampling_offsets,
+        attention_logits,
+    };
+
+    match framework.cuda(py, described.value.place)? {
+        Some(cuda) => {
+            let cuda = cuda.deterministic(deterministic);
+            on_device(py, framework, &operands.value, || {
+                projections::prepare_backward(&cuda, inputs, of_out, gradients)
+            })?;
+        }
+        None => {
+            let workers = framework.threads(py)?;
+            // However few samples there are, every pixel's gradient is written.
+            let pixels = described.value.sizes.iter().fold(1, saturating_product);
+            let elements = described.samples_times_channels().saturating_add(pixels);
+            threads::run(py, workers, elements, |cpu| {
+                projections::backward(&cpu, inputs, of_out, gradients)
+            })?;
+        }
+    }
+    PyTuple::new(py, made)
+}
