@@ -63,6 +63,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         const auto *const logits = logits_of(a, n, q, m);
         const u32 samples = projection.first[a.levels];
         const Statistics<Real> statistics = statistics_of<Real>(logits, a.weight_strides[3], samples);
+        if (lane == 0 && projection.statistics) kept_statistics<Real>(a, projection, n, q, m) = statistics;
         // The gradient by a logit takes those by all weights, so all are computed twice: first for their mean.
         Real mean = 0;
         for (int pass = grad_weights ? 0 : 1; pass < 2; pass++) {

@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Vector by[WARPS][CHUNK][GROUPS]; // the four neighbours' weights
 #endif
 #if PROJECTED
-    __shared__ Kept kept;
+    __shared__ Kept<1> kept;
 #endif
     __shared__ int4 levels[LEVELS];
     share_levels(a, levels);
@@ -128,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if PROJECTED
     const char *references = nullptr;
     float *next_place = nullptr;
+    Statistics<float> *to_statistics = nullptr; // of that row; the group's first lane leaves them behind
     Logits logits; // of the row that is walked next
 #endif
     const auto has_samples = [&](int chunk) { return WHOLE || chunk * CHUNK + in_group * PER_LANE < SAMPLES; };
@@ -157,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             references = row.references(projection);
             if (projection.places) next_place = row.places(projection) + 2 * sample;
             logits.load(row.weights(a), sample);
+            if (projection.statistics && in_group == 0) to_statistics = &kept_statistics<float>(a, projection, row.n, row.q, row.m);
 #endif
             if (has_samples(0)) ask(0);
         }
@@ -176,7 +178,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         char *const to_location = grad_location, *const to_weight = grad_weight;
 #if PROJECTED
         float *const to_place = next_place;
-        kept.begin(Weights(logits));
+        const Weights weights(logits);
+        kept.begin(0, weights);
+        if (to_statistics && mine) *to_statistics = weights.statistics;
 #endif
 
 #pragma unroll 1
@@ -201,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const float factor = BOX_FACTOR(level_index);
             const auto sample_at = [&](int v) {
 #if PROJECTED
-                return current.sample(v, static_cast<float>(width), static_cast<float>(height), factor, kept.weight_at(chunk, v));
+                return current.sample(v, static_cast<float>(width), static_cast<float>(height), factor, kept.weight_at(0, chunk, v));
 #else
                 return current.sample(v, static_cast<float>(width), static_cast<float>(height));
 #endif
@@ -305,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
 #if PROJECTED
-        if (g.weights) kept.store(to_weight - in_group * PER_LANE * WEIGHT_BYTES, in_group * PER_LANE, mine);
+        if (g.weights) kept.store(0, to_weight - in_group * PER_LANE * WEIGHT_BYTES, in_group * PER_LANE, mine);
 #endif
     }
 }

@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int4 levels[LEVELS];
     __shared__ u32 apart[LEVELS]; // rows of a level, in bytes
 #if PROJECTED
-    __shared__ Kept kept;
+    __shared__ Kept<2> kept;
 #endif
     share_levels(a, levels);
     if (threadIdx.x < LEVELS) {
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Pending pending;
 #if PROJECTED
     Logits logits; // of that row
-    Weights ahead; // of the row that is worked on next
+    u32 odd_row = 0; // which of two places has the weights of the row that is worked on
 #endif
     const auto ask = [&](u32 chunk) {
         pending.clear();
@@ -151,12 +151,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         part.swapped = 0;
 #if PROJECTED
         // The first chunk is the next row's.
-        if (chunk == 0) ahead = Weights(logits);
+        const u32 of_row = chunk == 0 ? odd_row ^ 1 : odd_row;
+        if (chunk == 0) {
+            const Weights weights(logits);
+            kept.begin(of_row, weights);
+            // The group's first lane leaves behind what sorting needs.
+            if (projection.statistics && walk.live && lane % GROUP == 0) {
+                kept_statistics<float>(a, projection, row.n, row.q, row.m) = weights.statistics;
+            }
+        }
 #endif
 #pragma unroll
         for (int v = 0; v < PER_LANE; v++) {
 #if PROJECTED
-            const float weight = chunk == 0 ? ahead.of[0][v] : kept.weight_at(chunk, v), factor = BOX_FACTOR(level_index);
+            const float weight = kept.weight_at(of_row, chunk, v), factor = BOX_FACTOR(level_index);
             const Sample s = pending.sample(v, width, height, factor, weight);
 #if BOXES
             part.scale[v][0] = pending.scale(v, 0, width, factor);
@@ -222,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const u32 walked = walk.row;
         const Row this_row = row;
 #if PROJECTED
-        kept.begin(ahead);
+        odd_row ^= 1;
 #endif
 
 #pragma unroll 1
@@ -309,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             now = next;
         }
 #if PROJECTED
-        if (g.weights) kept.store(this_row.grad_weights(g), owner * PER_LANE, live);
+        if (g.weights) kept.store(odd_row, this_row.grad_weights(g), owner * PER_LANE, live);
 #endif
         any = __any_sync(ALL, walk.live);
     }

@@ -4,7 +4,9 @@
 // counts one after another. Then it is seen how many are before them in other tables, and where bins begin. Samples leave in
 // that order, in whole lines.
 //
-// VALUE, LOCATION, WEIGHT: element types; PAIRED, WIDE: see bins.cuh; SORT_WARPS: of a block; EACH: samples a lane.
+// VALUE, LOCATION, WEIGHT: element types; PAIRED, WIDE: see bins.cuh; SORT_WARPS: of a block; EACH: samples a lane. Of
+// projected problems, see projection.cuh, also by FOURS: whether points come in fours which lie side by side, aligned to all
+// four, with one aligned reference point for all. A lane then has four neighbouring samples at a time.
 
 constexpr u32 THREADS = 32 * SORT_WARPS;
 constexpr u32 CHUNK = EACH * THREADS;
@@ -100,6 +102,25 @@ struct Job {
 };
 
 #if PROJECTED
+// Neighbouring numbers, read at once as far as they fit 16 bytes.
+template <class T, int N> struct Group {
+    T of[N];
+};
+template <class T, int N> static __device__ __forceinline__ Group<T, N> load_group(const T *from) {
+    constexpr int BYTES = N * sizeof(T), STEP = BYTES < 16 ? BYTES : 16;
+    struct __align__(STEP) Piece {
+        T of[STEP / sizeof(T)];
+    };
+    Group<T, N> group;
+#pragma unroll
+    for (int i = 0; i < BYTES / STEP; i++) {
+        const Piece piece = reinterpret_cast<const Piece *>(from)[i];
+#pragma unroll
+        for (u32 j = 0; j < STEP / sizeof(T); j++) group.of[i * (STEP / sizeof(T)) + j] = piece.of[j];
+    }
+    return group;
+}
+
 // The same of a projected problem, whose samples are found by their number.
 struct Projected {
     u32 index, end, points, level;
@@ -127,6 +148,39 @@ struct Projected {
         height = grid.height;
         factor = static_cast<Real>(p.factors[job.level]);
     }
+#if FOURS
+    // Samples `first` to `first + 4` of the lane's.
+    __device__ __forceinline__ void take_four(const Arguments &a, const Projection &p, u32 first, Real (&x)[EACH], Real (&y)[EACH],
+                                              Real (&weight)[EACH]) const {
+#pragma unroll
+        for (u32 i = first; i < first + 4; i++) {
+            x[i] = y[i] = NOWHERE_PLACE;
+            weight[i] = 0;
+        }
+        if (index >= end) return;
+        const u32 query = p.by_points[level].divide(index), point = index - query * points;
+        const auto *const offset = moved(offsets, steps<Location>(query, a.location_strides[1])) + point * 2;
+        const auto *const logit = moved(logits, steps<Weight>(query, a.weight_strides[1])) + point;
+        const auto *const reference = references + query * p.strides[1];
+        const Group<Location, 8> of_offsets = load_group<Location, 8>(offset);
+        const Group<Weight, 4> of_logits = load_group<Weight, 4>(logit);
+        const Group<Element<REFERENCE>::Storage, BOXES ? 4 : 2> of_reference =
+            load_group<Element<REFERENCE>::Storage, BOXES ? 4 : 2>(reference);
+        const Statistics<Real> row = statistics[query];
+        const Real reference_x = Element<REFERENCE>::widen(of_reference.of[0]), reference_y = Element<REFERENCE>::widen(of_reference.of[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            Real by_x = Element<LOCATION>::widen(of_offsets.of[2 * i]), by_y = Element<LOCATION>::widen(of_offsets.of[2 * i + 1]);
+#if BOXES
+            by_x *= pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[2])), width, factor);
+            by_y *= pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[3])), height, factor);
+#endif
+            x[first + i] = place_at(reference_x, by_x, width);
+            y[first + i] = place_at(reference_y, by_y, height);
+            weight[first + i] = row.weight(Real(Element<WEIGHT>::widen(of_logits.of[i])));
+        }
+    }
+#endif
     __device__ __forceinline__ void take(const Arguments &a, const Projection &p, Real &x, Real &y, Real &weight) const {
         x = y = NOWHERE_PLACE;
         weight = 0;
@@ -146,8 +200,15 @@ struct Projected {
         weight = statistics[query].weight(Real(Element<WEIGHT>::widen(*logit)));
     }
 };
+#if FOURS
+// The number of what is kept as number `kept`: of each lane four in a row.
+#define IN_PART(kept) ((kept) / 128 * 128 + (kept) % 32 * 4 + (kept) / 32 % 4)
+#else
+#define IN_PART(kept) (kept)
+#endif
 #define QUERY_OF(index) projection.by_points[job.level].divide(index)
 #else
+#define IN_PART(kept) (kept)
 #define QUERY_OF(index) work.by_points.divide(index)
 #endif
 
@@ -237,8 +298,14 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
 #if PROJECTED
         Projected at(a, work, projection, grid, job, n, m, part, lane);
         Real x[EACH], y[EACH], weight[EACH];
+#if FOURS
+        at.index += 3 * lane;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i += 4, at.index += 128) at.take_four(a, projection, i, x, y, weight);
+#else
 #pragma unroll
         for (u32 i = 0; i < EACH; i++, at.index += 32) at.take(a, projection, x[i], y[i], weight[i]);
+#endif
 #else
         const auto *const locations = static_cast<const Location *>(a.locations) + n * a.location_strides[0] +
                                       m * a.location_strides[2] + job.level * a.location_strides[3];
@@ -364,7 +431,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
         for (u32 i = 0; i < EACH; i++) {
             // Unconditionally, so that they need not wait for each other.
             const u32 at = i * THREADS + threadIdx.x, from = at < done ? memory.order[at] : 0;
-            const u32 index = job.chunk * work.chunk + from / (32 * EACH) * each + from % (32 * EACH);
+            const u32 index = job.chunk * work.chunk + from / (32 * EACH) * each + IN_PART(from % (32 * EACH));
             const Record record = {memory.x[from], memory.y[from], memory.weight[from], QUERY_OF(index)};
             if (at < done) out[at] = record;
         }

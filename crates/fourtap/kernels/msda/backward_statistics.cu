@@ -1,4 +1,5 @@
-// Backward from projections, first of all: of each row of logits what its softmax takes. A thread a row.
+// Backward from projections, where no gradients of samples are wanted: of each row of logits what its softmax takes. Otherwise
+// the kernel that computes those gradients leaves it behind. A thread a row.
 //
 // WEIGHT: element type of logits; VALUE: F64 where that is the type of value, else F32.
 
@@ -6,11 +7,10 @@ extern "C" __global__ void __launch_bounds__(256)
     msda_backward_statistics(const __grid_constant__ Arguments a, const __grid_constant__ Projection p) {
     typedef Element<VALUE>::Real Real;
     const i64 rows = a.images * a.queries * a.heads, threads = static_cast<i64>(gridDim.x) * blockDim.x;
-    auto *const statistics = static_cast<Statistics<Real> *>(const_cast<void *>(p.statistics));
     for (i64 row = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; row < rows; row += threads) {
         // As logits lie, so that a warp reads neighbouring rows.
         const i64 m = row % a.heads, q = row / a.heads % a.queries, n = row / a.heads / a.queries;
-        statistics[(n * a.heads + m) * a.queries + q] =
+        kept_statistics<Real>(a, p, n, q, m) =
             statistics_of<Real>(logits_of(a, n, q, m), a.weight_strides[3], p.first[a.levels]);
     }
 }

@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(128, 4)
 #if PROJECTED
                             const Real logit = Element<WEIGHT>::widen(
                                 logits_of(a, n, q, m)[(projection.first[l] + p) * a.weight_strides[3]]);
-                            const Real weight = known_statistics<Real>(a, projection, n, q, m).weight(logit);
+                            const Real weight = kept_statistics<Real>(a, projection, n, q, m).weight(logit);
 #else
                             const Real weight = Element<WEIGHT>::widen(
                                 weights[n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2] +

@@ -128,6 +128,7 @@ struct Logits {
 // Their softmax. All lanes of a group call it together.
 struct Weights {
     float of[CHUNKS][PER_LANE];
+    Statistics<float> statistics;
 
     __device__ __forceinline__ Weights() {}
     __device__ __forceinline__ Weights(const Logits &logits) {
@@ -146,6 +147,7 @@ struct Weights {
 #pragma unroll
         for (int other = 1; other < GROUP; other *= 2) sum += __shfl_xor_sync(ALL, sum, other);
         const float inverse = 1.0f / sum;
+        statistics = {largest, inverse};
 #pragma unroll
         for (int i = 0; i < CHUNKS * PER_LANE; i++) of[i / PER_LANE][i % PER_LANE] *= inverse;
     }

@@ -17,7 +17,7 @@ constexpr int PROJECTED_LEVELS = 16;
 
 struct Projection {
     const void *references; // [N, Q, L, TURNS, 2 or 4]
-    const void *statistics; // [N, M, Q] of the row's largest logit and the inverse of the sum of its powers; backward only
+    void *statistics;       // [N, M, Q] of the row's largest logit and the inverse of the sum of its powers; backward only
     void *places;           // [N, Q, M, K, 2], for gradients by the place in pixels; null where nobody asked
     i64 strides[5];         // of references, in elements
     double factors[PROJECTED_LEVELS]; // of boxes
@@ -112,9 +112,9 @@ static __device__ Statistics<R> statistics_of(const Element<WEIGHT>::Storage *lo
     return {largest, R(1) / sum};
 }
 
-// As backward's first kernel has found them.
+// Where those of a row are kept, for kernels that come later.
 template <class R>
-static __device__ __forceinline__ Statistics<R> known_statistics(const Arguments &a, const Projection &p, i64 n, i64 q, i64 m) {
-    return static_cast<const Statistics<R> *>(p.statistics)[(n * a.heads + m) * a.queries + q];
+static __device__ __forceinline__ Statistics<R> &kept_statistics(const Arguments &a, const Projection &p, i64 n, i64 q, i64 m) {
+    return static_cast<Statistics<R> *>(p.statistics)[(n * a.heads + m) * a.queries + q];
 }
 #endif

@@ -126,7 +126,18 @@ static __device__ __noinline__ Result careful(Sample sample, int4 level, const c
 
 static __device__ __forceinline__ bool is_finite(Result r) { return fabsf(r.x) + fabsf(r.y) + fabsf(r.weight) < 3e38f; }
 
-// N neighbouring numbers of a type.
+// Two numbers of a 16-bit type in a word; of others nobody asks.
+template <int TYPE> struct Narrow {
+    static __device__ __forceinline__ u32 pair(float, float) { return 0; }
+};
+template <> struct Narrow<F16> {
+    static __device__ __forceinline__ u32 pair(float low, float high) { return Element<F16>::round(low, high); }
+};
+template <> struct Narrow<BF16> {
+    static __device__ __forceinline__ u32 pair(float low, float high) { return Element<BF16>::round(low, high); }
+};
+
+// N neighbouring numbers of a type, aligned to all of them or to 16 bytes.
 template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(char *to, const float (&numbers)[N]) {
     if (TYPE == F32) {
         if (N % 4 == 0) {
@@ -145,6 +156,18 @@ template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(
 #pragma unroll
             for (int i = 0; i < N; i++) reinterpret_cast<float *>(to)[i] = numbers[i];
         }
+    } else if (N % 2 == 0) {
+        u32 pairs[N / 2 > 0 ? N / 2 : 1];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) pairs[i] = Narrow<TYPE>::pair(numbers[2 * i], numbers[2 * i + 1]);
+        if (N == 2) asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(pairs[0]) : "memory");
+        if (N == 4) {
+            asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(pairs[0]), "r"(pairs[N > 2]) : "memory");
+        }
+        if (N != 2 && N != 4) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) reinterpret_cast<u32 *>(to)[i] = pairs[i];
+        }
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) reinterpret_cast<u16 *>(to)[i] = static_cast<u16>(Element<TYPE>::round(numbers[i]));
@@ -153,25 +176,27 @@ template <int TYPE, int N> static __device__ __forceinline__ void store_numbers(
 
 #if PROJECTED
 // What lanes keep of a row, in shared memory, until all of it is known: weights, and the gradients by them, from which those
-// by logits follow. Each lane has a column of its own.
-struct Kept {
-    float weight[CHUNKS * PER_LANE][THREADS], by_weight[CHUNKS * PER_LANE][THREADS];
+// by logits follow. Each lane has a column of its own. ROWS: whose weights may be there at a time, one or two.
+template <int ROWS> struct Kept {
+    float weight[ROWS][CHUNKS * PER_LANE][THREADS], by_weight[CHUNKS * PER_LANE][THREADS];
 
-    __device__ __forceinline__ void begin(const Weights &weights) {
+    __device__ __forceinline__ void begin(u32 row, const Weights &weights) {
 #pragma unroll
-        for (int i = 0; i < CHUNKS * PER_LANE; i++) weight[i][threadIdx.x] = weights.of[i / PER_LANE][i % PER_LANE];
+        for (int i = 0; i < CHUNKS * PER_LANE; i++) weight[row][i][threadIdx.x] = weights.of[i / PER_LANE][i % PER_LANE];
     }
-    __device__ __forceinline__ float weight_at(int chunk, int v) const { return weight[chunk * PER_LANE + v][threadIdx.x]; }
+    __device__ __forceinline__ float weight_at(u32 row, int chunk, int v) const {
+        return weight[row][chunk * PER_LANE + v][threadIdx.x];
+    }
     __device__ __forceinline__ void keep(int chunk, const float (&found)[PER_LANE]) {
 #pragma unroll
         for (int v = 0; v < PER_LANE; v++) by_weight[chunk * PER_LANE + v][threadIdx.x] = found[v];
     }
     // `first`: the lane's first sample of a chunk. All lanes of a group call it together; those without a row write nothing.
-    __device__ __forceinline__ void store(char *row, u32 first, bool live) const {
+    __device__ __forceinline__ void store(u32 number, char *row, u32 first, bool live) const {
         float weights[CHUNKS * PER_LANE], found[CHUNKS * PER_LANE], mean = 0.0f;
 #pragma unroll
         for (int i = 0; i < CHUNKS * PER_LANE; i++) {
-            weights[i] = weight[i][threadIdx.x];
+            weights[i] = weight[number][i][threadIdx.x];
             found[i] = by_weight[i][threadIdx.x];
             if (WHOLE || i / PER_LANE * CHUNK + first < SAMPLES) mean = __fmaf_rn(weights[i], found[i], mean);
         }

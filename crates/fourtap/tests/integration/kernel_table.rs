@@ -14,7 +14,7 @@ use std::process::Command;
 
 use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
-use fourtap::cuda::msda::{Channel, Gather, KernelVariant, Kind, Types};
+use fourtap::cuda::msda::{Channel, Gather, KernelVariant, Kind, Sampling, Types};
 use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
 use fourtap::dense::{Alignment, Mask, Sizes};
 use rayon::prelude::*;
@@ -36,6 +36,7 @@ fn kernels() -> Vec<KernelVariant> {
         for strided in [false, true] {
             kernels.push(KernelVariant::Channel(Channel {
                 types: types(value),
+                sampling: Sampling::Given,
                 strided,
                 level_capacity: 16,
             }));
@@ -43,6 +44,7 @@ fn kernels() -> Vec<KernelVariant> {
     }
     let detr = |value: DType| Gather {
         types: types(value),
+        sampling: Sampling::Given,
         channels: 32,
         levels: 4,
         points: 4,
@@ -123,6 +125,7 @@ fn kernels() -> Vec<KernelVariant> {
 fn backward_kernels() -> Vec<KernelVariant> {
     let kind = |value, heads, channels, points| Kind {
         types: types(value),
+        sampling: Sampling::Given,
         heads,
         channels,
         levels: 4,

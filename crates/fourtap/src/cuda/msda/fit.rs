@@ -81,7 +81,7 @@ pub(super) fn expect_gather(operands: &Operands<'_>) -> Fit<usize> {
 }
 
 /// Whether the coordinates of a reference point can be read at once.
-fn expect_references(references: &References, first: *const u8) -> Fit<()> {
+pub(super) fn expect_references(references: &References, first: *const u8) -> Fit<()> {
     let bytes = references.coordinates() * references.dtype.size();
     let [rows @ .., coordinate] = references.strides;
     let steps = rows.map(|stride| stride.unsigned_abs() * references.dtype.size());
@@ -117,7 +117,8 @@ pub(super) fn expect_samples(locations: &Operand, weights: &Operand, per_lane: u
             &operand.layout,
             &[0, 1, 2],
             &(3..rank).collect::<Vec<_>>(),
-            numbers * per_lane * operand.layout.dtype().size(),
+            // Wider ones are read in several parts.
+            (numbers * per_lane * operand.layout.dtype().size()).min(16),
         )?;
     }
     Ok(())

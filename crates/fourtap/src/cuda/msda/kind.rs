@@ -159,10 +159,12 @@ impl Kind {
         let can = self.types.value.size() == 2 && matches!(self.lanes(), 4 | 8);
         can.then(|| Gather {
             phases: 1,
-            // As many as the registers allow without spilling.
             threads: match self.sampling {
                 Sampling::Given => 512,
-                Sampling::Projected(_) => 448,
+                Sampling::Projected(_) => std::env::var("FT_THREADS")
+                    .ok()
+                    .and_then(|t| t.parse().ok())
+                    .unwrap_or(512),
             },
             ..self.gather(pixel_units, 1)
         })

@@ -255,7 +255,8 @@ impl<E: Vectorized> Kernel for Finish<'_, E> {
                 }
                 for chunk in chunks {
                     let (_, by_sample) = block_of(chunk);
-                    let places_in = |strides: [isize; 5]| places(chunk.sample, chunk.count, strides[3]);
+                    let places_in =
+                        |strides: [isize; 5]| places(chunk.sample, chunk.count, strides[3]);
                     for xy in 0..2 {
                         let mut by_place = by_sample[xy];
                         if projected.interpolation == Interpolation::Nearest {
@@ -267,7 +268,9 @@ impl<E: Vectorized> Kernel for Finish<'_, E> {
                             let strides = to.strides();
                             let first = to.row(row) + xy as isize * strides[4];
                             // SAFETY: the samples of the row are this task's.
-                            unsafe { to.write(first, &places_in(strides), chunk.count, &by_offset) };
+                            unsafe {
+                                to.write(first, &places_in(strides), chunk.count, &by_offset)
+                            };
                         }
                         if to.references.is_some() {
                             add_first(block_mut(sums[xy], chunk.sample), chunk.count, &by_place);
@@ -277,7 +280,11 @@ impl<E: Vectorized> Kernel for Finish<'_, E> {
                             let offsets =
                                 unsafe { projected.read_offsets(row, chunk.sample, chunk.count) };
                             let by_extent = product(&by_place, &offsets[xy]);
-                            add_first(block_mut(sums[2 + xy], chunk.sample), chunk.count, &by_extent);
+                            add_first(
+                                block_mut(sums[2 + xy], chunk.sample),
+                                chunk.count,
+                                &by_extent,
+                            );
                         }
                     }
                 }

@@ -80,7 +80,10 @@ impl<E: Element> Projected<E> {
             }
         }
         let length = projected.table_length();
-        let tables = projected.sizes.iter_mut().chain(projected.steps.iter_mut().flatten());
+        let tables = projected
+            .sizes
+            .iter_mut()
+            .chain(projected.steps.iter_mut().flatten());
         tables.for_each(|table| table.resize(length, E::Accumulator::ZERO));
         projected
     }

@@ -54,8 +54,7 @@ impl<E: Element> RowLayout<E> {
         let all_levels = plan.pass_levels(near_bytes);
         let per_head =
             |levels: &[usize]| -> usize { levels.iter().map(|&level| plan.points(level)).sum() };
-        let pass_length =
-            |levels: &Vec<usize>| plan.sizes.heads * per_head(levels) + 2 * BLOCK;
+        let pass_length = |levels: &Vec<usize>| plan.sizes.heads * per_head(levels) + 2 * BLOCK;
         let row_length = all_levels.iter().map(pass_length).sum();
         let mut layout = RowLayout {
             passes: Vec::new(),
@@ -156,8 +155,7 @@ impl<'a> Mask<'a> {
         let shape = view.shape();
         let [images, pixels] = [shape.sizes()[0], shape.sizes()[1]];
         // SAFETY: the view was checked with the call.
-        let masks_any =
-            |image: usize| (0..pixels).any(|pixel| unsafe { view.get([image, pixel]) });
+        let masks_any = |image: usize| (0..pixels).any(|pixel| unsafe { view.get([image, pixel]) });
         Some(Mask {
             any: (0..images).map(masks_any).collect(),
             view,
@@ -245,7 +243,12 @@ impl<'a, R: Real> SampleArrays<'a, R> {
         let index = self.index(position, row);
         for (number, block) in blocks.iter().enumerate() {
             // SAFETY: as the caller promises.
-            unsafe { self.numbers.at([number, index]).cast::<Block<R>>().write(*block) };
+            unsafe {
+                self.numbers
+                    .at([number, index])
+                    .cast::<Block<R>>()
+                    .write(*block)
+            };
         }
     }
 

@@ -128,6 +128,24 @@ impl BackwardLaunch {
         projection: Option<*mut c_void>,
     ) -> Result<()> {
         let gradients = self.gradients.at(of_gradients);
+        // Gradients of samples first: their kernel leaves behind what sorting needs to know of projections.
+        if let Some(bytes) = self.zeroed_bytes {
+            let entered = cuda.context().enter()?;
+            // SAFETY: atomic additions are planned only for a gradient without gaps, which has that many bytes.
+            let done = unsafe { zero(of_gradients.value, bytes, cuda.stream()) };
+            drop(entered);
+            done?;
+        }
+        if let Some(launch) = &self.samples {
+            let arguments = launch.arguments.at(addresses);
+            let schedule = self.schedule.as_ref().map(parameter);
+            let mut parameters = vec![arguments.pointer(), parameter(&gradients)];
+            // The gather kernel takes a schedule besides, the other does not.
+            parameters.extend(schedule);
+            parameters.extend(projection);
+            // SAFETY: as above.
+            unsafe { launch.step.launch(cuda, &mut parameters) }?;
+        }
         if let Some(launch) = &self.sorting {
             let arguments = launch.arguments.at(addresses);
             for work in launch.sorting.passes(workspace) {
@@ -150,23 +168,6 @@ impl BackwardLaunch {
             let mut parameters = vec![arguments.pointer(), parameter(&gradients), parameter(&work)];
             parameters.extend(projection);
             // SAFETY: the kernel takes these; the rest as above.
-            unsafe { launch.step.launch(cuda, &mut parameters) }?;
-        }
-        if let Some(bytes) = self.zeroed_bytes {
-            let entered = cuda.context().enter()?;
-            // SAFETY: atomic additions are planned only for a gradient without gaps, which has that many bytes.
-            let done = unsafe { zero(of_gradients.value, bytes, cuda.stream()) };
-            drop(entered);
-            done?;
-        }
-        if let Some(launch) = &self.samples {
-            let arguments = launch.arguments.at(addresses);
-            let schedule = self.schedule.as_ref().map(parameter);
-            let mut parameters = vec![arguments.pointer(), parameter(&gradients)];
-            // The gather kernel takes a schedule besides, the other does not.
-            parameters.extend(schedule);
-            parameters.extend(projection);
-            // SAFETY: as above.
             unsafe { launch.step.launch(cuda, &mut parameters) }?;
         }
         Ok(())

@@ -37,6 +37,7 @@ const MOST_DECLARED: u32 = 47 << 10;
 
 /// What kernels for projections keep of a sample until its row is done: `Kept` of kernels/msda/samples.cuh.
 const KEPT_BYTES: u32 = 8;
+const KEPT_BYTES_MATRIX: u32 = 12;
 
 /// Samples times channels up to which atomic additions are faster than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
@@ -203,7 +204,8 @@ impl BackwardPlan {
         self.sorting.as_ref().map_or(0, Sorting::bytes)
     }
 
-    /// Whether its kernels read what the softmax of each row takes, if it is a plan for projections.
+    /// Whether kernels that sort or search read, of a call from projections, what the softmax of each row takes. The kernel
+    /// for the gradients of samples leaves that behind, if there is one.
     pub(in crate::cuda::msda) fn reads_statistics(&self) -> bool {
         self.sorting.is_some() || self.search.is_some()
     }
@@ -221,8 +223,8 @@ impl BackwardPlan {
     /// All kernels it may launch, in order; those that sort and sum, once for each part of the work.
     pub fn steps(&self) -> Vec<Step<KernelVariant>> {
         let sorting = self.sorting.iter().flat_map(Sorting::steps);
-        let others = self.search.iter().chain(&self.samples);
-        sorting.chain(others.copied()).collect()
+        let samples = self.samples.iter().copied();
+        samples.chain(sorting).chain(self.search).collect()
     }
 
     /// The kernels of [`BackwardPlan::steps`].
@@ -316,15 +318,25 @@ fn gather(
         ..gather
     };
     gather.expect_possible(sizes.heads)?;
-    let exchanged = match on_matrix {
-        true => 0,
-        false => gather.threads * gather.per_lane * SAMPLE_BYTES,
+    let (per_lane, lane_samples) = (gather.per_lane, gather.lane_samples());
+    let declared = |threads: u32| {
+        let exchanged = match on_matrix {
+            true => 0,
+            false => threads * per_lane * SAMPLE_BYTES,
+        };
+        let kept = match (kind.sampling, on_matrix) {
+            (Sampling::Given, _) => 0,
+            (Sampling::Projected(_), false) => threads * lane_samples * KEPT_BYTES,
+            (Sampling::Projected(_), true) => threads * lane_samples * KEPT_BYTES_MATRIX,
+        };
+        exchanged + kept
     };
-    let kept = match kind.sampling {
-        Sampling::Given => 0,
-        Sampling::Projected(_) => gather.threads * gather.lane_samples() * KEPT_BYTES,
-    };
-    let declared = exchanged + kept;
+    if kind.sampling != Sampling::Given && tuning.threads == 0 {
+        let fewer = [gather.threads, 384, 256, 128].into_iter();
+        let fitting = fewer.filter(|&threads| declared(threads) <= MOST_DECLARED);
+        gather.threads = fitting.max().unwrap_or(gather.threads);
+    }
+    let declared = declared(gather.threads);
     if declared > MOST_DECLARED {
         return Err(format!("too much shared memory declared: {declared} bytes"));
     }

@@ -3,11 +3,13 @@
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::msda::arguments::{Divisor, LEVEL_CAPACITIES, Work};
+use crate::cuda::msda::fit;
 use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::specialised::{KernelVariant, Sampling, Sort, Sum};
 use crate::cuda::msda::tuning::BackwardTuning;
 use crate::cuda::step::Step;
+use crate::dtype::DType;
 use crate::msda::{Level, Sizes};
 
 /// Scratch memory that is always acceptable.
@@ -73,7 +75,10 @@ impl Sorting {
         let (types, sampling) = (operands.kind.types, operands.kind.sampling);
         let wide = !narrow(operands, &gradients.grad_out);
         let sort = Sort::WARPS
-            .map(|warps| Sort::new(types, sampling, paired(operands), wide, warps))
+            .map(|warps| Sort {
+                fours: in_fours(operands),
+                ..Sort::new(types, sampling, paired(operands), wide, warps)
+            })
             .into_iter()
             .filter(|sort| tuning.sort_warps == 0 || sort.warps == tuning.sort_warps)
             .find(|sort| sort.shared_bytes() + SORT_DECLARED <= device.shared_bytes)
@@ -319,6 +324,19 @@ fn paired(operands: &Operands<'_>) -> bool {
         bytes,
     )
     .is_ok()
+}
+
+/// Whether points of projections come in fours that can be read at once, with one reference point for all.
+fn in_fours(operands: &Operands<'_>) -> bool {
+    let Some((references, first)) = &operands.references else {
+        return false;
+    };
+    operands.kind.points.is_multiple_of(4)
+        // Of f64 they would not fit the registers.
+        && operands.kind.types.value != DType::F64
+        && references.turns == 1
+        && fit::expect_references(references, *first).is_ok()
+        && fit::expect_samples(&operands.locations, &operands.weights, 4).is_ok()
 }
 
 /// Whether the tensor-core kernel can serve the call.

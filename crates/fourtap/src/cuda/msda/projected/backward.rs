@@ -23,7 +23,7 @@ pub(super) struct ProjectedBackwardLaunch {
     parts: [usize; 4],
     /// Makes the copy of `value` that is read in its place.
     copy: Option<MaskLaunch>,
-    /// What the softmax of each row takes, where samples are sorted or searched.
+    /// What the softmax of each row takes, where samples are sorted or searched and no other kernel leaves it behind.
     statistics: Option<LoadedStep>,
     backward: BackwardLaunch,
     /// Gradients of reference points.
@@ -63,7 +63,8 @@ impl ProjectedBackwardLaunch {
             }
             .load(cuda)
         };
-        let statistics = match plan.reads_statistics() && samples > 0 {
+        let keeps_statistics = plan.reads_statistics() && samples > 0;
+        let statistics = match keeps_statistics && !plan.reads_value() {
             true => Some(small(KernelVariant::Statistics(pass), rows)?),
             false => None,
         };
@@ -98,7 +99,7 @@ impl ProjectedBackwardLaunch {
         Ok(ProjectedBackwardLaunch {
             parts: [
                 bytes(copy.is_some(), operands.value.bytes()),
-                bytes(statistics.is_some(), rows * 2 * computed),
+                bytes(keeps_statistics, rows * 2 * computed),
                 bytes(references.is_some(), samples * 2 * computed),
                 backward.workspace_bytes(),
             ],
@@ -145,7 +146,9 @@ impl ProjectedBackwardLaunch {
         }
         let mut projection = self.projection;
         projection.references = addresses.references;
-        projection.statistics = statistics;
+        if self.parts[1] > 0 {
+            projection.statistics = statistics;
+        }
         if self.references.is_some() {
             projection.places = places;
         }

@@ -109,6 +109,8 @@ pub struct Sort {
     pub sampling: Sampling,
     /// Whether x and y of a location are adjacent and aligned as a pair.
     pub paired: bool,
+    /// Whether points of projections come in fours that can be read at once.
+    pub fours: bool,
     /// Whether strides in bytes may be negative or need more than 32 bits.
     pub wide: bool,
     /// Warps of a block.
@@ -131,6 +133,7 @@ impl Sort {
             types: types.computed(),
             sampling: sampling.general(),
             paired,
+            fours: false,
             wide,
             warps,
         }
@@ -168,6 +171,7 @@ impl Recipe for Sort {
         defines.extend(self.sampling.general_defines());
         defines.extend([
             ("PAIRED", flag(self.paired)),
+            ("FOURS", flag(self.fours)),
             ("WIDE", flag(self.wide)),
             ("SORT_WARPS", number(self.warps)),
             ("EACH", number(self.most_chunk() as u32 / self.threads())),
@@ -185,7 +189,9 @@ impl fmt::Display for Sort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msda-backward-sort-{}", self.types)?;
         self.sampling.describe(f)?;
-        if self.paired {
+        if self.fours {
+            f.write_str("-fours")?;
+        } else if self.paired {
             f.write_str("-paired")?;
         }
         if self.wide {
