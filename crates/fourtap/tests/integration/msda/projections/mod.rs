@@ -1,0 +1,3 @@
+//! From projections on.
+
+mod oracle;
