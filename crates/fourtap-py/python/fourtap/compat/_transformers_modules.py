@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 
-from fourtap import attention
-from fourtap.nn import accepted_type
+from fourtap.nn import attend_from_layers
 
 __all__ = ["from_projections", "result_type"]
 
@@ -252,23 +251,22 @@ def _attend(
     nearest: bool = False,
     box_scale: Sequence[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The attention, before any projection of it, and the logits."""
-    heads, samples = self.n_heads, sum(points)
-    offsets = self.sampling_offsets(hidden_states).unflatten(-1, (heads, samples, 2))
-    logits = self.attention_weights(hidden_states).unflatten(-1, (heads, samples))
-    attended = attention.ms_deform_attn_from_projections(
-        torch.unflatten(value, -1, (heads, -1)),
+    """The attention, before any projection of it, and the logits, ``[N, Q, M, K]``."""
+    logits: Tensor = self.attention_weights(hidden_states)
+    attended = attend_from_layers(
+        value,
         shapes,
-        accepted_type(references, value),
-        accepted_type(offsets, value),
-        accepted_type(logits, value),
-        points_per_level=points,
-        value_mask=mask,
-        sampling="nearest" if nearest else "bilinear",
-        box_scale=box_scale,
+        references,
+        self.sampling_offsets(hidden_states),
+        logits,
+        heads=self.n_heads,
+        points=points,
+        mask=mask,
         level_start_index=starts,
+        nearest=nearest,
+        box_scale=box_scale,
     )
-    return attended, logits
+    return attended, torch.unflatten(logits, -1, (self.n_heads, -1))
 
 
 def result_type(value: Tensor, places: torch.dtype, weights: torch.dtype, method: str) -> torch.dtype:
