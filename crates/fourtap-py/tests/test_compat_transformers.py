@@ -51,17 +51,22 @@ def restored() -> Iterator[None]:
     compat.unpatch()
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The spatial shapes of every call of the operator."""
-    seen: list[Any] = []
-    real = attention.ms_deform_attn
+def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tensor]:
+    """The operator, which notes the spatial shapes of every call."""
 
     def count(value: Tensor, spatial_shapes: Any, *arguments: Tensor, **options: Any) -> Tensor:
         seen.append(spatial_shapes)
         return real(value, spatial_shapes, *arguments, **options)
 
-    monkeypatch.setattr(attention, "ms_deform_attn", count)
+    return count
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The spatial shapes of every call of the operator."""
+    seen: list[Any] = []
+    for name in ("ms_deform_attn", "ms_deform_attn_from_projections"):
+        monkeypatch.setattr(attention, name, counted(getattr(attention, name), seen))
     return seen
 
 

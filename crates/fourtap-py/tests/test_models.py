@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -77,17 +77,22 @@ def gradient_scales(gradients: dict[str, Tensor]) -> dict[str, float]:
     return scales
 
 
+def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tensor]:
+    """The operator, which notes the spatial shapes of every call."""
+
+    def count(value: Tensor, spatial_shapes: Any, *arguments: Tensor, **options: Any) -> Tensor:
+        seen.append(spatial_shapes)
+        return real(value, spatial_shapes, *arguments, **options)
+
+    return count
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """The spatial shapes of every call of the operator, and transformers as it was afterwards."""
     seen: list[object] = []
-    real = attention.ms_deform_attn
-
-    def count(value: Tensor, spatial_shapes: object, *arguments: Tensor, **options: Any) -> Tensor:
-        seen.append(spatial_shapes)
-        return real(value, spatial_shapes, *arguments, **options)
-
-    monkeypatch.setattr(attention, "ms_deform_attn", count)
+    for name in ("ms_deform_attn", "ms_deform_attn_from_projections"):
+        monkeypatch.setattr(attention, name, counted(getattr(attention, name), seen))
     # Rounded differently, nearly equal inputs of a convolution after the attention would become unequal.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield seen

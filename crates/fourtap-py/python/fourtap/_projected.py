@@ -42,6 +42,7 @@ def attend_from_projections(
             return _native.torch_projected_forward(operands, out)
     if out is not None:
         raise _registered.no_gradient_into_out()
+    operands = _projected_registered.without_useless_gradients(operands)
     return _apply(*operands, deterministic)  # type: ignore[no-any-return]
 
 

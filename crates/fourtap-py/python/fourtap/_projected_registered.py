@@ -26,7 +26,7 @@ from fourtap.errors import InputError
 if TYPE_CHECKING:
     from fourtap._native import Projections
 
-__all__ = ["NAME", "attend", "autocast", "gradients"]
+__all__ = ["NAME", "attend", "autocast", "gradients", "without_useless_gradients"]
 
 #: The operator, in messages.
 NAME = "ms_deform_attn_from_projections"
@@ -38,7 +38,7 @@ def attend(operands: Projections[Tensor], deterministic: bool | None, out: Tenso
     refuse_nested(
         value=value, reference_points=references, sampling_offsets=offsets, attention_logits=logits, value_mask=mask
     )
-    operands = autocast(operands)
+    operands = without_useless_gradients(autocast(operands))
     refuse_transforms(NAME, (operands[0], *operands[3:6]), out)
     if torch.onnx.is_in_onnx_export():
         # No runtime of ONNX has our operator.
@@ -76,6 +76,15 @@ def autocast(operands: Projections[Tensor]) -> Projections[Tensor]:
         tensor if tensor.dtype is torch.float32 or tensor.dtype is value.dtype else tensor.float()
         for tensor in projections
     )
+    return value, shapes, starts, references, offsets, logits, mask, settings
+
+
+def without_useless_gradients(operands: Projections[Tensor]) -> Projections[Tensor]:
+    """The operands, detached where they only choose pixels: what is before them then gets no gradient, not zeros."""
+    value, shapes, starts, references, offsets, logits, mask, settings = operands
+    _, nearest, _, _ = settings
+    if nearest:
+        references, offsets = references.detach(), offsets.detach()
     return value, shapes, starts, references, offsets, logits, mask, settings
 
 

@@ -73,6 +73,35 @@ def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(arithmetic_type(value.dtype))
 
 
+def attend_from_layers(
+    value: Tensor,
+    spatial_shapes: SpatialShapes,
+    reference_points: Tensor,
+    offsets: Tensor,
+    logits: Tensor,
+    *,
+    heads: int,
+    points: int | Sequence[int],
+    mask: Tensor | None = None,
+    level_start_index: Tensor | None = None,
+    nearest: bool = False,
+    box_scale: Sequence[float] | None = None,
+) -> Tensor:
+    """The operator on what linear layers put out: ``[N, S, M * D]``, ``[N, Q, M * K * 2]`` and ``[N, Q, M * K]``."""
+    return attention.ms_deform_attn_from_projections(
+        torch.unflatten(value, -1, (heads, -1)),
+        spatial_shapes,
+        accepted_type(reference_points, value),
+        torch.unflatten(accepted_type(offsets, value), -1, (heads, -1, 2)),
+        torch.unflatten(accepted_type(logits, value), -1, (heads, -1)),
+        points_per_level=points,
+        value_mask=mask,
+        sampling="nearest" if nearest else "bilinear",
+        box_scale=box_scale,
+        level_start_index=level_start_index,
+    )
+
+
 def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
     """The operator's refusal with the names that tensors have for the module's caller."""
     words = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), str(error))
@@ -159,20 +188,18 @@ class ProjectedAttention(nn.Module):
         value = self.value_proj(features)
         if padding_mask is not None:
             require_shape(mask_name, padding_mask, [batch, features.shape[1]])
-            if padding_mask.dtype is not torch.bool:
-                padding_mask = padding_mask.bool()
+            padding_mask = padding_mask.bool()
         offsets, logits = apply_both(self, self.sampling_offsets, self.attention_weights, query)
-        offsets = torch.unflatten(offsets, -1, (heads, levels * points, 2))
-        logits = torch.unflatten(logits, -1, (heads, levels * points))
         try:
-            attended = attention.ms_deform_attn_from_projections(
-                value.unflatten(-1, (heads, -1)),
+            attended = attend_from_layers(
+                value,
                 spatial_shapes,
-                accepted_type(reference_points, value),
-                accepted_type(offsets, value),
-                accepted_type(logits, value),
-                points_per_level=points,
-                value_mask=padding_mask,
+                reference_points,
+                offsets,
+                logits,
+                heads=heads,
+                points=points,
+                mask=padding_mask,
                 level_start_index=level_start_index,
             )
         except InputError as error:

@@ -9,17 +9,21 @@ To make an installed mmcv or detrex use fourtap, in models built before or after
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import sys
-from types import ModuleType
+from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fourtap.compat._drop_in import Replacements
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
-from fourtap.nn import ProjectedAttention, SpatialShapes
+from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers
 
 __all__ = [
     "MultiScaleDeformableAttention",
@@ -161,8 +165,8 @@ class MultiScaleDeformableAttention(ProjectedAttention):
 def patch() -> list[str]:
     """Makes mmcv and detrex, whichever is installed, call fourtap; also in models that exist already.
 
-    It replaces their function and autograd function in every module that has imported them, not their modules of
-    layers, so class names, registries and checkpoints stay as they are.
+    It replaces their function and autograd function in every module that has imported them, and the ``forward`` of
+    their module where that is one we know; class names, registries and checkpoints stay as they are.
 
     Returns:
         The names of what is replaced now.
@@ -177,6 +181,7 @@ def patch() -> list[str]:
             continue
         _replace_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
         _replace_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
+        _patch_module(module)
     if len(failures) == len(_PATCHABLE):
         raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
     return _replaced.names
@@ -195,3 +200,82 @@ def _replace_everywhere(home: ModuleType, attribute: str, replacement: object) -
         # Not getattr, which would make lazy packages import all their modules.
         if getattr(module, "__dict__", {}).get(attribute) is original:
             _replaced.set_attribute(f"{name}.{attribute}", module, attribute, replacement)
+
+
+# What the ``forward`` of their modules uses in every version, and what some versions use beside it.
+_ALWAYS = frozenset(
+    "MultiScaleDeformableAttnFunction apply attention_weights batch_first dropout im2col_step masked_fill "
+    "multi_scale_deformable_attn_pytorch num_heads num_levels num_points output_proj permute sampling_offsets shape "
+    "softmax stack sum torch value_proj view".split()
+)
+_SOMETIMES = frozenset(
+    "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device float format "
+    "is_available is_cuda is_mlu is_musa type".split()
+)
+
+
+def _patch_module(home: ModuleType) -> None:
+    """Their module, from its projections on: whatever comes between them and the operator is then left out."""
+    theirs = vars(home).get("MultiScaleDeformableAttention")
+    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
+    if not isinstance(original, FunctionType):
+        return
+    code = inspect.unwrap(original).__code__
+    names = set(code.co_names)
+    factors = {constant for constant in code.co_consts if isinstance(constant, float) and constant}
+    if names >= _ALWAYS and names <= _ALWAYS | _SOMETIMES and factors == {0.5}:
+        forward = _from_projections(home, original)
+        _replaced.set_attribute(f"{home.__name__}.MultiScaleDeformableAttention.forward", theirs, "forward", forward)
+
+
+def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(original)
+    def forward(self: Any, query: Tensor, *others: Any, **named: Any) -> Tensor:
+        ours = vars(home).get("MultiScaleDeformableAttnFunction") is MultiScaleDeformableAttnFunction
+        if others or not ours or not _is_usual(self, query, **named):
+            return original(self, query, *others, **named)
+        value, identity = named.get("value"), named.get("identity")
+        value = query if value is None else value
+        identity = query if identity is None else identity
+        if named.get("query_pos") is not None:
+            query = query + named["query_pos"]
+        if not self.batch_first:
+            query, value = query.transpose(0, 1), value.transpose(0, 1)
+        attended = attend_from_layers(
+            self.value_proj(value),
+            named["spatial_shapes"],
+            named["reference_points"],
+            self.sampling_offsets(query),
+            self.attention_weights(query),
+            heads=self.num_heads,
+            points=self.num_points,
+            mask=named.get("key_padding_mask"),
+            level_start_index=named.get("level_start_index"),
+        )
+        output = self.output_proj(attended)
+        if not self.batch_first:
+            output = output.transpose(0, 1)
+        dropped: Tensor = self.dropout(output)
+        return dropped + identity
+
+    return forward
+
+
+def _is_usual(
+    self: Any,
+    query: Tensor,
+    *,
+    key_padding_mask: Tensor | None = None,
+    reference_points: Tensor | None = None,
+    spatial_shapes: SpatialShapes | None = None,
+    residual: object = None,
+    **others: Any,
+) -> bool:
+    """Whether the arguments are those of a model; the original has its own words for others."""
+    if reference_points is None or spatial_shapes is None or residual is not None:
+        return False
+    if query.device.type not in ("cpu", "cuda") or reference_points.dim() != 4:
+        return False
+    masks = key_padding_mask is None or (key_padding_mask.dtype is torch.bool and key_padding_mask.dim() == 2)
+    fits = reference_points.shape[2] in (1, self.num_levels) and reference_points.shape[-1] in (2, 4)
+    return masks and fits and len(spatial_shapes) == self.num_levels

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from fourtap.compat._drop_in import Replacements, attend
 from fourtap.compat._imports import WhenImported
+from fourtap.compat._transformers_modules import from_projections, result_type
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
 
@@ -60,6 +61,8 @@ FAMILIES = (
 )
 
 _LAYER = "MultiScaleDeformableAttention"
+# What the names of the modules around it end in.
+_MODULE = "MultiscaleDeformableAttention"
 _HUB_KERNELS = "transformers.integrations.hub_kernels"
 # In units of a level: far enough outside that no bilinear sample of any level reaches a pixel.
 _OUTSIDE = -10.0
@@ -128,7 +131,7 @@ def multi_scale_deformable_attention_v2(
         raise InputError(f"num_points_list: expected {len(value_spatial_shapes)} numbers, found {len(points)}")
     if method not in ("default", "discrete"):
         raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
-    dtype = _result_type(value, sampling_locations, attention_weights, method)
+    dtype = result_type(value, sampling_locations.dtype, attention_weights.dtype, method)
     if method == "discrete":
         # Before padding: clamping would bring the padding's points back into the image.
         sampling_locations = _nearest_pixel_centres(sampling_locations, value_spatial_shapes, points)
@@ -140,16 +143,6 @@ def multi_scale_deformable_attention_v2(
         _by_level(attention_weights, points, dim=3, filler=0.0),
     )
     return attended.to(dtype)
-
-
-def _result_type(value: Tensor, locations: Tensor, weights: Tensor, method: str) -> torch.dtype:
-    """The type of the original's products. D-FINE has no projection after them that would hide another."""
-    dtype = torch.promote_types(value.dtype, weights.dtype)
-    kind = value.device.type
-    if method == "default" and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        # What autocast makes of grid_sample: float32 on the CPU, the wider of its two types on CUDA devices.
-        dtype = torch.promote_types(dtype, torch.float32 if kind == "cpu" else locations.dtype)
-    return dtype
 
 
 def _by_level(flat: Tensor, points: list[int], *, dim: int, filler: float) -> Tensor:
@@ -231,6 +224,7 @@ def _patch_module(module: ModuleType) -> None:
     _patch_layer(module)
     _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
     _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
+    _patch_modules(module)
 
 
 _later = WhenImported(_is_changed, _patch_module)
@@ -254,6 +248,28 @@ def _patch_function(module: ModuleType, ours: Callable[..., Tensor], forwarding:
         # The function stays and gets another body. Another function in its place would not be noticed by the layers
         # of D-FINE and its descendants, which hold it, and which are pickled with a reference to it by name.
         _replaced.set_code(f"{theirs.__module__}.{theirs.__name__}", theirs, forwarding)
+
+
+def _patch_modules(module: ModuleType) -> None:
+    """The modules around what is replaced: whatever comes before it, from their projections on, is then left out."""
+    functions = [
+        function
+        for name in (multi_scale_deformable_attention.__name__, multi_scale_deformable_attention_v2.__name__)
+        if f"{module.__name__}.{name}" in _replaced.names and (function := vars(module).get(name)) is not None
+    ]
+
+    def is_ours(core: object) -> bool:
+        if not isinstance(core, nn.Module):
+            return core in functions
+        # Somebody who puts a layer or a hook of their own there wants it to be called.
+        unchanged = "forward" not in core.__dict__ and not core._forward_hooks and not core._forward_pre_hooks
+        return unchanged and type(core).forward is MultiScaleDeformableAttention.forward
+
+    for name, found in list(vars(module).items()):
+        if isinstance(found, type) and found.__module__ == module.__name__ and name.endswith(_MODULE):
+            forward = from_projections(module, found, is_ours)
+            if forward is not None:
+                _replaced.set_attribute(f"{module.__name__}.{name}", found, "forward", forward)
 
 
 # The bodies run in the module of the function that gets them, so they can use nothing of this one.
