@@ -47,7 +47,9 @@ static __device__ __forceinline__ Shares shares_at(float apart) {
 // What a lane has of a chunk of a row.
 struct Part {
     float x[PER_LANE], y[PER_LANE]; // from the first neighbour
-    float weight[PER_LANE];
+#if !PROJECTED
+    float weight[PER_LANE]; // otherwise in shared memory
+#endif
     u32 places[PER_LANE];           // of the first neighbours, in units of 16 bytes, less than 2^31
     u32 swapped;                    // a bit each: the neighbours of a row come the other way round
 #if PROJECTED && BOXES
@@ -151,10 +153,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         part.swapped = 0;
 #if PROJECTED
         // The first chunk is the next row's.
-        const u32 of_row = chunk == 0 ? odd_row ^ 1 : odd_row;
         if (chunk == 0) {
             const Weights weights(logits);
-            kept.begin(of_row, weights);
+            kept.begin(odd_row ^ 1, weights);
             // The group's first lane leaves behind what sorting needs.
             if (projection.statistics && walk.live && lane % GROUP == 0) {
                 kept_statistics<float>(a, projection, row.n, row.q, row.m) = weights.statistics;
@@ -164,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int v = 0; v < PER_LANE; v++) {
 #if PROJECTED
-            const float weight = kept.weight_at(of_row, chunk, v), factor = BOX_FACTOR(level_index);
-            const Sample s = pending.sample(v, width, height, factor, weight);
+            const float factor = BOX_FACTOR(level_index);
+            const Sample s = pending.sample(v, width, height, factor, 0.0f);
 #if BOXES
             part.scale[v][0] = pending.scale(v, 0, width, factor);
             part.scale[v][1] = pending.scale(v, 1, height, factor);
@@ -183,7 +184,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             part.places[v] = value + (pair + swap) * PIXEL_UNITS + (swap << 31);
             part.x[v] = x.apart;
             part.y[v] = y.apart;
+#if !PROJECTED
             part.weight[v] = s.weight;
+#endif
         }
         return part;
     };
@@ -290,7 +293,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 Shares x = shares_at(now.x[v]);
                 if (now.swapped >> v & 1) x = {{x.share[1], x.share[0]}, {x.slope[1], x.slope[0]}};
                 Result r = combine(x, shares_at(now.y[v]), f);
-                const Scale scale = scale_of(now.weight[v], static_cast<float>(size.x), static_cast<float>(size.y));
+#if PROJECTED
+                const float weight = kept.weight_at(odd_row, chunk, v);
+#else
+                const float weight = now.weight[v];
+#endif
+                const Scale scale = scale_of(weight, static_cast<float>(size.x), static_cast<float>(size.y));
                 r.x = NEAREST ? 0.0f : r.x * scale.x;
                 r.y = NEAREST ? 0.0f : r.y * scale.y;
                 if (sampled && !is_finite(r)) r = anew(a, g, schedule, levels, walked, sample + v PROJECTION_ARGUMENT);

@@ -206,7 +206,7 @@ struct Projected {
 #else
 #define IN_PART(kept) (kept)
 #endif
-#define QUERY_OF(index) projection.by_points[job.level].divide(index)
+#define QUERY_OF(index) by_points.divide(index)
 #else
 #define IN_PART(kept) (kept)
 #define QUERY_OF(index) work.by_points.divide(index)
@@ -425,6 +425,9 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
             if (grid.bins - first > BAND) __syncthreads(); // nobody still uses the tables
         }
         __syncthreads();
+#if PROJECTED
+        const Divisor by_points = projection.by_points[job.level];
+#endif
         Record *const out = sorted_of(work, job.plane, job.level) + job.chunk * work.chunk;
         const u32 each = part_of(work);
 #pragma unroll

@@ -93,14 +93,18 @@ static __device__ __forceinline__ Place place_of(const Arguments &a, const Sched
     place.value = first;
     place.references = nullptr;
 #if PROJECTED
-    place.references = static_cast<const char *>(projection.references) +
-                       (n * projection.strides[0] + q * projection.strides[1]) * REFERENCE_BYTES;
+    place.references = static_cast<const char *>(projection.references) + to_references(projection, n, q);
 #endif
 #if DENSE
     const u64 at = (n * static_cast<u32>(a.queries) + q) * a.heads + m;
     place.locations = locations + at * (SAMPLES * LOCATION_BYTES);
     place.weights = weights + at * (SAMPLES * WEIGHT_BYTES);
     place.out = out + at * (CHANNELS * ELEMENT_BYTES);
+#elif PROJECTED
+    place.locations = locations + to_row(a.location_strides, n, q, m, LOCATION_BYTES / 2);
+    place.weights = weights + to_row(a.weight_strides, n, q, m, WEIGHT_BYTES);
+    const i64 of_heads[3] = {a.out_strides[0], a.out_strides[1], CHANNELS};
+    place.out = out + to_row(of_heads, n, q, m, ELEMENT_BYTES);
 #else
     const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
     const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];

@@ -16,7 +16,8 @@
 // PHASES (parts of the levels that warps begin at, so that some wait for the large ones while others read the small
 // ones from L1); DENSE (whether locations, weights and what belongs to a row are row-major without gaps). PROJECTED kernels
 // also by what projection.cuh says, by TURNS (reference points of a level), and where levels have different numbers of points
-// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs.
+// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs; and by NARROW
+// (whether all rows lie within 2^32 bytes of the first).
 
 typedef Element<VALUE> Value;
 constexpr int ELEMENT_BYTES = sizeof(Value::Storage);
@@ -159,6 +160,25 @@ struct Weights {
         return weight;
     }
 };
+
+// Bytes from the first row of a tensor to another, which is not before it.
+static __device__ __forceinline__ u64 to_row(const i64 *strides, u32 n, u32 q, u32 m, u32 bytes) {
+#if NARROW
+    const u32 elements = n * static_cast<u32>(strides[0]) + q * static_cast<u32>(strides[1]) + m * static_cast<u32>(strides[2]);
+    return static_cast<u64>(elements) * bytes;
+#else
+    return static_cast<u64>(n * strides[0] + q * strides[1] + m * strides[2]) * bytes;
+#endif
+}
+
+// The same to the reference points of a row.
+static __device__ __forceinline__ u64 to_references(const Projection &p, u32 n, u32 q) {
+#if NARROW
+    return static_cast<u64>(n * static_cast<u32>(p.strides[0]) + q * static_cast<u32>(p.strides[1])) * REFERENCE_BYTES;
+#else
+    return static_cast<u64>(n * p.strides[0] + q * p.strides[1]) * REFERENCE_BYTES;
+#endif
+}
 
 // From the reference points of a row to those of a sample, in bytes.
 static __device__ __forceinline__ i64 to_reference(const Projection &p, u32 sample) {

@@ -6,6 +6,8 @@
 // A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
 // exactly as defined.
 
+// Specialised also by GRADS_DENSE: whether the gradients are row-major without gaps.
+
 static_assert(SPLIT == 1, "a group has the whole row");
 
 // A row, and where what belongs to it lies.
@@ -26,24 +28,23 @@ struct Row {
         return (n * a.value_strides[0] + m * a.value_strides[2]) * ELEMENT_BYTES;
     }
     __device__ __forceinline__ const char *grad_out(const Gradients &g) const {
+#if PROJECTED
+        const i64 of_heads[3] = {g.grad_out_strides[0], g.grad_out_strides[1], CHANNELS};
+        return static_cast<const char *>(g.grad_out) + to_row(of_heads, n, q, m, ELEMENT_BYTES);
+#else
         const i64 first = n * g.grad_out_strides[0] + q * g.grad_out_strides[1] + m * CHANNELS;
         return static_cast<const char *>(g.grad_out) + first * ELEMENT_BYTES;
-    }
-    template <class T> __device__ __forceinline__ T *locations(T *all, const i64 *strides) const {
-        return all + first(strides, SAMPLES * 2) * (LOCATION_BYTES / 2);
-    }
-    template <class T> __device__ __forceinline__ T *weights(T *all, const i64 *strides) const {
-        return all + first(strides, SAMPLES) * WEIGHT_BYTES;
+#endif
     }
     __device__ __forceinline__ const char *locations(const Arguments &a) const {
-        return locations(static_cast<const char *>(a.locations), a.location_strides);
+        return static_cast<const char *>(a.locations) + first(DENSE, a.location_strides, SAMPLES * 2, LOCATION_BYTES / 2);
     }
     __device__ __forceinline__ const char *weights(const Arguments &a) const {
-        return weights(static_cast<const char *>(a.weights), a.weight_strides);
+        return static_cast<const char *>(a.weights) + first(DENSE, a.weight_strides, SAMPLES, WEIGHT_BYTES);
     }
 #if PROJECTED
     __device__ __forceinline__ const char *references(const Projection &p) const {
-        return static_cast<const char *>(p.references) + (n * p.strides[0] + q * p.strides[1]) * REFERENCE_BYTES;
+        return static_cast<const char *>(p.references) + to_references(p, n, q);
     }
     // Gradients by places in pixels.
     __device__ __forceinline__ float *places(const Projection &p) const {
@@ -51,15 +52,21 @@ struct Row {
     }
 #endif
     __device__ __forceinline__ char *grad_locations(const Gradients &g) const {
-        return locations(static_cast<char *>(g.locations), g.location_strides);
+        return static_cast<char *>(g.locations) + first(GRADS_DENSE, g.location_strides, SAMPLES * 2, LOCATION_BYTES / 2);
     }
     __device__ __forceinline__ char *grad_weights(const Gradients &g) const {
-        return weights(static_cast<char *>(g.weights), g.weight_strides);
+        return static_cast<char *>(g.weights) + first(GRADS_DENSE, g.weight_strides, SAMPLES, WEIGHT_BYTES);
     }
 
   private:
-    __device__ __forceinline__ i64 first(const i64 *strides, u32 elements) const {
-        return DENSE ? static_cast<i64>(static_cast<u64>(number) * elements) : n * strides[0] + q * strides[1] + m * strides[2];
+    // In bytes, of a tensor that has so many elements a row; `dense`: without gaps.
+    __device__ __forceinline__ i64 first(bool dense, const i64 *strides, u32 elements, u32 bytes) const {
+        if (dense) return static_cast<i64>(static_cast<u64>(number) * elements) * bytes;
+#if PROJECTED
+        return static_cast<i64>(to_row(strides, n, q, m, bytes));
+#else
+        return (n * strides[0] + q * strides[1] + m * strides[2]) * bytes;
+#endif
     }
 };
 

@@ -55,6 +55,8 @@ fn kernels() -> Vec<KernelVariant> {
         heads_together: if value.size() == 2 { 2 } else { 1 },
         phases: if value.size() == 2 { 2 } else { 1 },
         dense: true,
+        grads_dense: true,
+        narrow: true,
         alternate: false,
         keeps: false,
     };

@@ -5,6 +5,7 @@ use super::operands::{Operand, Operands};
 use super::specialised::{PROJECTED_LEVELS, Sampling};
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::error::{Error, Result};
+use crate::msda::Sizes;
 use crate::msda::projections::References;
 
 /// Refuses what no kernel can serve. Returns the level capacity that the generic kernels need.
@@ -85,13 +86,46 @@ pub(super) fn expect_references(references: &References, first: *const u8) -> Fi
     let bytes = references.coordinates() * references.dtype.size();
     let [rows @ .., coordinate] = references.strides;
     let steps = rows.map(|stride| stride.unsigned_abs() * references.dtype.size());
-    let fits = coordinate == 1 && steps.iter().all(|step| step.is_multiple_of(bytes));
+    let forward = rows.iter().all(|&stride| stride >= 0);
+    let fits = forward && coordinate == 1 && steps.iter().all(|step| step.is_multiple_of(bytes));
     match fits && (first as usize).is_multiple_of(bytes) {
         true => Ok(()),
         false => Err(format!(
             "reference_points are not in whole groups of {bytes} bytes"
         )),
     }
+}
+
+/// Whether all of these, whose strides are not negative, lie within 2^32 bytes.
+pub(super) fn are_narrow(
+    operands: &[&Operand],
+    references: &Option<(References, *const u8)>,
+    sizes: &Sizes,
+) -> bool {
+    let span = |sizes: &[usize], strides: &[isize], bytes: usize| -> Option<usize> {
+        let mut axes = sizes.iter().zip(strides);
+        axes.try_fold(bytes, |sum, (&size, &stride)| {
+            let stride = usize::try_from(stride).ok()?;
+            sum.checked_add(stride.checked_mul(size)?.checked_mul(bytes)?)
+        })
+    };
+    let fits = |bytes: Option<usize>| bytes.is_some_and(|bytes| bytes < 1 << 32);
+    let all = operands.iter().all(|operand| {
+        let layout = &operand.layout;
+        fits(span(
+            layout.shape().sizes(),
+            layout.strides(),
+            layout.dtype().size(),
+        ))
+    });
+    all && references.as_ref().is_none_or(|(references, _)| {
+        let rows = [sizes.images, sizes.queries, sizes.levels];
+        fits(span(
+            &rows,
+            &references.strides[..3],
+            references.dtype.size(),
+        ))
+    })
 }
 
 /// Whether offsets in all of `value` fit 31 bits, in units of 16 bytes. Kernels that gather must be able to read it.

@@ -170,6 +170,8 @@ fn gather(
     };
     let mut gather = kind.gather(pixel_units as u32, split);
     gather.dense = rows_are_dense(operands, out);
+    let rows = [&operands.locations, &operands.weights, out];
+    gather.narrow = fit::are_narrow(&rows, &operands.references, sizes);
     let samples = |per_lane: u32| {
         fit::expect_samples(&operands.locations, &operands.weights, per_lane as usize)
     };

@@ -134,6 +134,8 @@ impl Kind {
             heads_together: heads_together as u32,
             phases: if in_phases { 2 } else { 1 },
             dense: true,
+            grads_dense: true,
+            narrow: true,
             alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
             keeps: false,
         }

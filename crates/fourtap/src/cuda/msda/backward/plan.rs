@@ -8,7 +8,7 @@ use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit;
-use crate::cuda::msda::operands::{GradientOperands, Operands};
+use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
 use crate::cuda::msda::specialised::{
@@ -301,9 +301,12 @@ fn gather(
     let (locations, weights) = (&operands.locations, &operands.weights);
     let grad_locations = gradients.locations.as_ref().unwrap_or(locations);
     let grad_weights = gradients.weights.as_ref().unwrap_or(weights);
-    gather.dense = [locations, weights, grad_locations, grad_weights]
-        .iter()
-        .all(|operand| operand.layout.is_contiguous());
+    let dense = |operand: &Operand| operand.layout.is_contiguous();
+    gather.dense = dense(locations) && dense(weights);
+    gather.grads_dense = gradients.locations.as_ref().is_none_or(dense)
+        && gradients.weights.as_ref().is_none_or(dense);
+    let rows = [locations, weights, grad_locations, grad_weights, grad_out];
+    gather.narrow = fit::are_narrow(&rows, &operands.references, sizes);
     let fits = |per_lane: u32| {
         fit::expect_samples(locations, weights, per_lane as usize)?;
         fit::expect_samples(grad_locations, grad_weights, per_lane as usize)

@@ -377,6 +377,7 @@ impl Recipe for SamplesGather {
     fn defines(&self) -> Defines {
         let mut defines = self.gather.common_defines();
         defines.push(("SCATTER", flag(self.scatter)));
+        defines.push(("GRADS_DENSE", flag(self.gather.grads_dense)));
         defines
     }
 }
@@ -407,6 +408,7 @@ impl Recipe for SamplesMatrix {
     fn defines(&self) -> Defines {
         let mut defines = self.0.common_defines();
         defines.push(("ALTERNATE", flag(self.0.alternate)));
+        defines.push(("GRADS_DENSE", flag(self.0.grads_dense)));
         defines
     }
 }

@@ -105,8 +105,12 @@ pub struct Gather {
     pub heads_together: u32,
     /// Number of points in the sequence of levels at which warps start.
     pub phases: u32,
-    /// Whether all tensors but `value` are row-major without gaps.
+    /// Whether all inputs but `value`, and `out`, are row-major without gaps.
     pub dense: bool,
+    /// Whether gradients are, too.
+    pub grads_dense: bool,
+    /// Whether all rows of those tensors lie within 2^32 bytes of the first; only kernels for projections are told.
+    pub narrow: bool,
     /// Whether the read order of a pixel pair depends on its position.
     pub alternate: bool,
     /// Whether small levels are kept in shared memory.
@@ -239,6 +243,7 @@ impl Gather {
             ("HEADS_TOGETHER", number(self.heads_together)),
             ("PHASES", number(self.phases)),
             ("DENSE", flag(self.dense)),
+            ("NARROW", flag(self.narrow)),
             smallest_capacity(),
         ]);
         defines
@@ -254,8 +259,13 @@ impl Gather {
         if self.split > 1 {
             write!(f, "-split{}", self.split)?;
         }
-        if !self.dense {
-            f.write_str("-strided")?;
+        match (self.dense, self.grads_dense) {
+            (true, true) => {}
+            (false, true) => f.write_str("-strided")?,
+            (_, false) => f.write_str("-strided-grads")?,
+        }
+        if self.sampling != Sampling::Given && !self.narrow {
+            f.write_str("-wide")?;
         }
         if self.keeps {
             f.write_str("-keep")?;
