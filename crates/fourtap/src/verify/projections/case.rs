@@ -118,7 +118,8 @@ impl ProjectedCase {
             points_are_listed: !even || rng.random_bool(0.3),
             points,
             value,
-            outputs: [3, 4, reference_rank, 5, 4].map(|rank| random_storage(rng, rank, false, kind)),
+            outputs: [3, 4, reference_rank, 5, 4]
+                .map(|rank| random_storage(rng, rank, false, kind)),
             reference_points,
             sampling_offsets,
             attention_logits,
@@ -189,19 +190,11 @@ impl ProjectedCase {
         [
             Part {
                 first: 0,
-                layout: Layout::strided(
-                    merged.dtype(),
-                    sizes,
-                    &[by_image, by_query, 2 * k, 2, 1],
-                ),
+                layout: Layout::strided(merged.dtype(), sizes, &[by_image, by_query, 2 * k, 2, 1]),
             },
             Part {
                 first: first_logit(&self.sampling_offsets),
-                layout: Layout::strided(
-                    merged.dtype(),
-                    &sizes[..4],
-                    &[by_image, by_query, k, 1],
-                ),
+                layout: Layout::strided(merged.dtype(), &sizes[..4], &[by_image, by_query, k, 1]),
             },
         ]
     }
@@ -217,7 +210,10 @@ pub(super) struct Part {
 /// Where the logits begin in a row that has offsets first: a multiple of 16 bytes.
 fn first_logit(offsets: &Tensor) -> usize {
     let shape = offsets.shape();
-    shape.sizes()[2..].iter().product::<usize>().next_multiple_of(8)
+    shape.sizes()[2..]
+        .iter()
+        .product::<usize>()
+        .next_multiple_of(8)
 }
 
 /// Offsets and logits in one tensor, with a gap after each row.
@@ -231,22 +227,17 @@ fn merge(offsets: &Tensor, logits: &Tensor) -> Tensor {
     let dtype = logits.dtype();
     let (offsets, logits) = (offsets.to_f64(), logits.to_f64());
     let mut index = 0;
-    Tensor::from_fn(
-        dtype,
-        &[n, q, length],
-        &Storage::dense(3),
-        || {
-            let (row, column) = (index / length, index % length);
-            index += 1;
-            if column < offset_count {
-                offsets[row * offset_count + column]
-            } else if (first_logit..first_logit + logit_count).contains(&column) {
-                logits[row * logit_count + column - first_logit]
-            } else {
-                f64::NAN
-            }
-        },
-    )
+    Tensor::from_fn(dtype, &[n, q, length], &Storage::dense(3), || {
+        let (row, column) = (index / length, index % length);
+        index += 1;
+        if column < offset_count {
+            offsets[row * offset_count + column]
+        } else if (first_logit..first_logit + logit_count).contains(&column) {
+            logits[row * logit_count + column - first_logit]
+        } else {
+            f64::NAN
+        }
+    })
 }
 
 /// Points of each level: the same for all, or any number up to it.

@@ -95,9 +95,8 @@ impl<'a> CudaProjectedCase<'a> {
             attention_logits,
             points: case.points(),
             // SAFETY: the buffer is a copy of the mask's memory and outlives the view.
-            value_mask: masks.map(|(mask, copy)| unsafe {
-                mask.view_on(self.cuda.ordinal(), copy.as_ptr())
-            }),
+            value_mask: masks
+                .map(|(mask, copy)| unsafe { mask.view_on(self.cuda.ordinal(), copy.as_ptr()) }),
             interpolation: case.interpolation,
             box_scale: case.box_scale(),
         }

@@ -7,9 +7,7 @@ mod cuda;
 mod mask;
 
 pub use case::ProjectedCase;
-pub use check::{
-    ExpectedProjectedResults, ProjectedGradientSelection, ProjectedGradientTensors,
-};
+pub use check::{ExpectedProjectedResults, ProjectedGradientSelection, ProjectedGradientTensors};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaProjectedCase, CudaProjectedGradients};
 pub use mask::PaddingMask;
