@@ -155,7 +155,7 @@ pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     *from.choose(rng).expect("something to choose from")
 }
 
-fn random_sizes(rng: &mut Xoshiro256PlusPlus, kind: CaseKind) -> (Sizes, Levels) {
+pub(super) fn random_sizes(rng: &mut Xoshiro256PlusPlus, kind: CaseKind) -> (Sizes, Levels) {
     loop {
         let channels = match rng.random_range(0..20) {
             _ if kind == CaseKind::Keepable => 32,

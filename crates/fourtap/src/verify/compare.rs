@@ -34,7 +34,8 @@ pub enum Failure {
     },
 }
 
-/// Compares every element of a result, and the memory around it.
+/// Compares every element of a result, and the memory around it. Where the oracle says NaN, the result must, and is not
+/// judged otherwise.
 pub(super) fn compare(
     tensor: &'static str,
     pass: Pass,
@@ -46,7 +47,14 @@ pub(super) fn compare(
     if elements > 0 {
         return Err(Failure::WroteOutside { tensor, elements });
     }
-    let judgement = judge(pass, found.dtype(), &found.to_f64(), oracle, naive);
+    let (dtype, mut found) = (found.dtype(), found.to_f64());
+    let (mut oracle, mut naive) = (oracle.to_vec(), naive.to_vec());
+    for ((found, oracle), naive) in found.iter_mut().zip(&mut oracle).zip(&mut naive) {
+        if oracle.total.is_nan() && found.is_nan() {
+            (*found, *oracle, *naive) = Default::default();
+        }
+    }
+    let judgement = judge(pass, dtype, &found, &oracle, &naive);
     if judgement.passed() {
         Ok(())
     } else {

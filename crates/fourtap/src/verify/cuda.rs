@@ -148,7 +148,7 @@ impl<'a> CudaCase<'a> {
 }
 
 /// Never empty, so that there is an address even without levels.
-fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
+pub(super) fn table(cuda: &Cuda, numbers: &[i64]) -> DriverResult<Buffer> {
     match numbers {
         [] => Buffer::zeroed(cuda.context(), 16),
         some => Buffer::from_slice(cuda.context(), some),

@@ -43,6 +43,13 @@ impl DeviceTensor {
         unsafe { View::on_cuda(self.ordinal, self.first, self.layout) }
     }
 
+    /// Some of its elements, the first of them `first` elements after its own.
+    pub fn part(&self, first: usize, layout: Layout) -> View<'_> {
+        let first = self.first + (first * layout.dtype().size()) as u64;
+        // SAFETY: as in `view`; whoever cuts it into parts stays inside.
+        unsafe { View::on_cuda(self.ordinal, first, layout) }
+    }
+
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         // SAFETY: as in `view`, and borrowed mutably.
         unsafe { ViewMut::on_cuda(self.ordinal, self.first, self.layout) }

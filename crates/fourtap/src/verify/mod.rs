@@ -12,6 +12,7 @@ mod dense_cuda;
 #[cfg(feature = "cuda")]
 mod device_tensor;
 mod gradients;
+mod projections;
 mod rule;
 mod tensor;
 
@@ -24,5 +25,11 @@ pub use dense::{DenseCase, ExpectedDenseResults};
 #[cfg(feature = "cuda")]
 pub use dense_cuda::{DenseOnCuda, check_dense_on_cuda};
 pub use gradients::{ExpectedGradients, GradientSelection, GradientTensors};
+#[cfg(feature = "cuda")]
+pub use projections::{CudaProjectedCase, CudaProjectedGradients};
+pub use projections::{
+    ExpectedProjectedResults, PaddingMask, ProjectedCase, ProjectedGradientSelection,
+    ProjectedGradientTensors,
+};
 pub use rule::{Judgement, Pass, judge};
 pub use tensor::{Storage, Tensor};

@@ -166,6 +166,13 @@ impl Tensor {
         })
     }
 
+    /// Some of its elements, the first of them `first` elements after its own.
+    pub(super) fn part(&self, first: usize, layout: Layout) -> View<'_> {
+        let (sizes, strides) = (layout.shape(), layout.strides());
+        let first = self.offset + first;
+        with_data!(&self.data, data => View::strided(data, first, sizes.sizes(), strides))
+    }
+
     /// To write.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         let (sizes, strides) = (self.shape(), self.layout.strides());
@@ -200,7 +207,6 @@ impl Tensor {
     }
 
     /// Where the elements lie.
-    #[cfg(feature = "cuda")]
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }

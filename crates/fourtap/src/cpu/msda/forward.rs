@@ -102,7 +102,12 @@ impl<E: Vectorized, S: Sampling<E>> Rows<'_, E, S> {
     /// # Safety
     /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn find(&self, [n, q]: [usize; 2], pass: &Pass<E::Accumulator, S::Places>, taps: &mut [Taps<E>]) {
+    unsafe fn find(
+        &self,
+        [n, q]: [usize; 2],
+        pass: &Pass<E::Accumulator, S::Places>,
+        taps: &mut [Taps<E>],
+    ) {
         for (taps, slots) in taps.iter_mut().zip(&pass.slots) {
             // SAFETY: the row lies in the problem.
             let (cells, weight) = unsafe { self.sampling.find([n, q, 0], slots, slots.count) };

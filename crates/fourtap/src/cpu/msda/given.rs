@@ -164,12 +164,7 @@ impl<E: Element> Sampling<E> for Given<E> {
     }
 
     #[inline(always)]
-    fn prefetch(
-        &self,
-        row: [usize; 3],
-        slots: &Slots<E::Accumulator, GivenPlaces>,
-        count: usize,
-    ) {
+    fn prefetch(&self, row: [usize; 3], slots: &Slots<E::Accumulator, GivenPlaces>, count: usize) {
         self.locations
             .prefetch(row, slots.places.locations[0], 2 * count);
         self.weights.prefetch(row, slots.places.weights[0], count);

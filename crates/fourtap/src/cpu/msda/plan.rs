@@ -86,7 +86,12 @@ pub(super) struct Plan<E: Element> {
 }
 
 impl<E: Element> Plan<E> {
-    pub fn new(sizes: &Sizes, levels: &Levels, first_samples: Vec<usize>, value: &View<'_>) -> Self {
+    pub fn new(
+        sizes: &Sizes,
+        levels: &Levels,
+        first_samples: Vec<usize>,
+        value: &View<'_>,
+    ) -> Self {
         Plan {
             sizes: *sizes,
             levels: levels.clone(),
@@ -110,8 +115,7 @@ impl<E: Element> Plan<E> {
             levels,
             ..
         } = self.sizes;
-        let bytes =
-            |level: usize| self.levels[level].pixels() * heads * channels * size_of::<E>();
+        let bytes = |level: usize| self.levels[level].pixels() * heads * channels * size_of::<E>();
         let (far, near): (Vec<_>, Vec<_>) =
             (0..levels).partition(|&level| bytes(level) > near_bytes);
         let mut passes: Vec<_> = far.into_iter().map(|level| vec![level]).collect();
@@ -148,8 +152,7 @@ impl<E: Element> Plan<E> {
     ) -> (usize, Vec<Slots<E::Accumulator, P>>) {
         let points = self.points(level);
         let queries = (BLOCK / points.max(1)).max(1);
-        let samples =
-            (0..queries).flat_map(|q| (0..points).map(move |point| [q, 0, level, point]));
+        let samples = (0..queries).flat_map(|q| (0..points).map(move |point| [q, 0, level, point]));
         (queries, self.slots(samples, places))
     }
 

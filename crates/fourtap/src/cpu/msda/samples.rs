@@ -133,7 +133,9 @@ impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>> K
     }
 }
 
-impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>> SampleGradients<'_, E, S, T> {
+impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>>
+    SampleGradients<'_, E, S, T>
+{
     /// # Safety
     /// The row lies in the problem, and its channels fill `vectors` vectors, if that is not [`ANY`].
     #[inline(always)]
@@ -154,9 +156,7 @@ impl<E: Vectorized, S: Sampling<E>, T: Destination<E::Accumulator, S::Places>> S
         };
         let gradients = combine(&cells, &S::scale(&slots.grid), &weight, &dots);
         // SAFETY: these entries belong to this row alone.
-        unsafe {
-            self.to.write([n, q], [pass, block], slots, &gradients)
-        }
+        unsafe { self.to.write([n, q], [pass, block], slots, &gradients) }
     }
 
     /// The products of `grad_out` with the neighbours of each sample, summed over the channels.

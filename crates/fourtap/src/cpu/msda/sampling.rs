@@ -25,10 +25,5 @@ pub(super) trait Sampling<E: Element>: Sync {
     fn scale(grid: &Grid<E::Accumulator>) -> [Block<E::Accumulator>; 2];
 
     /// Prefetches `count` samples of a row, which may lie outside the problem.
-    fn prefetch(
-        &self,
-        row: [usize; 3],
-        slots: &Slots<E::Accumulator, Self::Places>,
-        count: usize,
-    );
+    fn prefetch(&self, row: [usize; 3], slots: &Slots<E::Accumulator, Self::Places>, count: usize);
 }

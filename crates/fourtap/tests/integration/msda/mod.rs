@@ -5,4 +5,5 @@ mod big;
 mod gradients;
 mod hostile_numbers;
 mod oracle;
+mod projections;
 mod reproducible;

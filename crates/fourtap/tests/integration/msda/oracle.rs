@@ -10,7 +10,7 @@ use rayon::prelude::*;
 /// Problems in the ordinary test run; set `FOURTAP_CASES` for more.
 const CASES: u64 = 2_000;
 
-fn cases() -> u64 {
+pub fn cases() -> u64 {
     std::env::var("FOURTAP_CASES")
         .ok()
         .and_then(|cases| cases.parse().ok())
