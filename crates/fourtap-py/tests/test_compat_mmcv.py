@@ -3,7 +3,8 @@ from __future__ import annotations
 import doctest
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 import reference
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fourtap
+from fourtap import attention
 from fourtap.compat import mmcv
 from fourtap.compat.mmcv import MultiScaleDeformableAttention
 
@@ -227,6 +229,110 @@ def test_patch_reaches_everybody_who_imported_the_functions(
     assert installed.MultiScaleDeformableAttnFunction is OriginalFunction
     assert installed.multi_scale_deformable_attn_pytorch is fails
     assert user.multi_scale_deformable_attn_pytorch is fails
+
+
+class StandIn(torch.nn.Module):
+    """As their modules are written: ``forward`` uses the names that theirs do, and the two functions compute."""
+
+    def __init__(self, module: MultiScaleDeformableAttention) -> None:
+        super().__init__()
+        for name in ("sampling_offsets", "attention_weights", "value_proj", "output_proj", "dropout"):
+            setattr(self, name, getattr(module, name))
+        self.num_heads, self.num_levels, self.num_points = HEADS, len(SHAPES), POINTS
+        self.batch_first, self.im2col_step = module.batch_first, 64
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Any = None,
+        value: Any = None,
+        identity: Any = None,
+        query_pos: Any = None,
+        key_padding_mask: Any = None,
+        reference_points: Any = None,
+        spatial_shapes: Any = None,
+        level_start_index: Any = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        value = query if value is None else value
+        identity = query if identity is None else identity
+        query = query if query_pos is None else query + query_pos
+        if not self.batch_first:
+            query, value = query.permute(1, 0, 2), value.permute(1, 0, 2)
+        images, queries, pixels = query.shape[0], query.shape[1], value.shape[1]
+        if (spatial_shapes[:, 0] * spatial_shapes[:, 1]).sum() != pixels:
+            raise ValueError
+        value = self.value_proj(value)
+        if key_padding_mask is not None:
+            value = value.masked_fill(key_padding_mask[..., None], 0.0)
+        value = value.view(images, pixels, self.num_heads, -1)
+        sizes = (images, queries, self.num_heads, self.num_levels, self.num_points)
+        offsets = self.sampling_offsets(query).view(*sizes, 2)
+        weights = self.attention_weights(query).view(images, queries, self.num_heads, -1).softmax(-1).view(sizes)
+        centres = reference_points[:, :, None, :, None, :2]
+        if reference_points.shape[-1] == 2:
+            locations = centres + offsets / torch.stack([spatial_shapes[:, 1], spatial_shapes[:, 0]], -1)[:, None]
+        else:
+            locations = centres + offsets / self.num_points * reference_points[:, :, None, :, None, 2:] * 0.5
+        operands = (value, spatial_shapes, locations, weights)
+        if value.is_cuda:
+            operands = (value, spatial_shapes, level_start_index, locations, weights, self.im2col_step)
+            output = MultiScaleDeformableAttnFunction.apply(*operands)  # type: ignore[name-defined] # noqa: F821
+        else:
+            output = multi_scale_deformable_attn_pytorch(*operands)  # type: ignore[name-defined] # noqa: F821
+        output = self.output_proj(output)
+        if not self.batch_first:
+            output = output.permute(1, 0, 2)
+        dropped: Tensor = self.dropout(output)
+        return dropped + identity
+
+
+def stand_in_of(home: ModuleType, module: MultiScaleDeformableAttention) -> Any:
+    """A module of a class that looks as if it were defined in ``home``."""
+    home.torch = torch  # type: ignore[attr-defined]
+    forward = FunctionType(StandIn.forward.__code__, vars(home), "forward", StandIn.forward.__defaults__)
+    home.MultiScaleDeformableAttention = type(  # type: ignore[attr-defined]
+        "MultiScaleDeformableAttention", (StandIn,), {"forward": forward}
+    )
+    return home.MultiScaleDeformableAttention(module)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("corners", [2, 4])
+def test_patched_modules_compute_from_their_projections(
+    installed: ModuleType, device: str, batch_first: bool, corners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = build(device, batch_first=batch_first)
+    theirs = stand_in_of(installed, ours)
+    query, value = random(device, QUERIES, BATCH, CHANNELS), random(device, PIXELS, BATCH, CHANNELS)
+    if batch_first:
+        query, value = (tensor.detach().transpose(0, 1).requires_grad_() for tensor in (query, value))
+    points = torch.rand(BATCH, QUERIES, len(SHAPES), corners, device=device, dtype=torch.float64).requires_grad_()
+    named = {
+        "value": value,
+        "query_pos": random(device, *query.shape),
+        "key_padding_mask": torch.rand(BATCH, PIXELS, device=device) < 0.2,
+        "reference_points": points,
+        "spatial_shapes": torch.tensor(SHAPES, device=device),
+        "level_start_index": torch.tensor([0, 54], device=device),
+    }
+    names = mmcv.patch()
+    assert f"{installed.__name__}.MultiScaleDeformableAttention.forward" in names
+    assert mmcv.patch() == names
+    # What samples at given locations is not called.
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "ms_deform_attn", fails)
+        found = theirs(query, **named)
+    expected = ours(query, **named)
+    reference.assert_close(found, expected, 1e-12)
+    tensors = {"query": query, "value": value, "points": points, **dict(theirs.named_parameters())}
+    reference.assert_same_gradients(found, expected, tensors, torch.randn_like(expected), 1e-11)
+    # By position only the original knows which argument is which; it calls the functions.
+    by_position = theirs(query, None, value, None, *list(named.values())[1:])
+    reference.assert_close(by_position, expected, 1e-12)
+    mmcv.unpatch()
+    with pytest.raises(AssertionError, match="the original was called"):
+        theirs(query, **named)
 
 
 def test_unpatch_does_not_undo_what_others_did_since(installed: ModuleType) -> None:

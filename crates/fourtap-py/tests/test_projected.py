@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fourtap
+from fourtap import _native
 
 UNEVEN = [3, 6, 1]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -247,3 +248,66 @@ def test_numpy_arrays_give_the_same_result(name: str) -> None:
     out = np.full_like(found, np.nan)
     fourtap.ms_deform_attn_from_projections(arrays[0], problem.shapes, *arrays[1:], **options, out=out)
     assert np.array_equal(found, out)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_batched_gradients_are_those_of_one_after_another(device: str) -> None:
+    problem = projections.problem(17, device=device, queries=2, heads=2, channels=3, points=2, masked=True)
+    found, operands = problem.attend(), list(problem.real.values())
+    grads = torch.randn(4, *found.shape, dtype=found.dtype, device=device)
+    batched = torch.autograd.grad(found, operands, grads, is_grads_batched=True, retain_graph=True)
+    for index, grad in enumerate(grads):
+        single = torch.autograd.grad(found, operands, grad, retain_graph=True)
+        for ours, theirs in zip(batched, single, strict=True):
+            reference.assert_close(ours[index], theirs, 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_without_gradients_is_right(device: str) -> None:
+    problem = projections.problem(18, device=device, coordinates=4)
+    values = torch.stack([problem.value.detach(), problem.value.detach() * 2])
+    projected = (problem.references.detach(), problem.offsets.detach(), problem.logits.detach())
+
+    def layer(value: Tensor) -> Tensor:
+        return fourtap.ms_deform_attn_from_projections(value, problem.shapes, *projected)
+
+    assert torch.equal(torch.vmap(layer)(values), torch.stack([layer(value) for value in values]))
+
+
+def test_parameters_and_subclasses_are_tensors_too(device: str) -> None:
+    class Labelled(Tensor):
+        pass
+
+    problem = projections.problem(19, device=device, masked=True)
+    expected = problem.attend()
+    for name in ("value", "references", "offsets", "logits"):
+        changed = projections.problem(19, device=device, masked=True)
+        setattr(changed, name, torch.nn.Parameter(getattr(problem, name).detach()))
+        assert torch.equal(changed.attend(), expected)
+        setattr(changed, name, getattr(problem, name).detach().as_subclass(Labelled))
+        assert torch.equal(changed.attend().as_subclass(Tensor), expected)
+    with torch.inference_mode():
+        assert torch.equal(problem.attend(), expected)
+
+
+def test_changed_operands_are_noticed_before_backward(device: str) -> None:
+    for name in ("value", "references", "offsets", "logits", "mask"):
+        problem = projections.problem(20, device=device, masked=True)
+        found = problem.attend()
+        with torch.no_grad():
+            (problem.options["value_mask"] if name == "mask" else getattr(problem, name)).zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            found.sum().backward()
+
+
+def test_a_mask_that_is_applied_already_is_for_gradients_only(device: str) -> None:
+    problem = projections.problem(21, device=device, masked=True)
+    mask = problem.options["value_mask"]
+    applied = (4, False, None, True)
+    operands = (problem.value, problem.shapes, None, problem.references, problem.offsets, problem.logits, mask, applied)
+    with torch.no_grad():
+        assert torch.equal(_native.torch_projected_forward(operands, None), problem.attend(value_mask=None))
+    wanted = (True, False, False, False)
+    gradient, *_ = _native.torch_projected_backward(problem.grad_out, operands, True, wanted)
+    assert gradient is not None
+    assert not gradient[mask].any() and gradient[~mask].any()

@@ -42,6 +42,8 @@ class _Way:
     "The attribute, or global function, that samples."
     attend: Callable[..., _Attended | None]
     "As ``forward``; None if the arguments are not those of a model."
+    argument_tells: bool = False
+    "Whether the models that use it pass ``output_attentions`` to it truthfully."
 
 
 def from_projections(
@@ -66,8 +68,8 @@ def from_projections(
         return None
     # Some models say which pixels count, some which do not.
     inverted = any(instruction.opname == "UNARY_INVERT" for instruction in dis.get_instructions(code))
-    # The weights are for whoever asks: by an argument, or by a hook. Where neither is the custom, always.
-    asks = "output_attentions" in code.co_varnames[: code.co_argcount] or _is_recorded(modeling, attention_class)
+    # The weights are for whoever asks for them. The models of Grounding DINO and OmDet-Turbo do not ask but keep them.
+    asks = way.argument_tells or _is_recorded(modeling, attention_class)
     known, attend = way, way.attend
 
     @functools.wraps(original)
@@ -287,6 +289,7 @@ _WAYS = (
         frozenset((0.5,)),
         "multi_scale_deformable_attention",
         _deformable_detr,
+        argument_tells=True,
     ),
     _Way(
         frozenset(("multi_scale_deformable_attention_v2", "method", "n_points_list", "n_points_scale", *_OF_BOXES)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fourtap.compat._drop_in import attend
+from fourtap import attention
 from fourtap.errors import InputError
-from fourtap.nn import SpatialShapes, arithmetic_type, require_shape
+from fourtap.nn import SpatialShapes, accepted_type, require_shape
 
 __all__ = ["FlashDeformAttnFunction"]
 
@@ -44,12 +44,17 @@ class FlashDeformAttnFunction:
         levels = len(value_spatial_shapes)
         samples = levels * K
         require_shape("sampling_loc_attn", sampling_loc_attn, [value.shape[0], "Q", value.shape[2], samples * 3])
-        locations, logits = torch.split(sampling_loc_attn, [samples * 2, samples], dim=-1)
-        weights = logits.softmax(-1, dtype=arithmetic_type(logits.dtype))
-        return attend(
+        locations, logits = torch.split(accepted_type(sampling_loc_attn, value), [samples * 2, samples], dim=-1)
+        # In parts of a box around a corner of it that is the image's, a location is an offset.
+        image = value.new_zeros((1, 1, 1, 4), dtype=torch.float32)
+        image[..., 2:].fill_(1.0)
+        return attention.ms_deform_attn_from_projections(
             value,
             value_spatial_shapes,
-            value_level_start_index,
-            torch.unflatten(locations, -1, (levels, K, 2)),
-            torch.unflatten(weights, -1, (levels, K)),
+            image,
+            torch.unflatten(locations, -1, (samples, 2)),
+            logits,
+            points_per_level=K,
+            box_scale=1.0,
+            level_start_index=value_level_start_index,
         )

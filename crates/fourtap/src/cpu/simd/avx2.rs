@@ -33,6 +33,7 @@ pub(super) struct F32x8(__m256);
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Lanes<f32> for F32x8 {
     const COUNT: usize = 8;
+    const FUSES: bool = true;
 
     #[inline(always)]
     fn splat(number: f32) -> Self {

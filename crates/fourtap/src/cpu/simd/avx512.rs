@@ -49,6 +49,7 @@ fn first(count: usize) -> __mmask16 {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Lanes<f32> for F32x16 {
     const COUNT: usize = 16;
+    const FUSES: bool = true;
 
     #[inline(always)]
     fn splat(number: f32) -> Self {

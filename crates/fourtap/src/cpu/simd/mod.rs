@@ -174,6 +174,8 @@ impl Vectorized for f64 {
 pub(crate) trait Lanes<R: Real>: Copy {
     /// How many sums.
     const COUNT: usize;
+    /// Whether `mul_add` rounds once.
+    const FUSES: bool;
     fn splat(number: R) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;

@@ -23,6 +23,7 @@ pub(super) struct Array<R, const N: usize, const FUSED: bool>([R; N]);
 
 impl<R: Exp2, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED> {
     const COUNT: usize = N;
+    const FUSES: bool = FUSED;
 
     #[inline(always)]
     fn splat(number: R) -> Self {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::place::{Projected, Scratch, block, block_mut, places};
+use super::place::{Projected, ReferenceTables, Scratch, block, block_mut, places};
 use super::placed::{Chunk, SampleArrays};
 use crate::cpu::msda::coordinates::Coordinates;
 use crate::cpu::msda::geometry::{BLOCK, Block};
@@ -97,6 +97,34 @@ impl<E: Element> ReferenceGradients<E> {
             points: points.collect(),
             by_row,
         })
+    }
+
+    /// How many coordinates the reference points of a row have.
+    fn coordinates(&self) -> usize {
+        self.shape[2..].iter().product()
+    }
+
+    /// From the sums of the samples of a row to those of its reference points.
+    #[inline(always)]
+    fn fold(
+        &self,
+        projected: &Projected<E>,
+        sums: &[&mut [E::Accumulator]; 4],
+        by_reference: &mut [E::Accumulator],
+    ) {
+        let coordinates = self.shape[4];
+        by_reference.fill(E::Accumulator::ZERO);
+        for (sample, point) in self.points.iter().enumerate() {
+            let by_point = &mut by_reference[point * coordinates..][..coordinates];
+            for xy in 0..2 {
+                by_point[xy] += sums[xy][sample] * projected.sizes[xy][sample];
+                if let Some(steps) = &projected.steps {
+                    // A factor may be infinite in f32: then the sample has no place, and its sum is 0.
+                    let sum = sums[2 + xy][sample];
+                    by_point[2 + xy] += only(sum != E::Accumulator::ZERO, sum * steps[xy][sample]);
+                }
+            }
+        }
     }
 
     /// Takes the sums of a row.
@@ -196,48 +224,35 @@ pub(super) struct Finish<'a, E: Element> {
 
 impl<E: Vectorized> Kernel for Finish<'_, E> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(self) {
-        let Finish {
-            projected,
-            chunks,
-            samples,
-            by_sample,
-            to,
-            rows,
-            ..
-        } = self;
+    unsafe fn run<I: Isa>(mut self) {
+        let projected = self.projected;
+        let memory = std::mem::take(&mut self.scratch);
         let Scratch {
             mut references,
-            others: mut sums,
+            mut others,
             by_reference,
-        } = Scratch::new(projected, self.scratch);
-        for row in rows {
+        } = Scratch::new(projected, memory);
+        // By x and y of the centres, and by width and height.
+        let sums = others
+            .first_chunk_mut::<4>()
+            .expect("more tables than that");
+        for row in self.rows.clone() {
             let [n, q] = [row / projected.queries, row % projected.queries];
             // SAFETY: the row lies in the problem.
             unsafe { projected.read_references([n, q], &mut references) };
-            for sums in &mut sums {
+            for sums in &mut *sums {
                 sums.fill(E::Accumulator::ZERO);
             }
             for m in 0..projected.heads {
-                let row = [n, q, m];
-                let block_of = |chunk: &Chunk| {
-                    // SAFETY: the samples of the row are this task's, and it has placed them.
-                    unsafe {
-                        (
-                            samples.read(&chunk.position, row),
-                            by_sample.read(&chunk.position, row),
-                        )
+                // SAFETY: the row is this task's, and it has placed the samples.
+                unsafe {
+                    if let Some(to) = &self.to.logits {
+                        self.logits([n, q, m], to);
                     }
-                };
-                if let Some(to) = &to.logits {
-                    let mut mean = [E::Accumulator::ZERO; BLOCK];
-                    for chunk in chunks {
-                        let ([.., weight], [.., by_weight]) = block_of(chunk);
-                        for i in 0..BLOCK {
-                            let term = weight[i] * by_weight[i];
-                            mean[i] += only(i < chunk.count, term);
-                        }
+                    if let Some(to) = &self.to.offsets {
+                        self.offsets([n, q, m], &references, to);
                     }
+<<<<<<< HEAD
                     let mean = total(mean);
                     for chunk in chunks {
                         let ([.., weight], [.., by_weight]) = block_of(chunk);
@@ -286,25 +301,136 @@ impl<E: Vectorized> Kernel for Finish<'_, E> {
                                 &by_extent,
                             );
                         }
+=======
+                    if self.to.references.is_some() {
+                        self.add_to_references([n, q, m], sums);
+>>>>>>> work-python
                     }
                 }
             }
-            if let Some(to) = &to.references {
-                let coordinates = to.shape[4];
-                let by_reference = &mut by_reference[..to.shape[2..].iter().product()];
-                by_reference.fill(E::Accumulator::ZERO);
-                for (sample, point) in to.points.iter().enumerate() {
-                    let by_point = &mut by_reference[point * coordinates..][..coordinates];
-                    for xy in 0..2 {
-                        by_point[xy] += sums[xy][sample] * projected.sizes[xy][sample];
-                        if let Some(steps) = &projected.steps {
-                            by_point[2 + xy] += sums[2 + xy][sample] * steps[xy][sample];
-                        }
-                    }
-                }
+            if let Some(to) = &self.to.references {
+                let by_reference = &mut by_reference[..to.coordinates()];
+                to.fold(projected, sums, by_reference);
                 // SAFETY: the row lies in the problem, and is this task's.
                 unsafe { to.write_row([n, q], by_reference) };
             }
+        }
+    }
+}
+
+impl<E: Vectorized> Finish<'_, E> {
+    /// Finishes the gradient by the logits of a row (image, query, head). They move all its weights, whose sum stays 1.
+    ///
+    /// # Safety
+    /// The row is the caller's, and its samples were placed.
+    #[inline(always)]
+    unsafe fn logits(&self, row: [usize; 3], to: &Coordinates<E, 4>) {
+        let mut mean = [E::Accumulator::ZERO; BLOCK];
+        for chunk in self.chunks {
+            // SAFETY: as the caller promises.
+            let (weight, by_weight) = unsafe { self.weights(row, chunk) };
+            for i in 0..BLOCK {
+                mean[i] += only(i < chunk.count, weight[i] * by_weight[i]);
+            }
+        }
+        let mean = total(mean);
+        for chunk in self.chunks {
+            // SAFETY: as the caller promises.
+            let (weight, by_weight) = unsafe { self.weights(row, chunk) };
+            let mut by_logit = [E::Accumulator::ZERO; BLOCK];
+            for i in 0..BLOCK {
+                by_logit[i] = weight[i] * (by_weight[i] - mean);
+            }
+            let places = places(chunk.sample, chunk.count, to.strides()[3]);
+            // SAFETY: as the caller promises.
+            unsafe { to.write(to.row(row), &places, chunk.count, &by_logit) };
+        }
+    }
+
+    /// Finishes the gradient by the offsets of a row (image, query, head).
+    ///
+    /// # Safety
+    /// The row is the caller's, and its samples were placed.
+    #[inline(always)]
+    unsafe fn offsets(
+        &self,
+        row: [usize; 3],
+        references: &ReferenceTables<'_, E::Accumulator>,
+        to: &Coordinates<E, 5>,
+    ) {
+        let [.., by_sample, by_coordinate] = to.strides();
+        let first = to.row(row);
+        for chunk in self.chunks {
+            // SAFETY: as the caller promises.
+            let by_place = unsafe { self.by_place(row, chunk) };
+            let places = places(chunk.sample, chunk.count, by_sample);
+            for xy in 0..2 {
+                let steps = block(references.steps[xy], chunk.sample);
+                let by_offset = product(&by_place[xy], steps);
+                let first = first + xy as isize * by_coordinate;
+                // SAFETY: as the caller promises.
+                unsafe { to.write(first, &places, chunk.count, &by_offset) };
+            }
+        }
+    }
+
+    /// Adds the gradients by the places of a row (image, query, head) to `sums`, and those by the offsets' factors for boxes.
+    ///
+    /// # Safety
+    /// The row lies in the problem, and its samples were placed.
+    #[inline(always)]
+    unsafe fn add_to_references(&self, row: [usize; 3], sums: &mut [&mut [E::Accumulator]; 4]) {
+        let projected = self.projected;
+        for chunk in self.chunks {
+            let (sample, count) = (chunk.sample, chunk.count);
+            // SAFETY: as the caller promises.
+            let by_place = unsafe { self.by_place(row, chunk) };
+            for xy in 0..2 {
+                add_first(block_mut(sums[xy], sample), count, &by_place[xy]);
+            }
+            if projected.steps.is_none() {
+                continue;
+            }
+            // SAFETY: the samples lie in the problem.
+            let offsets = unsafe { projected.read_offsets(row, sample, count) };
+            for xy in 0..2 {
+                let by_extent = product(&by_place[xy], &offsets[xy]);
+                add_first(block_mut(sums[2 + xy], sample), count, &by_extent);
+            }
+        }
+    }
+
+    /// The weights of a chunk of samples, and the gradients by them.
+    ///
+    /// # Safety
+    /// The samples of the row (image, query, head) were placed.
+    #[inline(always)]
+    unsafe fn weights(
+        &self,
+        row: [usize; 3],
+        chunk: &Chunk,
+    ) -> (Block<E::Accumulator>, Block<E::Accumulator>) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let [.., weight] = self.samples.read(&chunk.position, row);
+            let [.., by_weight] = self.by_sample.read(&chunk.position, row);
+            (weight, by_weight)
+        }
+    }
+
+    /// The gradients by the places of a chunk of samples.
+    ///
+    /// # Safety
+    /// The samples of the row (image, query, head) were placed.
+    #[inline(always)]
+    unsafe fn by_place(&self, row: [usize; 3], chunk: &Chunk) -> [Block<E::Accumulator>; 2] {
+        match self.projected.interpolation {
+            // SAFETY: as the caller promises.
+            Interpolation::Bilinear => unsafe {
+                let [by_x, by_y, _] = self.by_sample.read(&chunk.position, row);
+                [by_x, by_y]
+            },
+            Interpolation::Nearest => [[E::Accumulator::ZERO; BLOCK]; 2],
         }
     }
 }

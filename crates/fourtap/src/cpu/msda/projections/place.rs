@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::placed::{Chunk, SampleArrays};
+use super::softmax::{HEADS, softmax};
 use crate::cpu::msda::coordinates::Coordinates;
 use crate::cpu::msda::geometry::{BLOCK, Block};
-use crate::cpu::simd::{Access, Isa, Kernel, Lanes, MAX_LANES, Vectorized};
+use crate::cpu::simd::{Isa, Kernel, Vectorized};
 use crate::dtype::{Element, Real};
 use crate::msda::projections::{Interpolation, ProjectedProblem, Projections};
 
@@ -189,8 +190,11 @@ pub(super) fn places(sample: usize, count: usize, stride: isize) -> Block<isize>
     places
 }
 
-/// Tables in [`Scratch`].
-const TABLES: usize = 8;
+/// Tables in [`Scratch`] besides those of reference points.
+const OTHER_TABLES: usize = 3 * HEADS;
+
+/// All of them.
+const TABLES: usize = 4 + OTHER_TABLES;
 
 /// What is known of all samples of a row, whatever their heads.
 pub(super) struct ReferenceTables<'a, R> {
@@ -203,8 +207,7 @@ pub(super) struct ReferenceTables<'a, R> {
 /// Working memory of a task: tables of all samples of a head.
 pub(super) struct Scratch<'a, R> {
     pub references: ReferenceTables<'a, R>,
-    /// Four more.
-    pub others: [&'a mut [R]; 4],
+    pub others: [&'a mut [R]; OTHER_TABLES],
     /// One number for each coordinate of the reference points of a row.
     pub by_reference: &'a mut [R],
 }
@@ -222,7 +225,7 @@ impl<'a, R: Real> Scratch<'a, R> {
                 centres: [next(), next()],
                 steps: [next(), next()],
             },
-            others: [next(), next(), next(), next()],
+            others: std::array::from_fn(|_| next()),
             by_reference,
         };
         // Unless boxes say something else.
@@ -262,28 +265,34 @@ impl<E: Vectorized> Kernel for Place<'_, E> {
         let projected = self.projected;
         let Scratch {
             mut references,
-            others: [x, y, weight, _],
+            mut others,
             ..
         } = Scratch::new(projected, self.scratch);
+        let [x, y, weights] = others.as_chunks_mut::<HEADS>().0 else {
+            unreachable!("three tables for each head");
+        };
         for row in self.rows {
             let [n, q] = [row / projected.queries, row % projected.queries];
             // SAFETY: the row lies in the problem.
             unsafe { projected.read_references([n, q], &mut references) };
-            for m in 0..projected.heads {
-                // SAFETY: the row lies in the problem, and the processor has the instructions.
-                unsafe {
-                    projected.find_places([n, q, m], &references, [x, y]);
-                    projected.find_weights::<I>([n, q, m], weight);
-                }
-                for chunk in self.chunks {
-                    let from = [&*x, y, weight].map(|table| *block(table, chunk.sample));
-                    let (position, row) = (&chunk.position, [n, q, m]);
-                    // SAFETY: the samples are this task's; those that a whole block overwrites are written later.
+            for first in (0..projected.heads).step_by(HEADS) {
+                let count = (projected.heads - first).min(HEADS);
+                for i in 0..count {
+                    // SAFETY: the head lies in the problem.
                     unsafe {
-                        match self.whole_blocks {
-                            true => self.to.write(position, row, &from),
-                            false => self.to.write_first(position, row, &from, chunk.count),
-                        }
+                        let row = [n, q, first + i];
+                        projected.find_places(row, &references, [&mut *x[i], &mut *y[i]]);
+                        projected.copy_logits(row, weights[i]);
+                    }
+                }
+                // SAFETY: the processor has the instructions.
+                unsafe { softmax::<E, I>(&mut weights[..count], projected.blocks()) };
+                for i in 0..count {
+                    for chunk in self.chunks {
+                        let from = [&*x[i], &*y[i], &*weights[i]];
+                        let row = [n, q, first + i];
+                        // SAFETY: the samples are this task's; those that a whole block overwrites are kept later.
+                        unsafe { self.to.keep(chunk, row, from, self.whole_blocks) };
                     }
                 }
             }
@@ -292,6 +301,11 @@ impl<E: Vectorized> Kernel for Place<'_, E> {
 }
 
 impl<E: Vectorized> Projected<E> {
+    /// Blocks of samples of a head.
+    fn blocks(&self) -> usize {
+        self.samples.div_ceil(BLOCK)
+    }
+
     /// x and y of the samples of a row (image, query, head), in pixels; for the nearest pixel, numbers yet to be cut off.
     ///
     /// # Safety
@@ -303,94 +317,41 @@ impl<E: Vectorized> Projected<E> {
         references: &ReferenceTables<'_, E::Accumulator>,
         to: [&mut [E::Accumulator]; 2],
     ) {
-        let [x, y] = to;
         for sample in (0..self.samples).step_by(BLOCK) {
             let count = (self.samples - sample).min(BLOCK);
             // SAFETY: the samples lie in the problem.
             let offsets = unsafe { self.read_offsets(row, sample, count) };
-            for (xy, to) in [&mut *x, &mut *y].into_iter().enumerate() {
+            for xy in 0..2 {
                 let centres = block(references.centres[xy], sample);
                 let steps = block(references.steps[xy], sample);
                 let sizes = block(&self.sizes[xy], sample);
+                // Not where they go at once: compilers would have to show first that nothing else lies there.
                 let mut places = [E::Accumulator::ZERO; BLOCK];
                 for i in 0..BLOCK {
                     let moved = offsets[xy][i] * steps[i];
                     places[i] = centres[i].fused(sizes[i], moved + self.shift);
                 }
-                *block_mut(to, sample) = places;
+                *block_mut(to[xy], sample) = places;
             }
         }
     }
 
-    /// The softmax of the logits of a row (image, query, head).
+    /// The logits of a row (image, query, head), in whole blocks: minus infinity for those that are not there, so that they
+    /// get no weight.
     ///
     /// # Safety
-    /// The row lies in the problem, and the processor has the instructions.
+    /// The row lies in the problem.
     #[inline(always)]
-    unsafe fn find_weights<I: Isa>(&self, row: [usize; 3], to: &mut [E::Accumulator]) {
-        let lanes = E::Lanes::<I>::COUNT;
-        let lowest = E::Accumulator::NEG_INFINITY;
-        let mut most = E::Lanes::<I>::splat(lowest);
+    unsafe fn copy_logits(&self, row: [usize; 3], to: &mut [E::Accumulator]) {
         for sample in (0..self.samples).step_by(BLOCK) {
             let count = (self.samples - sample).min(BLOCK);
             // SAFETY: the samples lie in the problem.
-            let mut logits = unsafe { self.read_logits(row, sample, count) };
-            // What is not there has no weight.
+            let logits = unsafe { self.read_logits(row, sample, count) };
+            let mut whole = [E::Accumulator::NEG_INFINITY; BLOCK];
             for i in 0..BLOCK {
-                logits[i] = if i < count { logits[i] } else { lowest };
+                whole[i] = if i < count { logits[i] } else { whole[i] };
             }
-            *block_mut(to, sample) = logits;
-            for first in (0..BLOCK).step_by(lanes) {
-                // SAFETY: a block is some whole vectors.
-                let logits: E::Lanes<I> =
-                    unsafe { Access::<E::Accumulator>::load(logits.as_ptr().add(first)) };
-                most = logits.max(most);
-            }
-        }
-        // SAFETY: the processor has the instructions.
-        let most = E::Lanes::<I>::splat(unsafe { greatest::<E, I>(most) });
-        let base = E::Lanes::<I>::splat(E::Accumulator::from_f64(std::f64::consts::LOG2_E));
-        let mut sum = E::Lanes::<I>::splat(E::Accumulator::ZERO);
-        for sample in (0..self.samples).step_by(BLOCK) {
-            let powers = block_mut(to, sample);
-            for first in (0..BLOCK).step_by(lanes) {
-                // SAFETY: a block is some whole vectors.
-                unsafe {
-                    let at = powers.as_mut_ptr().add(first);
-                    let logits: E::Lanes<I> = Access::<E::Accumulator>::load(at);
-                    let power = logits.sub(most).mul(base).exp2();
-                    sum = sum.add(power);
-                    Access::<E::Accumulator>::store(power, at);
-                }
-            }
-        }
-        let nothing = E::Lanes::<I>::splat(E::Accumulator::ZERO);
-        let [sum, ..] = Lanes::sums([sum, nothing, nothing, nothing]);
-        let share = E::Accumulator::ONE / sum;
-        for sample in (0..self.samples).step_by(BLOCK) {
-            for weight in block_mut(to, sample) {
-                *weight = *weight * share;
-            }
+            *block_mut(to, sample) = whole;
         }
     }
-}
-
-/// The greatest lane.
-///
-/// # Safety
-/// The processor has the instructions.
-#[inline(always)]
-unsafe fn greatest<E: Vectorized, I: Isa>(vector: E::Lanes<I>) -> E::Accumulator {
-    let mut lanes = [E::Accumulator::NEG_INFINITY; MAX_LANES];
-    // SAFETY: there is room for any vector.
-    unsafe { Access::<E::Accumulator>::store(vector, lanes.as_mut_ptr()) };
-    let mut half = MAX_LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            let other = lanes[i + half];
-            lanes[i] = if other > lanes[i] { other } else { lanes[i] };
-        }
-        half /= 2;
-    }
-    lanes[0]
 }

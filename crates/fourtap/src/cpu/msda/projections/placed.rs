@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::place::block;
 use crate::bool_view::BoolView;
 use crate::cpu::msda::geometry::{BLOCK, Block, Cells, Grid, locate, locate_nearest};
 use crate::cpu::msda::plan::{Pass, Plan, Slots};
@@ -234,45 +235,24 @@ impl<'a, R: Real> SampleArrays<'a, R> {
         blocks
     }
 
-    /// Writes a whole block, also where it has fewer samples.
+    /// Keeps a chunk of samples of a row (image, query, head), taken from tables of the three numbers of all samples of the
+    /// head, which have room for whole blocks.
     ///
     /// # Safety
-    /// There is room for it, and nothing else uses that.
+    /// The row is the caller's. If `whole_blocks`, there is room for them, and the samples that they overwrite are kept later.
     #[inline(always)]
-    pub unsafe fn write(&self, position: &Position, row: [usize; 3], blocks: &[Block<R>; 3]) {
-        let index = self.index(position, row);
-        for (number, block) in blocks.iter().enumerate() {
-            // SAFETY: as the caller promises.
-            unsafe {
-                self.numbers
-                    .at([number, index])
-                    .cast::<Block<R>>()
-                    .write(*block)
-            };
-        }
-    }
-
-    /// Writes the first `count` of each block.
-    ///
-    /// # Safety
-    /// They are kept here, and nothing else uses them.
-    #[inline(always)]
-    pub unsafe fn write_first(
-        &self,
-        position: &Position,
-        row: [usize; 3],
-        blocks: &[Block<R>; 3],
-        count: usize,
-    ) {
-        let index = self.index(position, row);
-        for (number, block) in blocks.iter().enumerate() {
+    pub unsafe fn keep(&self, chunk: &Chunk, row: [usize; 3], from: [&[R]; 3], whole_blocks: bool) {
+        let index = self.index(&chunk.position, row);
+        for (number, table) in from.into_iter().enumerate() {
+            let from = block(table, chunk.sample);
             let to = self.numbers.at([number, index]);
             // SAFETY: as the caller promises. Copies of fixed size are a few stores.
             unsafe {
-                match count {
-                    4 => to.copy_from_nonoverlapping(block.as_ptr(), 4),
-                    8 => to.copy_from_nonoverlapping(block.as_ptr(), 8),
-                    _ => to.copy_from_nonoverlapping(block.as_ptr(), count),
+                match chunk.count {
+                    _ if whole_blocks => to.cast::<Block<R>>().write(*from),
+                    4 => to.copy_from_nonoverlapping(from.as_ptr(), 4),
+                    8 => to.copy_from_nonoverlapping(from.as_ptr(), 8),
+                    count => to.copy_from_nonoverlapping(from.as_ptr(), count),
                 }
             }
         }
@@ -288,8 +268,12 @@ impl<R: Real> Destination<R, Position> for SampleArrays<'_, R> {
         slots: &Slots<R, Position>,
         gradients: &[Block<R>; 3],
     ) {
-        // SAFETY: blocks of a pass are kept one after another, with room after the last.
-        unsafe { SampleArrays::write(self, &slots.places, [n, q, 0], gradients) }
+        let index = self.index(&slots.places, [n, q, 0]);
+        for (number, gradient) in gradients.iter().enumerate() {
+            let to = self.numbers.at([number, index]).cast::<Block<R>>();
+            // SAFETY: blocks of a pass are kept one after another, with room after the last.
+            unsafe { to.write(*gradient) };
+        }
     }
 }
 

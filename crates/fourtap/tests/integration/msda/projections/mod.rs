@@ -1,3 +1,9 @@
 //! From projections on.
 
+mod bad_calls;
+mod example;
+mod gradients;
+mod hostile_numbers;
 mod oracle;
+mod reproducible;
+mod two_steps;
