@@ -252,59 +252,8 @@ impl<E: Vectorized> Kernel for Finish<'_, E> {
                     if let Some(to) = &self.to.offsets {
                         self.offsets([n, q, m], &references, to);
                     }
-<<<<<<< HEAD
-                    let mean = total(mean);
-                    for chunk in chunks {
-                        let ([.., weight], [.., by_weight]) = block_of(chunk);
-                        let mut by_logit = [E::Accumulator::ZERO; BLOCK];
-                        for i in 0..BLOCK {
-                            by_logit[i] = weight[i] * (by_weight[i] - mean);
-                        }
-                        let places = places(chunk.sample, chunk.count, to.strides()[3]);
-                        // SAFETY: the samples of the row are this task's.
-                        unsafe { to.write(to.row(row), &places, chunk.count, &by_logit) };
-                    }
-                }
-                if to.offsets.is_none() && to.references.is_none() {
-                    continue;
-                }
-                for chunk in chunks {
-                    let (_, by_sample) = block_of(chunk);
-                    let places_in =
-                        |strides: [isize; 5]| places(chunk.sample, chunk.count, strides[3]);
-                    for xy in 0..2 {
-                        let mut by_place = by_sample[xy];
-                        if projected.interpolation == Interpolation::Nearest {
-                            by_place = [E::Accumulator::ZERO; BLOCK];
-                        }
-                        if let Some(to) = &to.offsets {
-                            let steps = block(references.steps[xy], chunk.sample);
-                            let by_offset = product(&by_place, steps);
-                            let strides = to.strides();
-                            let first = to.row(row) + xy as isize * strides[4];
-                            // SAFETY: the samples of the row are this task's.
-                            unsafe {
-                                to.write(first, &places_in(strides), chunk.count, &by_offset)
-                            };
-                        }
-                        if to.references.is_some() {
-                            add_first(block_mut(sums[xy], chunk.sample), chunk.count, &by_place);
-                        }
-                        if to.references.is_some() && projected.steps.is_some() {
-                            // SAFETY: the samples lie in the problem.
-                            let offsets =
-                                unsafe { projected.read_offsets(row, chunk.sample, chunk.count) };
-                            let by_extent = product(&by_place, &offsets[xy]);
-                            add_first(
-                                block_mut(sums[2 + xy], chunk.sample),
-                                chunk.count,
-                                &by_extent,
-                            );
-                        }
-=======
                     if self.to.references.is_some() {
                         self.add_to_references([n, q, m], sums);
->>>>>>> work-python
                     }
                 }
             }
