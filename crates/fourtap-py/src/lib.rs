@@ -37,7 +37,7 @@ mod _native {
         numpy_backward, numpy_forward,
         projected::{
             numpy_projected_forward, torch_projected_backward, torch_projected_backward_if_plain,
-            torch_projected_forward, torch_projected_forward_if_plain,
+            torch_projected_forward, torch_projected_forward_if_plain, torch_zero_pixels,
         },
         torch_backward, torch_backward_if_plain, torch_forward, torch_forward_if_plain,
     };

@@ -1,11 +1,12 @@
 //! Where a call runs: the one place that knows the backends by name.
 
+use crate::bool_view::BoolView;
 use crate::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda::Cuda;
 use crate::error::Result;
 use crate::msda::projections::{
-    self, ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
+    self, ProjectedBackward, ProjectedForward, ProjectionGradients, Projections, ZeroPixels,
 };
 use crate::place::Place;
 use crate::prepared::Prepared;
@@ -110,6 +111,19 @@ impl msda::Implementation for Backend {
                 projections::prepare_backward(&cuda, inputs, grad_out, gradients)
             }
             Err(none) => ProjectedBackward::new(inputs, grad_out, gradients).and(Err(none)),
+        }
+    }
+
+    fn prepare_zero_pixels<'a>(
+        &self,
+        value: ViewMut<'a>,
+        mask: BoolView<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.resolve(value.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => projections::prepare_zero_pixels(&cpu, value, mask),
+            #[cfg(feature = "cuda")]
+            Ok(ResolvedBackend::Cuda(cuda)) => projections::prepare_zero_pixels(&cuda, value, mask),
+            Err(none) => ZeroPixels::new(value, mask).and(Err(none)),
         }
     }
 }

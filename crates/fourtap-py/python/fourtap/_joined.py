@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as _hooks
 
-__all__ = ["apply_both", "forget"]
+__all__ = ["apply_both", "forget", "is_untouched"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -49,7 +49,7 @@ _joined: WeakKeyDictionary[nn.Module, _Joined] = WeakKeyDictionary()
 
 def apply_both(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) -> tuple[Tensor, Tensor]:
     """The results of both layers of a module."""
-    if _is_grad_enabled() or not (_is_untouched(first) and _is_untouched(second)) or type(query) is not Tensor:
+    if _is_grad_enabled() or not (is_untouched(first) and is_untouched(second)) or type(query) is not Tensor:
         return first(query), second(query)
     if any(watches() for watches in _WATCHERS) or any(_GLOBAL_HOOKS):
         return first(query), second(query)
@@ -66,7 +66,7 @@ def forget(owner: nn.Module) -> None:
     _joined.pop(owner, None)
 
 
-def _is_untouched(layer: nn.Module) -> bool:
+def is_untouched(layer: nn.Module) -> bool:
     """Whether calling the layer is nothing but a product with its parameters."""
     attributes = vars(layer)
     return (

@@ -112,6 +112,12 @@ def torch_projected_backward_if_plain(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] | None:
     """The same, or None if the registered operator must be called."""
 
+def torch_zero_pixels(value: Tensor, mask: Tensor, /) -> bool:
+    """Write zeros to the pixels of value, [N, S, M, D], where the mask, [N, S], is true.
+
+    False, and nothing done, where something intercepts operator calls or memory cannot be written directly.
+    """
+
 def numpy_projected_forward(operands: Projections[Array], out: Array | None, /) -> Array:
     """Attention from projections on all cores."""
 

@@ -17,10 +17,10 @@ from fourtap._route import Route
 if TYPE_CHECKING:
     from fourtap._native import Projections
 
-__all__ = ["attend_from_projections", "forward_from_projections"]
+__all__ = ["from_projections"]
 
-# The usual path, which `fourtap.ms_deform_attn_from_projections` calls directly.
-forward_from_projections = _native.torch_projected_forward_if_plain
+_is_traced = torch.compiler.is_dynamo_compiling
+_forward = _native.torch_projected_forward_if_plain
 # Since PyTorch 2.10.
 _KNOWS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 _is_grad_enabled = torch.is_grad_enabled
@@ -28,12 +28,11 @@ _is_deterministic = torch.are_deterministic_algorithms_enabled
 _backward = _native.torch_projected_backward_if_plain
 
 
-def attend_from_projections(
-    found: Route, operands: Projections[Tensor], deterministic: bool | None, out: Tensor | None
-) -> Tensor:
-    """As ``fourtap.ms_deform_attn_from_projections``, where :func:`forward_from_projections` returned a route or must
-    not be called.
-    """
+def from_projections(operands: Projections[Tensor], deterministic: bool | None, out: Tensor | None) -> Tensor:
+    """As ``fourtap.ms_deform_attn_from_projections``."""
+    found = Route.REGISTERED if _is_traced() else _forward(operands, out)
+    if isinstance(found, Tensor):
+        return found
     if found is Route.REGISTERED:
         return _projected_registered.attend(operands, deterministic, out)
     if found is Route.AUTOCAST:

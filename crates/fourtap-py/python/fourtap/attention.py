@@ -40,7 +40,7 @@ if importlib.util.find_spec("torch") is not None:
         import torch
 
         from fourtap._dense import attend_densely
-        from fourtap._projected import attend_from_projections, forward_from_projections
+        from fourtap._projected import from_projections
         from fourtap._torch import Tensor, attend, forward, gradients, is_traced
 
         _HAS_TORCH = True
@@ -237,10 +237,7 @@ def ms_deform_attn_from_projections(
         (points_per_level, sampling == "nearest", box_scale, False),
     )
     if _HAS_TORCH and isinstance(value, Tensor):
-        found = Route.REGISTERED if is_traced() else forward_from_projections(operands, out)
-        if isinstance(found, Tensor):
-            return found
-        return attend_from_projections(found, operands, deterministic, out)
+        return from_projections(operands, deterministic, out)
     if isinstance(value, np.ndarray):
         return _native.numpy_projected_forward(operands, out)
     raise _strange("value", value)

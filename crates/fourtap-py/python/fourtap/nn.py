@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fourtap import attention
-from fourtap._joined import apply_both, forget
+from fourtap import _native
+from fourtap._joined import apply_both, forget, is_untouched
+from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["MSDeformAttn"]
+
+_is_traced = torch.compiler.is_dynamo_compiling
 
 SpatialShapes: TypeAlias = "Tensor | Sequence[tuple[int, int]]"
 
@@ -83,23 +86,34 @@ def attend_from_layers(
     heads: int,
     points: int | Sequence[int],
     mask: Tensor | None = None,
+    value_layer: nn.Module | None = None,
     level_start_index: Tensor | None = None,
     nearest: bool = False,
     box_scale: Sequence[float] | None = None,
 ) -> Tensor:
-    """The operator on what linear layers put out: ``[N, S, M * D]``, ``[N, Q, M * K * 2]`` and ``[N, Q, M * K]``."""
-    return attention.ms_deform_attn_from_projections(
-        torch.unflatten(value, -1, (heads, -1)),
+    """The operator on what linear layers put out: ``[N, S, M * D]``, ``[N, Q, M * K * 2]`` and ``[N, Q, M * K]``.
+
+    ``value_layer`` is the one that ``value`` comes from, if nobody else has got its result.
+    """
+    value = torch.unflatten(value, -1, (heads, -1))
+    mask_is_applied = False
+    if mask is not None and _is_traced():
+        # The compiler joins this with what comes before; the operator would make a copy.
+        value, mask = value.masked_fill(mask[..., None, None], 0.0), None
+    elif mask is not None and value_layer is not None and is_untouched(value_layer):
+        # A linear layer does not need its result for its gradients, so it may be changed.
+        mask_is_applied = _native.torch_zero_pixels(value, mask)
+    operands = (
+        value,
         spatial_shapes,
+        level_start_index,
         accepted_type(reference_points, value),
         torch.unflatten(accepted_type(offsets, value), -1, (heads, -1, 2)),
         torch.unflatten(accepted_type(logits, value), -1, (heads, -1)),
-        points_per_level=points,
-        value_mask=mask,
-        sampling="nearest" if nearest else "bilinear",
-        box_scale=box_scale,
-        level_start_index=level_start_index,
+        mask,
+        (points, nearest, box_scale, mask_is_applied),
     )
+    return from_projections(operands, None, None)
 
 
 def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
@@ -200,6 +214,7 @@ class ProjectedAttention(nn.Module):
                 heads=heads,
                 points=points,
                 mask=padding_mask,
+                value_layer=self.value_proj,
                 level_start_index=level_start_index,
             )
         except InputError as error:

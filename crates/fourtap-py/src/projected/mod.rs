@@ -3,6 +3,7 @@
 mod operands;
 mod settings;
 
+use fourtap::cpu::Cpu;
 use fourtap::msda::projections::{self, ProjectedProblem, ProjectionGradients};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -95,6 +96,33 @@ pub fn numpy_projected_forward<'py>(
     forward(py, &NumPy, &operands.into(), KnownTensors::default(), out)
 }
 
+/// Writes zeros to the pixels of `value`, `[N, S, M, D]`, where the mask is true; false, and nothing done, if memory cannot be
+/// written directly.
+#[pyfunction(signature = (value, mask, /))]
+pub fn torch_zero_pixels(value: &Bound<'_, PyAny>, mask: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = value.py();
+    let torch = Torch::get(py)?;
+    let plain = torch.reads_directly(py, [("value", value)], &[Some(mask)])?;
+    if plain.is_none() {
+        return Ok(false);
+    }
+    let described = torch.describe_writable("value", value)?;
+    let layout = described.layout(value)?;
+    let of_mask = torch.describe("value_mask", mask)?;
+    // SAFETY: the caller holds both, and gave the first to be written; frameworks free device memory in the order of the
+    // stream that is current.
+    let (view, view_of_mask) = unsafe { (described.view_mut(layout), of_mask.bool_view(mask)?) };
+    match torch.cuda(py, described.place)? {
+        Some(cuda) => on_device(py, torch, value, || {
+            projections::prepare_zero_pixels(&cuda, view, view_of_mask)
+        })?,
+        None => py
+            .detach(|| projections::zero_pixels(&Cpu::new(), view, view_of_mask))
+            .map_err(|error| raise(py, error))?,
+    }
+    Ok(true)
+}
+
 /// Attention, written to `out` or to a new tensor.
 fn forward<'py>(
     py: Python<'py>,
@@ -106,10 +134,7 @@ fn forward<'py>(
     let described = operands.describe(framework, known)?;
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
-    let mut inputs = unsafe { operands.inputs(&described)? };
-    if described.settings.mask_is_applied {
-        inputs.value_mask = None;
-    }
+    let inputs = unsafe { operands.inputs(&described)? };
     let out = match out {
         Some(out) => out.clone(),
         None => {

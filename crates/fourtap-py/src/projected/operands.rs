@@ -166,6 +166,7 @@ impl<'py> Operands<'py> {
             attention_logits: view(&described.attention_logits, &self.attention_logits)?,
             points: settings.points(self.value.py(), samples, levels.len())?,
             value_mask,
+            mask_is_applied: settings.mask_is_applied,
             interpolation: settings.interpolation(),
             box_scale: settings.box_scale(),
         })

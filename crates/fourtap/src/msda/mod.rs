@@ -31,6 +31,7 @@ pub use model::{Traffic, in_bounds_fraction};
 pub use problem::{Backward, Forward, Problem, Sizes};
 
 use self::projections::{ProjectionGradients, Projections};
+use crate::bool_view::BoolView;
 use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -97,6 +98,13 @@ pub trait Implementation {
         inputs: Projections<'a>,
         grad_out: View<'a>,
         gradients: ProjectionGradients<'a>,
+    ) -> Result<Prepared<'a>>;
+
+    /// As [`projections::prepare_zero_pixels`].
+    fn prepare_zero_pixels<'a>(
+        &self,
+        value: ViewMut<'a>,
+        mask: BoolView<'a>,
     ) -> Result<Prepared<'a>>;
 }
 

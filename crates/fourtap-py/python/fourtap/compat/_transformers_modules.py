@@ -264,6 +264,7 @@ def _attend(
         heads=self.n_heads,
         points=points,
         mask=mask,
+        value_layer=getattr(self, "value_proj", None),
         level_start_index=starts,
         nearest=nearest,
         box_scale=box_scale,

@@ -24,10 +24,11 @@ use super::Cpu;
 use super::raw::Raw;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
+use crate::bool_view::BoolView;
 use crate::dtype::{DType, Real, bf16, f16};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::msda::projections::{
-    ProjectedBackward, ProjectedForward, ProjectionGradients, Projections,
+    ProjectedBackward, ProjectedForward, ProjectionGradients, Projections, ZeroPixels,
 };
 use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, Sizes};
 use crate::place::Place;
@@ -81,6 +82,25 @@ impl Implementation for Cpu {
         call.problem.expect_in(Place::Host)?;
         let cpu = *self;
         Ok(Prepared::new(0, move |_| cpu.projected_backward(&call)))
+    }
+
+    fn prepare_zero_pixels<'a>(
+        &self,
+        value: ViewMut<'a>,
+        mask: BoolView<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = ZeroPixels::new(value, mask)?;
+        if call.value.place() != Place::Host {
+            return Err(Error::Place {
+                tensor: "value",
+                expected: Place::Host.to_string(),
+                found: call.value.place(),
+            });
+        }
+        Ok(Prepared::new(0, move |_| {
+            zero_pixels(&call);
+            Ok(())
+        }))
     }
 }
 
@@ -289,5 +309,38 @@ impl Cpu {
         tasks
             .into_par_iter()
             .try_for_each(|task| self.unless_cancelled(|| work(range(task))))
+    }
+}
+
+/// Writes zeros where the mask is true.
+fn zero_pixels(call: &ZeroPixels<'_>) {
+    let layout = call.value.layout();
+    let shape = layout.shape();
+    let (sizes, strides) = (shape.sizes(), layout.strides());
+    let bytes = layout.dtype().size();
+    let first = call.value.as_mut_ptr();
+    let at = |index: [usize; 4]| {
+        let offset: isize = (index.iter().zip(strides))
+            .map(|(&index, &stride)| index as isize * stride)
+            .sum();
+        first.wrapping_offset(offset * bytes as isize)
+    };
+    for n in 0..sizes[0] {
+        for s in 0..sizes[1] {
+            // SAFETY: the mask was checked with the call to be in host memory and of shape [N, S].
+            if !unsafe { call.mask.get([n, s]) } {
+                continue;
+            }
+            for m in 0..sizes[2] {
+                // SAFETY: these elements lie in the tensor, which is ours to write; zero is zero in every element type.
+                unsafe {
+                    if strides[3] == 1 {
+                        at([n, s, m, 0]).write_bytes(0, sizes[3] * bytes);
+                    } else {
+                        (0..sizes[3]).for_each(|d| at([n, s, m, d]).write_bytes(0, bytes));
+                    }
+                }
+            }
+        }
     }
 }

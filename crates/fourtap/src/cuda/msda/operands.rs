@@ -118,10 +118,10 @@ impl<'a> Operands<'a> {
             },
             levels: problem.levels(),
             levels_in_device_memory: problem.cuda_levels().is_some(),
-            // With a mask, kernels read a copy.
+            // With a mask that is yet to be applied, kernels read a copy.
             value: match inputs.value_mask {
-                None => value,
-                Some(_) => Operand::scratch(problem.value()),
+                Some(_) if !inputs.mask_is_applied => Operand::scratch(problem.value()),
+                _ => value,
             },
             locations: Operand::of(&inputs.sampling_offsets),
             weights: Operand::of(&inputs.attention_logits),

@@ -5,6 +5,7 @@ use std::thread::LocalKey;
 use super::arguments::{Addresses, GradientAddresses};
 use super::backward::{BackwardLaunch, BackwardPlan};
 use super::forward::{ForwardLaunch, Plan};
+use crate::bool_view::BoolView;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::error::Result;
@@ -104,6 +105,14 @@ impl Implementation for Cuda {
         gradients: ProjectionGradients<'a>,
     ) -> Result<Prepared<'a>> {
         self.projected_backward(inputs, grad_out, gradients)
+    }
+
+    fn prepare_zero_pixels<'a>(
+        &self,
+        value: ViewMut<'a>,
+        mask: BoolView<'a>,
+    ) -> Result<Prepared<'a>> {
+        self.zero_pixels(value, mask)
     }
 }
 

@@ -26,10 +26,12 @@
 //! among them, or minus infinity for all, makes all K weights NaN.
 
 mod problem;
+mod zero_pixels;
 
 pub mod oracle;
 
 pub use problem::{ProjectedBackward, ProjectedForward, ProjectedProblem, References};
+pub use zero_pixels::{ZeroPixels, prepare_zero_pixels, zero_pixels};
 
 use crate::bool_view::BoolView;
 use crate::error::Result;
@@ -85,6 +87,9 @@ pub struct Projections<'a> {
     pub points: Points<'a>,
     /// `[N, S]`, true for pixels that count as zero.
     pub value_mask: Option<BoolView<'a>>,
+    /// Whether `value` holds zeros where the mask is true, see [`zero_pixels`]: then it is read as it is, which is faster, and
+    /// only gradients take the mask.
+    pub mask_is_applied: bool,
     /// How a point reads the pixels around it.
     pub interpolation: Interpolation,
     /// Only for boxes.
@@ -161,6 +166,7 @@ pub fn prepare_backward<'a>(
 ///         attention_logits: View::new(&logits, &[1, 1, 1, 2]),
 ///         points: Points::Each(2),
 ///         value_mask: None,
+///         mask_is_applied: false,
 ///         interpolation: Default::default(),
 ///         box_scale: Default::default(),
 ///     },

@@ -68,6 +68,7 @@ impl ProjectedProblem {
             attention_logits,
             points,
             value_mask,
+            mask_is_applied: _,
             interpolation,
             box_scale,
         } = *inputs;

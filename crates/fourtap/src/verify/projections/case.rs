@@ -155,6 +155,7 @@ impl ProjectedCase {
             value_mask: self.value_mask.as_ref().map(PaddingMask::view),
             interpolation: self.interpolation,
             box_scale: self.box_scale(),
+            mask_is_applied: false,
         }
     }
 

@@ -99,6 +99,7 @@ impl<'a> CudaProjectedCase<'a> {
                 .map(|(mask, copy)| unsafe { mask.view_on(self.cuda.ordinal(), copy.as_ptr()) }),
             interpolation: case.interpolation,
             box_scale: case.box_scale(),
+            mask_is_applied: false,
         }
     }
 

@@ -79,7 +79,7 @@ impl ProjectedBackwardLaunch {
         let mask = call.inputs.value_mask.as_ref().filter(|_| sizes.pixels > 0);
         let copy = match mask {
             // Only gradients of samples read `value`.
-            Some(mask) if plan.reads_value() => {
+            Some(mask) if plan.reads_value() && !call.inputs.mask_is_applied => {
                 let value = Operand::of(&call.inputs.value);
                 Some(MaskLaunch::new(cuda, Some(&value), &operands.value, mask)?)
             }

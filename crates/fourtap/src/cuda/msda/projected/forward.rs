@@ -39,7 +39,7 @@ impl ForwardLaunch {
             _ => None,
         };
         let mask = match &call.inputs.value_mask {
-            Some(mask) if plan.is_some() && sizes.pixels > 0 => {
+            Some(mask) if plan.is_some() && sizes.pixels > 0 && !call.inputs.mask_is_applied => {
                 let value = Operand::of(&call.inputs.value);
                 Some(MaskLaunch::new(cuda, Some(&value), &operands.value, mask)?)
             }

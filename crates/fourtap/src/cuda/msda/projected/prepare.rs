@@ -4,24 +4,28 @@ use std::thread::LocalKey;
 
 use super::backward::ProjectedBackwardLaunch;
 use super::forward::ForwardLaunch;
+use super::mask::MaskLaunch;
 use crate::bool_view::BoolView;
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::{Addresses, GradientAddresses};
+use crate::cuda::msda::operands::Operand;
 use crate::cuda::msda::prepare::LevelsKey;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::msda::projections::{
     BoxScale, Interpolation, Points, ProjectedBackward, ProjectedForward, ProjectionGradients,
-    Projections,
+    Projections, ZeroPixels,
 };
 use crate::prepared::Prepared;
 use crate::shape::Shape;
 use crate::tensor::{View, ViewMut};
 
+type MaskCache = PlanCache<1, (Shape, [isize; 2]), Option<MaskLaunch>>;
 type ForwardCache = PlanCache<5, CallKey, ForwardLaunch>;
 type BackwardCache = PlanCache<9, CallKey, ProjectedBackwardLaunch>;
 
 thread_local! {
+    static MASK: MaskCache = const { PlanCache::new() };
     static FORWARD: ForwardCache = const { PlanCache::new() };
     static BACKWARD: BackwardCache = const { PlanCache::new() };
 }
@@ -57,6 +61,7 @@ struct CallKey {
     interpolation: Interpolation,
     box_scale: ScaleKey,
     mask: Option<(Shape, [isize; 2])>,
+    mask_is_applied: bool,
 }
 
 enum PointsKey {
@@ -85,6 +90,7 @@ impl CallKey {
                 BoxScale::Listed(factors) => ScaleKey::Listed(factors.to_vec()),
             },
             mask: inputs.value_mask.as_ref().map(of_mask),
+            mask_is_applied: inputs.mask_is_applied,
         }
     }
 
@@ -103,6 +109,7 @@ impl CallKey {
         points
             && scale
             && self.interpolation == inputs.interpolation
+            && self.mask_is_applied == inputs.mask_is_applied
             && self.mask == inputs.value_mask.as_ref().map(of_mask)
             && self.levels.are(&inputs.levels)
     }
@@ -128,6 +135,46 @@ fn meets(mask: &Option<BoolView<'_>>, written: &[Option<&View<'_>>]) -> bool {
 }
 
 impl Cuda {
+    pub(in crate::cuda::msda) fn zero_pixels<'a>(
+        &self,
+        value: ViewMut<'a>,
+        mask: BoolView<'a>,
+    ) -> Result<Prepared<'a>> {
+        let cache: &'static LocalKey<MaskCache> = &MASK;
+        let views = [Some(value.as_view())];
+        let tensors = Tensors {
+            views,
+            first_written: 0,
+        };
+        let is_same = |known: &(Shape, [isize; 2])| {
+            *known == of_mask(&mask) && !meets(&Some(mask), &views) && mask.place() == self.place()
+        };
+        let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
+            let call = ZeroPixels::new(value.alias(), mask)?;
+            if call.value.place() != self.place() {
+                return Err(Error::Place {
+                    tensor: "value",
+                    expected: self.place().to_string(),
+                    found: call.value.place(),
+                });
+            }
+            let to = Operand::of_output(&call.value);
+            let launch = match to.bytes() {
+                0 => None,
+                _ => Some(MaskLaunch::new(self, None, &to, &mask)?),
+            };
+            Ok((launch, of_mask(&mask)))
+        })?;
+        let cuda = *self;
+        let (to, mask) = (value.as_mut_ptr() as u64, mask.as_ptr() as u64);
+        Ok(Prepared::new(0, move |_| match &*plan {
+            // SAFETY: this call, or one that differs only in its addresses, was checked, and the creator of its views has
+            // promised that their memory is valid.
+            Some(launch) => unsafe { launch.launch(&cuda, 0, to, mask) },
+            None => Ok(()),
+        }))
+    }
+
     pub(in crate::cuda::msda) fn projected_forward<'a>(
         &self,
         inputs: Projections<'a>,
