@@ -74,11 +74,10 @@ def _is_untouched(layer: nn.Module) -> bool:
     )
 
 
-def _join(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) -> _Joined | None:
-    layers = (first, second)
-    weights = [layer._parameters["weight"] for layer in layers]
-    biases = [layer._parameters["bias"] for layer in layers]
-    parameters = tuple(tensor for tensor in (*weights, *biases) if tensor is not None)
+def _join(owner: nn.Module, first: Any, second: Any, query: Tensor) -> _Joined | None:
+    """What is kept, made anew if that is old; None if the layers do not fit each other."""
+    every: tuple[Tensor | None, ...] = (first.weight, second.weight, first.bias, second.bias)
+    parameters = tuple(tensor for tensor in every if tensor is not None)
     # None or all have a bias, and none was swapped for something that is no parameter.
     if len(parameters) == 3 or any(type(tensor) is not nn.Parameter or tensor.is_inference() for tensor in parameters):
         return None
@@ -97,7 +96,8 @@ def _join(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) 
     joined = _joined.get(owner)
     if joined is not None and joined.key == key:
         return joined
-    if any(tensor.dtype is not parameters[0].dtype or tensor.device != query.device for tensor in parameters):
+    alike = all(tensor.dtype is parameters[0].dtype and tensor.device == query.device for tensor in parameters)
+    if not alike or first.in_features != second.in_features:
         return None
     joined = _joined[owner] = _Joined(parameters, dtype, key)
     return joined

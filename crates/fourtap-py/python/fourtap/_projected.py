@@ -31,9 +31,7 @@ _backward = _native.torch_projected_backward_if_plain
 def attend_from_projections(
     found: Route, operands: Projections[Tensor], deterministic: bool | None, out: Tensor | None
 ) -> Tensor:
-    """As ``fourtap.ms_deform_attn_from_projections``, where :func:`forward_from_projections` returned a route or must
-    not be called.
-    """
+    """As ``fourtap.ms_deform_attn_from_projections``, where the direct call returned a route or must not be made."""
     if found is Route.REGISTERED:
         return _projected_registered.attend(operands, deterministic, out)
     if found is Route.AUTOCAST:
