@@ -122,7 +122,7 @@ def test_exported_programs_compute_the_same(device: str, name: str, strict: bool
     assert torch.equal(program.module()(*operands), Layer()(*operands))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
 def test_traced_calls_compute_the_same(device: str) -> None:
     case = problem(device, "uneven")
 

@@ -1,7 +1,7 @@
 """Two linear layers over the same input as one matrix product, which launches and reads less.
 
 Only where autograd records nothing: there the joined parameters can be kept. With gradients, splitting the result and
-joining the gradients again costs what the product saves.
+joining the gradients again costs about what the product saves.
 """
 
 from __future__ import annotations
@@ -18,15 +18,10 @@ __all__ = ["apply_both", "forget", "is_untouched"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-# Each returns 0 or false unless something intercepts operator calls. What it sees must be the layers themselves.
-_WATCHERS: tuple[Any, ...] = (
-    torch.compiler.is_compiling,
-    torch._C._len_torch_dispatch_stack,
-    torch._C._are_functorch_transforms_active,
-    torch._C._is_tracing,
-)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS: tuple[Any, ...] = tuple(getattr(_hooks, f"_global{name}") for name in _HOOKS)
+_is_compiling = torch.compiler.is_compiling
+_count_modes = torch._C._len_torch_dispatch_stack
+_is_transforming = torch._C._are_functorch_transforms_active
+_is_tracing = torch._C._is_tracing
 
 
 class _Joined:
@@ -49,11 +44,10 @@ _joined: WeakKeyDictionary[nn.Module, _Joined] = WeakKeyDictionary()
 
 def apply_both(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) -> tuple[Tensor, Tensor]:
     """The results of both layers of a module."""
-    if _is_grad_enabled() or not (is_untouched(first) and is_untouched(second)) or type(query) is not Tensor:
-        return first(query), second(query)
-    if any(watches() for watches in _WATCHERS) or any(_GLOBAL_HOOKS):
-        return first(query), second(query)
-    joined = _join(owner, first, second, query)
+    plain = not _is_grad_enabled() and type(query) is Tensor and not _is_watched()
+    joined = None
+    if plain and is_untouched(first) and is_untouched(second):
+        joined = _join(owner, first, second, query)
     if joined is None:
         return first(query), second(query)
     both = functional.linear(query, joined.weight, joined.bias)
@@ -66,22 +60,28 @@ def forget(owner: nn.Module) -> None:
     _joined.pop(owner, None)
 
 
+def _is_watched() -> bool:
+    """Whether something intercepts calls of operators or layers. What it sees must be the layers themselves."""
+    hooks = _hooks._global_forward_hooks or _hooks._global_forward_pre_hooks
+    return bool(_is_compiling() or _count_modes() or _is_transforming() or _is_tracing() or hooks)
+
+
 def is_untouched(layer: nn.Module) -> bool:
     """Whether calling the layer is nothing but a product with its parameters."""
-    attributes = vars(layer)
-    return (
-        type(layer) is nn.Linear and "forward" not in attributes and not any(attributes.get(hooks) for hooks in _HOOKS)
-    )
+    hooks = layer._forward_hooks or layer._forward_pre_hooks
+    return type(layer) is nn.Linear and not hooks and "forward" not in layer.__dict__
 
 
-def _join(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) -> _Joined | None:
-    layers = (first, second)
-    weights = [layer._parameters["weight"] for layer in layers]
-    biases = [layer._parameters["bias"] for layer in layers]
-    parameters = tuple(tensor for tensor in (*weights, *biases) if tensor is not None)
-    # None or all have a bias, and none was swapped for something that is no parameter.
-    if len(parameters) == 3 or any(type(tensor) is not nn.Parameter or tensor.is_inference() for tensor in parameters):
+def _join(owner: nn.Module, first: Any, second: Any, query: Tensor) -> _Joined | None:
+    """What is kept, made anew if that is old; None if the layers do not fit each other."""
+    every: tuple[Tensor | None, ...] = (first.weight, second.weight, first.bias, second.bias)
+    parameters = tuple(tensor for tensor in every if tensor is not None)
+    # One of the layers has a bias, or one has other things than parameters of its own.
+    if len(parameters) == 3:
         return None
+    for tensor in parameters:
+        if type(tensor) is not nn.Parameter or tensor.is_inference():
+            return None
     kind = query.device.type
     dtype = parameters[0].dtype
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and dtype is not torch.float64:
@@ -97,7 +97,8 @@ def _join(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) 
     joined = _joined.get(owner)
     if joined is not None and joined.key == key:
         return joined
-    if any(tensor.dtype is not parameters[0].dtype or tensor.device != query.device for tensor in parameters):
+    alike = all(tensor.dtype is parameters[0].dtype and tensor.device == query.device for tensor in parameters)
+    if not alike or first.in_features != second.in_features:
         return None
     joined = _joined[owner] = _Joined(parameters, dtype, key)
     return joined

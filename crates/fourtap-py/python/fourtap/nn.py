@@ -41,9 +41,13 @@ def require_shape(
             return found in size
         return found == size or (broadcast and found == 1)
 
-    if tensor.dim() != len(expected) or not all(fits(*sizes) for sizes in zip(expected, tensor.shape, strict=True)):
-        words = [" or ".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in expected]
-        raise InputError(f"{name}: expected shape [{', '.join(words)}], found {list(tensor.shape)}")
+    sizes = tensor.shape
+    if len(sizes) == len(expected):
+        # Equal first: that is the usual case, and cheap.
+        if all([size == found or fits(size, found) for size, found in zip(expected, sizes, strict=True)]):
+            return
+    words = [" or ".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in expected]
+    raise InputError(f"{name}: expected shape [{', '.join(words)}], found {list(sizes)}")
 
 
 def arithmetic_type(storage: torch.dtype) -> torch.dtype:

@@ -11,6 +11,7 @@ mod hostile;
 mod large;
 mod oracle;
 mod plan_cache;
+mod projections;
 mod reproducible;
 mod sanitizer;
 mod soak;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fourtap::cpu::Cpu;
 use fourtap::dense;
+use fourtap::msda::projections::{self, Points, ProjectionGradients, Projections};
 use fourtap::msda::{self, Gradients, Inputs, Levels};
 use fourtap::{Error, Result, View, ViewMut};
 
@@ -57,6 +58,45 @@ fn backward(cpu: Cpu, of_value: bool) -> Result<()> {
     msda::backward(&cpu, inputs, grad_out, gradients)
 }
 
+fn from_projections(cpu: Cpu, backward: bool, of_value: bool) -> Result<()> {
+    let (value, logits) = (vec![1.0f32; 64 * CHANNELS], vec![1.0f32; QUERIES * 4]);
+    let (offsets, levels) = (
+        vec![0.5f32; QUERIES * 8],
+        Levels::packed(&[(8, 8)]).unwrap(),
+    );
+    let value_shape = [1, 64, 1, CHANNELS];
+    let logits_shape = [1, QUERIES, 1, 4];
+    let inputs = Projections {
+        value: View::new(&value, &value_shape),
+        levels: (&levels).into(),
+        reference_points: View::new(&[0.5f32, 0.5], &[1, 1, 1, 2]),
+        sampling_offsets: View::new(&offsets, &[1, QUERIES, 1, 4, 2]),
+        attention_logits: View::new(&logits, &logits_shape),
+        points: Points::Each(4),
+        value_mask: None,
+        interpolation: Default::default(),
+        box_scale: Default::default(),
+    };
+    let mut out = vec![f32::NAN; QUERIES * CHANNELS];
+    let out_shape = [1, QUERIES, CHANNELS];
+    if !backward {
+        return projections::forward(&cpu, inputs, ViewMut::new(&mut out, &out_shape));
+    }
+    let (mut grad_value, mut grad_logits) = (value.clone(), logits.clone());
+    let gradients = ProjectionGradients {
+        value: of_value.then(|| ViewMut::new(&mut grad_value, &value_shape)),
+        attention_logits: (!of_value).then(|| ViewMut::new(&mut grad_logits, &logits_shape)),
+        ..ProjectionGradients::default()
+    };
+    projections::backward(&cpu, inputs, View::new(&out, &out_shape), gradients)
+}
+
+/// Forward, and backward with and without the gradient of value.
+fn all_from_projections(cpu: Cpu) -> [Result<()>; 3] {
+    [(false, false), (true, true), (true, false)]
+        .map(|(backward, of_value)| from_projections(cpu, backward, of_value))
+}
+
 fn attend(cpu: Cpu) -> Result<()> {
     let shape = [1, 2, 200, 64];
     let numbers = vec![1.0f32; shape.iter().product()];
@@ -78,6 +118,10 @@ fn a_cancelled_call_says_so() {
     assert!(out.iter().all(|number| number.is_nan()));
     assert_eq!(backward(cpu, true), Err(Error::Cancelled));
     assert_eq!(backward(cpu, false), Err(Error::Cancelled));
+    assert_eq!(
+        all_from_projections(cpu),
+        [0; 3].map(|_| Err(Error::Cancelled))
+    );
     assert_eq!(attend(cpu), Err(Error::Cancelled));
 }
 
@@ -89,6 +133,7 @@ fn a_flag_that_is_not_set_changes_nothing() {
     assert_eq!(out, forward(Cpu::new()).1);
     assert_eq!(backward(cpu, true), Ok(()));
     assert_eq!(backward(cpu, false), Ok(()));
+    assert_eq!(all_from_projections(cpu), [Ok(()), Ok(()), Ok(())]);
     assert_eq!(attend(cpu), Ok(()));
     assert!(!NOT_SET.load(Ordering::Relaxed));
 }

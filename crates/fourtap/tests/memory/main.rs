@@ -3,3 +3,4 @@
 mod counting;
 mod dense;
 mod msda;
+mod projections;

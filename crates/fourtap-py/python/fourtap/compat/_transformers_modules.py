@@ -38,6 +38,7 @@ class _Way:
     names: frozenset[str]
     "All that its ``forward`` uses, but for the common ones."
     factors: frozenset[float]
+    "All fractions in it."
     core: str
     "The attribute, or global function, that samples."
     attend: Callable[..., _Attended | None]
@@ -125,7 +126,7 @@ def _deformable_detr(
         _padding(attention_mask, inverted),
         reference_points,
         *_levels(spatial_shapes, spatial_shapes_list, level_start_index),
-        points=[self.n_points] * self.n_levels,
+        points=self.n_points,
     )
     weights = torch.unflatten(logits.softmax(-1), -1, (self.n_levels, self.n_points)) if weights_wanted else None
     return self.output_proj(attended), weights
@@ -147,7 +148,8 @@ def _rt_detr_v2(
     weights_wanted: bool,
     **kwargs: Any,
 ) -> _Attended | None:
-    # For points, the original adds tensors that do not fit each other.
+    """RT-DETRv2, with a number of points for each level and two ways to sample."""
+    # With points, the shapes in the original do not fit each other.
     if not _fit(encoder_hidden_states, attention_mask, reference_points, coordinates=(4,)):
         return None
     if reference_points.shape[2] != 1:
@@ -183,7 +185,7 @@ def _d_fine(
     **kwargs: Any,
 ) -> _Attended | None:
     """D-FINE and DEIMv2, which have no projections of the value and the result."""
-    # The original's masks are of another shape, and for points it computes with numbers of pixels as of queries.
+    # With masks or points, the shapes in the original do not fit each other.
     if attention_mask is not None or not _fit(encoder_hidden_states, None, reference_points, coordinates=(4,)):
         return None
     if reference_points.shape[2] != 1 or _is_unlike_ours(self.decoder_method, hidden_states, reference_points):
@@ -249,7 +251,7 @@ def _attend(
     shapes: Any,
     starts: Any,
     *,
-    points: Sequence[int],
+    points: int | Sequence[int],
     nearest: bool = False,
     box_scale: Sequence[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -282,24 +284,25 @@ def result_type(value: Tensor, places: torch.dtype, weights: torch.dtype, method
     return dtype
 
 
-_OF_BOXES = ("offset_scale", "value_proj", "output_proj")
+_PROJECTED = ("value_proj", "output_proj")
 _WAYS = (
-    _Way(frozenset(("attn", "value_proj", "output_proj")), frozenset((0.5,)), "attn", _deformable_detr),
+    _Way(frozenset(("attn", *_PROJECTED)), frozenset((0.5,)), "attn", _deformable_detr),
     _Way(
-        frozenset(("multi_scale_deformable_attention", "with_pos_embed", "value_proj", "output_proj")),
+        frozenset(("multi_scale_deformable_attention", "with_pos_embed", *_PROJECTED)),
         frozenset((0.5,)),
         "multi_scale_deformable_attention",
         _deformable_detr,
         argument_tells=True,
     ),
     _Way(
-        frozenset(("multi_scale_deformable_attention_v2", "method", "n_points_list", "n_points_scale", *_OF_BOXES)),
+        frozenset("multi_scale_deformable_attention_v2 method n_points_list n_points_scale offset_scale".split())
+        | frozenset(_PROJECTED),
         frozenset(),
         "multi_scale_deformable_attention_v2",
         _rt_detr_v2,
     ),
     _Way(
-        frozenset(("ms_deformable_attn_core", "decoder_method", "num_points_list", "num_points_scale", "offset_scale")),
+        frozenset("ms_deformable_attn_core decoder_method num_points_list num_points_scale offset_scale".split()),
         frozenset(),
         "ms_deformable_attn_core",
         _d_fine,

@@ -25,8 +25,9 @@ use crate::tensor::View;
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
 
-/// Bytes of placed samples that a task keeps, unless a single row has more: few enough to stay in the near cache.
-const PLACED_BYTES: usize = 1 << 18;
+/// Bytes of placed samples that a task keeps, unless a single row has more: few enough to stay in the near cache, enough
+/// rows that a pass over them mostly finds each coarse level there.
+const PLACED_BYTES: usize = 3 << 18;
 
 impl Cpu {
     pub(super) fn projected_forward(&self, call: &ProjectedForward<'_>) -> Result<()> {
@@ -55,15 +56,15 @@ impl Cpu {
         let plan = plan::<E>(&call.problem, &call.inputs.value);
         let projected = Projected::<E>::new(&call.problem, &call.inputs);
         let mask = Mask::new(&call.inputs);
-        let layout = RowLayout::new(&plan, self.tuning.near_bytes);
         let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
-        let length = self.rows_per_placed_task(&plan, &layout);
-        let placed_length = 3 * length * layout.row_length;
+        let rows = self.rows_per_placed_task(&plan);
+        let layout = RowLayout::new(&plan, self.tuning.near_bytes, rows);
+        let placed_length = 3 * layout.length;
         let spare = self.task_memory(&plan, placed_length + projected.scratch_length())?;
-        self.each_range(&plan.sizes, length, |rows| {
+        self.each_range(&plan.sizes, layout.rows, |rows| {
             let mut memory = lock(&spare).pop().expect("one per worker");
             let (samples, scratch) = memory.split_at_mut(placed_length);
-            let samples = SampleArrays::new(samples, layout.origin(rows.start));
+            let samples = SampleArrays::new(samples, rows.start);
             let placed = placed(&call.problem, &samples, &mask);
             self.run(Place {
                 projected: &projected,
@@ -89,9 +90,9 @@ impl Cpu {
         let projected = Projected::<E>::new(&call.problem, &call.inputs);
         let mask = Mask::new(&call.inputs);
         let grad_out = Raw::of(&call.grad_out);
-        let layout = RowLayout::new(&plan, self.tuning.near_bytes);
-        let length = self.rows_per_placed_task(&plan, &layout);
-        let placed_length = 3 * length * layout.row_length;
+        let rows = self.rows_per_placed_task(&plan);
+        let layout = RowLayout::new(&plan, self.tuning.near_bytes, rows);
+        let placed_length = 3 * layout.length;
         // All memory is there before anything is written.
         let gradients = ProjectedGradients::new(&call.problem, &call.gradients)?;
         let spare = self.task_memory(&plan, 2 * placed_length + projected.scratch_length())?;
@@ -104,7 +105,7 @@ impl Cpu {
             all.resize(3 * levels.length, E::Accumulator::ZERO);
             let all = SampleArrays::new(&mut all, 0);
             let placed = placed(&call.problem, &all, &mask);
-            self.each_range(&plan.sizes, length, |rows| {
+            self.each_range(&plan.sizes, layout.rows, |rows| {
                 let mut memory = lock(&spare).pop().expect("one per worker");
                 self.run(Place {
                     projected: &projected,
@@ -123,12 +124,12 @@ impl Cpu {
         if !gradients.are_wanted() {
             return Ok(());
         }
-        self.each_range(&plan.sizes, length, |rows| {
+        self.each_range(&plan.sizes, layout.rows, |rows| {
             let mut memory = lock(&spare).pop().expect("one per worker");
             let (samples, rest) = memory.split_at_mut(placed_length);
             let (by_sample, scratch) = rest.split_at_mut(placed_length);
-            let samples = SampleArrays::new(samples, layout.origin(rows.start));
-            let by_sample = SampleArrays::new(by_sample, layout.origin(rows.start));
+            let samples = SampleArrays::new(samples, rows.start);
+            let by_sample = SampleArrays::new(by_sample, rows.start);
             let placed = placed(&call.problem, &samples, &mask);
             self.run(Place {
                 projected: &projected,
@@ -161,11 +162,12 @@ impl Cpu {
         Ok(())
     }
 
-    /// As `rows_per_task`, and no more than have few bytes of placed samples.
-    fn rows_per_placed_task<E: Vectorized>(&self, plan: &Plan<E>, layout: &RowLayout<E>) -> usize {
-        let row_bytes = 3 * layout.row_length * size_of::<E::Accumulator>();
+    /// As `rows_per_task`, and no more than have [`PLACED_BYTES`].
+    fn rows_per_placed_task<E: Vectorized>(&self, plan: &Plan<E>) -> usize {
+        let samples = plan.sizes.heads * plan.first_samples[plan.sizes.levels];
+        let row_bytes = 3 * samples * size_of::<E::Accumulator>();
         self.rows_per_task(&plan.sizes)
-            .min(PLACED_BYTES / row_bytes)
+            .min(PLACED_BYTES / row_bytes.max(1))
             .max(1)
     }
 

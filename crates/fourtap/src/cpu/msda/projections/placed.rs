@@ -42,52 +42,47 @@ fn chunks(range: Range<usize>, position: Position) -> impl Iterator<Item = Chunk
     })
 }
 
-/// Samples row by row, each row in the order in which the passes read them.
+/// The samples of some rows, pass by pass, each row in the order in which the pass reads it.
 pub(super) struct RowLayout<E: Element> {
+    /// Rows there is room for.
+    pub rows: usize,
     pub passes: Vec<Pass<E::Accumulator, Position>>,
     pub chunks: Vec<Chunk>,
-    /// Samples of a row, and room after those of each pass, so that whole blocks can be written and read.
-    pub row_length: usize,
+    /// All samples, and room after those of each pass: whole blocks can be written and read, into the next row and past the
+    /// last.
+    pub length: usize,
 }
 
 impl<E: Element> RowLayout<E> {
-    pub fn new(plan: &Plan<E>, near_bytes: usize) -> Self {
-        let all_levels = plan.pass_levels(near_bytes);
-        let per_head =
-            |levels: &[usize]| -> usize { levels.iter().map(|&level| plan.points(level)).sum() };
-        let pass_length = |levels: &Vec<usize>| plan.sizes.heads * per_head(levels) + 2 * BLOCK;
-        let row_length = all_levels.iter().map(pass_length).sum();
+    pub fn new(plan: &Plan<E>, near_bytes: usize, rows: usize) -> Self {
         let mut layout = RowLayout {
+            rows,
             passes: Vec::new(),
             chunks: Vec::new(),
-            row_length,
+            length: 0,
         };
-        let mut first = 0;
-        for levels in &all_levels {
+        for levels in plan.pass_levels(near_bytes) {
+            let by_head: usize = levels.iter().map(|&level| plan.points(level)).sum();
+            let by_query = plan.sizes.heads * by_head;
             let mut position = Position {
-                first,
-                by_image: plan.sizes.queries * row_length,
-                by_query: row_length,
-                by_head: per_head(levels),
+                first: layout.length,
+                by_image: plan.sizes.queries * by_query,
+                by_query,
+                by_head,
             };
-            first += pass_length(levels);
+            layout.length += rows * by_query + BLOCK;
             let of_block = |block: usize, _: &[[usize; 4]]| Position {
                 first: position.first + block,
                 ..position
             };
-            layout.passes.push(plan.pass(levels, of_block));
-            for range in joined(plan, levels) {
+            layout.passes.push(plan.pass(&levels, of_block));
+            for range in joined(plan, &levels) {
                 let count = range.len();
                 layout.chunks.extend(chunks(range, position));
                 position.first += count;
             }
         }
         layout
-    }
-
-    /// Position of the first sample of a row.
-    pub fn origin(&self, row: usize) -> usize {
-        row * self.row_length
     }
 }
 
@@ -195,21 +190,21 @@ impl<'a> Mask<'a> {
 pub(super) struct SampleArrays<'a, R> {
     /// By number and position.
     numbers: Raw<R, 2>,
-    /// Position of the first that is kept.
-    origin: usize,
+    /// The first row (image, query) that is kept.
+    first: usize,
     memory: PhantomData<&'a mut [R]>,
 }
 
 impl<'a, R: Real> SampleArrays<'a, R> {
-    /// In `memory`, the samples at `origin` and after it.
-    pub fn new(memory: &'a mut [R], origin: usize) -> Self {
+    /// In `memory`, the samples of rows (image, query) from number `first` on.
+    pub fn new(memory: &'a mut [R], first: usize) -> Self {
         let length = memory.len() / 3;
         SampleArrays {
             numbers: Raw {
                 first: memory.as_mut_ptr(),
                 strides: [length as isize, 1],
             },
-            origin,
+            first,
             memory: PhantomData,
         }
     }
@@ -217,7 +212,7 @@ impl<'a, R: Real> SampleArrays<'a, R> {
     #[inline(always)]
     fn index(&self, position: &Position, [n, q, m]: [usize; 3]) -> usize {
         position.first + n * position.by_image + q * position.by_query + m * position.by_head
-            - self.origin
+            - self.first * position.by_query
     }
 
     /// The three numbers of a block of samples of a row (image, query, head).
@@ -249,9 +244,9 @@ impl<'a, R: Real> SampleArrays<'a, R> {
             // SAFETY: as the caller promises. Copies of fixed size are a few stores.
             unsafe {
                 match chunk.count {
-                    _ if whole_blocks => to.cast::<Block<R>>().write(*from),
                     4 => to.copy_from_nonoverlapping(from.as_ptr(), 4),
                     8 => to.copy_from_nonoverlapping(from.as_ptr(), 8),
+                    _ if whole_blocks => to.cast::<Block<R>>().write(*from),
                     count => to.copy_from_nonoverlapping(from.as_ptr(), count),
                 }
             }

@@ -404,6 +404,18 @@ fn outputs_that_do_not_fit_are_refused() {
     );
 }
 
+/// The gradient of one input.
+fn only(input: usize, view: ViewMut<'_>) -> ProjectionGradients<'_> {
+    let mut gradients = ProjectionGradients::default();
+    match input {
+        0 => gradients.value = Some(view),
+        1 => gradients.reference_points = Some(view),
+        2 => gradients.sampling_offsets = Some(view),
+        _ => gradients.attention_logits = Some(view),
+    }
+    gradients
+}
+
 #[test]
 fn gradients_that_do_not_fit_are_refused() {
     let example = legal(4);
@@ -435,28 +447,24 @@ fn gradients_that_do_not_fit_are_refused() {
         "grad_logits",
     ];
     for (input, name) in names.into_iter().enumerate() {
-        let one = |view: ViewMut<'_>| {
-            let mut gradients = none();
-            match input {
-                0 => gradients.value = Some(view),
-                1 => gradients.reference_points = Some(view),
-                2 => gradients.sampling_offsets = Some(view),
-                _ => gradients.attention_logits = Some(view),
-            }
-            refused(example.grad_out(), gradients)
-        };
         let mut numbers = vec![7.0f32; example.inputs[input].len()];
         let flat = [numbers.len()];
         let shape = fourtap::Shape::new(&shapes[input]);
         assert_eq!(
-            one(ViewMut::new(&mut numbers, &flat)),
+            refused(
+                example.grad_out(),
+                only(input, ViewMut::new(&mut numbers, &flat))
+            ),
             format!("{name}: expected shape {shape}, found [{}]", flat[0])
         );
         assert!(numbers.iter().all(|&number| number == 7.0));
         let mut doubles = vec![7.0f64; numbers.len()];
         let source = super::example::NAMES[input];
         assert_eq!(
-            one(ViewMut::new(&mut doubles, &shapes[input])),
+            refused(
+                example.grad_out(),
+                only(input, ViewMut::new(&mut doubles, &shapes[input]))
+            ),
             format!("{name}: expected element type f32 (that of {source}), found f64")
         );
         let layout = fourtap::Layout::contiguous(fourtap::DType::F32, &shapes[input]);
@@ -464,7 +472,7 @@ fn gradients_that_do_not_fit_are_refused() {
         // SAFETY: the call is refused before anything is written.
         let shared = unsafe { ViewMut::from_raw(memory, layout) };
         assert_eq!(
-            one(shared),
+            refused(example.grad_out(), only(input, shared)),
             format!("{name}: expected memory of its own, found it sharing bytes with grad_out")
         );
     }
