@@ -12,7 +12,7 @@ use fourtap::verify::{
 };
 use rayon::prelude::*;
 
-use crate::gpu;
+use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
 const KERNELS: [KernelChoice; 4] = [
@@ -28,53 +28,96 @@ fn is_unsupported(failure: &Failure, wanted: KernelChoice) -> bool {
     by_name && matches!(failure, Failure::Refused(Error::Unsupported { .. }))
 }
 
-/// The cases with every kernel that can serve them, in both modes, levels in host and device memory. Returns how many results
-/// of forward and of backward were right.
-fn check(cuda: &Cuda, seeds: Range<u64>, case_of: fn(u64) -> ProjectedCase) -> [usize; 2] {
+/// Whether there are numbers among its inputs that break careless code.
+fn is_hostile(case: &ProjectedCase) -> bool {
+    let inputs = [
+        &case.value,
+        &case.reference_points,
+        &case.sampling_offsets,
+        &case.attention_logits,
+    ];
+    let mut numbers = inputs.iter().flat_map(|tensor| tensor.to_f64());
+    numbers.any(|number| !number.is_finite() || number.abs() > 1e9)
+}
+
+/// All gradients, and that of `value` alone, for which other kernels come first.
+const SELECTIONS: [ProjectedGradientSelection; 2] = [
+    ProjectedGradientSelection::ALL,
+    ProjectedGradientSelection {
+        value: true,
+        reference_points: false,
+        sampling_offsets: false,
+        attention_logits: false,
+    },
+];
+
+/// The cases with every kernel that can serve them, in both modes, levels in host and device memory. Counts the kernels that
+/// were right, and those that were right for hostile numbers.
+pub fn check(
+    cuda: &Cuda,
+    seeds: Range<u64>,
+    case_of: fn(u64) -> ProjectedCase,
+    tally: &Tally,
+    of_hostile: &Tally,
+) {
     // In parallel, because nearly every problem needs a kernel of its own compiled.
-    let counts = seeds.into_par_iter().map(|seed| {
+    seeds.into_par_iter().for_each(|seed| {
         let case = case_of(seed);
         let expected = ExpectedProjectedResults::new(&case).unwrap();
-        let mut right = [0, 0];
+        let hostile = is_hostile(&case);
         for wanted in KERNELS {
             for deterministic in [false, true] {
                 for levels in [LevelsIn::Host, LevelsIn::Device] {
                     let cuda = cuda.with_msda(wanted).deterministic(deterministic);
                     let on_device = CudaProjectedCase::new(&case, cuda).unwrap();
-                    let all = ProjectedGradientSelection::ALL;
-                    let forward = (on_device.forward(levels))
-                        .and_then(|out| expected.compare_forward(&out));
-                    let backward = (on_device.backward(levels, all))
-                        .and_then(|found| expected.compare_backward(&found));
-                    for (pass, result) in [forward, backward].into_iter().enumerate() {
-                        match result {
-                            Ok(()) => right[pass] += 1,
-                            Err(failure) if is_unsupported(&failure, wanted) => {}
-                            Err(failure) => panic!(
-                                "seed {seed}, {wanted:?}, deterministic {deterministic}, levels in {levels:?}: {failure}"
-                            ),
+                    let right = |result: Result<(), Failure>| match result {
+                        Ok(()) => true,
+                        Err(failure) if is_unsupported(&failure, wanted) => false,
+                        Err(failure) => panic!(
+                            "seed {seed}, {wanted:?}, deterministic {deterministic}, levels in {levels:?}: {failure}"
+                        ),
+                    };
+                    let out = on_device.forward(levels);
+                    right(out.and_then(|out| expected.compare_forward(&out)));
+                    for asked in SELECTIONS {
+                        let found = on_device.backward(levels, asked);
+                        if !right(found.and_then(|found| expected.compare_backward(&found))) {
+                            continue;
                         }
+                        let mut gradients = on_device.gradients(asked).unwrap();
+                        let kernels = cuda
+                            .projected_backward_kernels(
+                                on_device.inputs(levels),
+                                on_device.grad_out(),
+                                &gradients.views(),
+                            )
+                            .unwrap();
+                        if hostile {
+                            of_hostile.add(kernels.iter().copied());
+                        }
+                        tally.add(kernels);
                     }
                 }
             }
         }
-        right
     });
-    counts.reduce(
-        || [0, 0],
-        |one, other| [one[0] + other[0], one[1] + other[1]],
-    )
 }
 
 #[test]
 #[ignore = "needs a CUDA device"]
 fn random_problems_match_the_oracle() {
     let cuda = gpu::device();
+    let (tally, of_hostile) = (Tally::default(), Tally::default());
     for case_of in [ProjectedCase::random, ProjectedCase::aligned] {
-        let cases = cases(500);
-        let right = check(&cuda, 0..cases, case_of);
-        // At least the kernels that serve everything, in both modes, levels in host and device memory.
-        assert!(right.iter().all(|&right| right >= 8 * cases as usize));
+        check(&cuda, 0..cases(400), case_of, &tally, &of_hostile);
+    }
+    let details = "results, every element, 0 mismatches";
+    let kernels = gpu::kernels("msda_projected_");
+    tally.evidence(&cuda, "oracle", &kernels, details);
+    of_hostile.evidence(&cuda, "hostile", &kernels, details);
+    // The kernels that given locations have, too, told otherwise where to sample.
+    for kernel in gpu::kernels("msda_backward_") {
+        assert!(tally.count(kernel) > 0, "{kernel}: not one result");
     }
 }
 
@@ -112,6 +155,7 @@ fn each_selection_of_gradients_is_bitwise_equal() {
 fn fifty_runs_are_bitwise_equal() {
     const RUNS: usize = 50;
     let cuda = gpu::device().deterministic(true);
+    let tally = Tally::default();
     (0..cases(40)).into_par_iter().for_each(|seed| {
         for case in [ProjectedCase::random(seed), ProjectedCase::aligned(seed)] {
             for levels in [LevelsIn::Host, LevelsIn::Device] {
@@ -129,9 +173,38 @@ fn fifty_runs_are_bitwise_equal() {
                         "seed {seed}, levels in {levels:?}: run {number}"
                     );
                 }
+                let mut gradients = on_device
+                    .gradients(ProjectedGradientSelection::ALL)
+                    .unwrap();
+                let (inputs, grad_out) = (on_device.inputs(levels), on_device.grad_out());
+                let views = gradients.views();
+                tally.add(
+                    cuda.projected_backward_kernels(inputs, grad_out, &views)
+                        .unwrap(),
+                );
+                let on_its_own = compare_value_alone(&on_device, levels, RUNS);
+                tally.add(on_its_own);
             }
         }
     });
+    let kernels = gpu::kernels("msda_projected_");
+    tally.evidence(&cuda, "reproducible", &kernels, "problems, 50 runs each");
+}
+
+/// Runs of the gradient of `value` alone, which must be bitwise equal. Returns the kernels.
+fn compare_value_alone(
+    on_device: &CudaProjectedCase<'_>,
+    levels: LevelsIn,
+    runs: usize,
+) -> Vec<&'static str> {
+    let cuda = gpu::device().deterministic(true);
+    let run = || bits(&on_device.backward(levels, SELECTIONS[1]).unwrap());
+    let first = run();
+    assert!((1..runs).all(|_| run() == first), "gradient of value alone");
+    let mut gradients = on_device.gradients(SELECTIONS[1]).unwrap();
+    let (inputs, grad_out) = (on_device.inputs(levels), on_device.grad_out());
+    cuda.projected_backward_kernels(inputs, grad_out, &gradients.views())
+        .unwrap()
 }
 
 #[test]

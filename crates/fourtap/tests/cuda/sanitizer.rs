@@ -1,9 +1,10 @@
 //! Shapes to run under compute-sanitizer: small, many, every kernel. Which tool watches is in FOURTAP_SANITIZER.
 
-use fourtap::verify::Case;
+use fourtap::verify::{Case, ProjectedCase};
 
 use crate::gpu::{self, Tally};
 use crate::oracle::check;
+use crate::projections;
 
 /// Cases of each kind. Each is computed by up to three kernels, with levels in host and in device memory.
 pub const CASES: u64 = 40;
@@ -21,4 +22,17 @@ fn shapes() {
     check(&cuda, FIRST..FIRST + CASES / 2, Case::keepable, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_forward_"), details);
+}
+
+#[test]
+#[ignore = "run under compute-sanitizer"]
+fn shapes_of_projections() {
+    let (tool, cuda) = (gpu::sanitizer(), gpu::device());
+    let (tally, of_hostile) = (Tally::default(), Tally::default());
+    for case_of in [ProjectedCase::random, ProjectedCase::aligned] {
+        let seeds = FIRST..FIRST + CASES / 4;
+        projections::check(&cuda, seeds, case_of, &tally, &of_hostile);
+    }
+    let details = "results, every element, 0 mismatches";
+    tally.evidence(&cuda, &tool, &gpu::kernels("msda_projected_"), details);
 }

@@ -74,6 +74,7 @@ fn from_projections(cpu: Cpu, backward: bool, of_value: bool) -> Result<()> {
         attention_logits: View::new(&logits, &logits_shape),
         points: Points::Each(4),
         value_mask: None,
+        mask_is_applied: false,
         interpolation: Default::default(),
         box_scale: Default::default(),
     };

@@ -14,7 +14,9 @@ use std::process::Command;
 
 use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
-use fourtap::cuda::msda::{Channel, Gather, KernelVariant, Kind, Sampling, Types};
+use fourtap::cuda::msda::{
+    Channel, Gather, KernelVariant, Kind, Projection, Sampling, Sort, Types,
+};
 use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
 use fourtap::dense::{Alignment, Mask, Sizes};
 use rayon::prelude::*;
@@ -120,6 +122,72 @@ fn kernels() -> Vec<KernelVariant> {
     ];
     kernels.extend(gathers.map(KernelVariant::Gather));
     kernels.extend(backward_kernels());
+    for kernel in projected_kernels() {
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
+        }
+    }
+    kernels
+}
+
+/// Those of calls from projections: an encoder's points, a decoder's boxes, and levels with different numbers of points.
+fn projected_kernels() -> Vec<KernelVariant> {
+    let points = Projection {
+        references: DType::F32,
+        boxes: false,
+        nearest: false,
+        turns: 1,
+        uneven: None,
+    };
+    let boxes = Projection {
+        boxes: true,
+        ..points
+    };
+    let mut first = [u16::MAX; 17];
+    first[..4].copy_from_slice(&[0, 3, 9, 12]);
+    let uneven = Projection {
+        nearest: true,
+        uneven: Some(first),
+        ..boxes
+    };
+    let kind = |value: DType, projection, levels, points| Kind {
+        types: Types {
+            value,
+            locations: value,
+            weights: value,
+        },
+        sampling: Sampling::Projected(projection),
+        heads: 8,
+        channels: 32,
+        levels,
+        points,
+    };
+    let kinds = [
+        kind(DType::BF16, points, 4, 4),
+        kind(DType::F32, boxes, 4, 4),
+        kind(DType::F16, uneven, 3, 3),
+    ];
+    let mut kernels: Vec<_> = kinds.iter().flat_map(Kind::kernels).collect();
+    // As slices of one linear layer's result are, and as they are sorted.
+    for kernel in kernels.clone() {
+        kernels.extend(match kernel {
+            KernelVariant::Gather(gather) if gather.split == 1 => {
+                Some(KernelVariant::Gather(Gather {
+                    dense: false,
+                    ..gather
+                }))
+            }
+            KernelVariant::SamplesMatrix(gather) => Some(KernelVariant::SamplesMatrix(Gather {
+                dense: false,
+                ..gather
+            })),
+            KernelVariant::Sort(sort) => Some(KernelVariant::Sort(Sort {
+                fours: true,
+                ..sort
+            })),
+            _ => None,
+        });
+    }
     kernels
 }
 

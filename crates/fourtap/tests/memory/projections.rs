@@ -22,6 +22,7 @@ fn placed_samples_stay_within_their_bounds() {
     let offsets = vec![0.25f32; q * m * k * 2];
     let logits = vec![0.0f32; q * m * k];
     let inputs = Projections {
+        mask_is_applied: false,
         value: View::new(&value, &[1, levels.pixels(), m, d]),
         levels: (&levels).into(),
         reference_points: View::new(&references, &[1, q, 2, 2]),

@@ -161,13 +161,7 @@ impl Kind {
         let can = self.types.value.size() == 2 && matches!(self.lanes(), 4 | 8);
         can.then(|| Gather {
             phases: 1,
-            threads: match self.sampling {
-                Sampling::Given => 512,
-                Sampling::Projected(_) => std::env::var("FT_THREADS")
-                    .ok()
-                    .and_then(|t| t.parse().ok())
-                    .unwrap_or(512),
-            },
+            threads: 512,
             ..self.gather(pixel_units, 1)
         })
     }

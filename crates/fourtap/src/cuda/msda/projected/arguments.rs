@@ -1,4 +1,4 @@
-//! Kernel arguments of projected problems, laid out as kernels/msda/projection.cuh, backward_references.cu and mask.cu
+//! Kernel arguments of projected problems, laid out as kernels/msda/projection.cuh, projected_references.cu and projected_mask.cu
 //! declare them.
 
 use crate::cuda::msda::arguments::Divisor;
@@ -48,7 +48,7 @@ impl ProjectionArguments {
     }
 }
 
-/// `ReferenceGradients` of kernels/msda/backward_references.cu.
+/// `ReferenceGradients` of kernels/msda/projected_references.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReferenceArguments {
@@ -81,7 +81,7 @@ impl ReferenceArguments {
     }
 }
 
-/// `MaskArguments` of kernels/msda/mask.cu.
+/// `MaskArguments` of kernels/msda/projected_mask.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaskArguments {

@@ -8,6 +8,7 @@ use crate::cuda::msda::arguments::{Addresses, GradientAddresses};
 use crate::cuda::msda::backward::{BackwardLaunch, BackwardPlan};
 use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::specialised::{KernelVariant, ProjectedPass};
+use crate::cuda::recipe::SpecialisedKernel;
 use crate::cuda::step::{LoadedStep, Step, parameter};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -21,6 +22,7 @@ const BLOCKS_EACH: u32 = 8;
 pub(super) struct ProjectedBackwardLaunch {
     /// Bytes of scratch memory: of the masked copy of `value`, of rows' statistics, of gradients by places, and of the rest.
     parts: [usize; 4],
+    kernels: Vec<&'static str>,
     /// Makes the copy of `value` that is read in its place.
     copy: Option<MaskLaunch>,
     /// What the softmax of each row takes, where samples are sorted or searched and no other kernel leaves it behind.
@@ -91,6 +93,18 @@ impl ProjectedBackwardLaunch {
             }
             _ => None,
         };
+        let passes = |kernel: KernelVariant, used: bool| used.then(|| kernel.entry());
+        let mut kernels: Vec<_> = copy.iter().map(MaskLaunch::kernel).collect();
+        kernels.extend(passes(
+            KernelVariant::Statistics(pass),
+            statistics.is_some(),
+        ));
+        kernels.extend(plan.kernels());
+        kernels.extend(passes(
+            KernelVariant::References(pass),
+            references.is_some(),
+        ));
+        kernels.extend(zeros.iter().map(MaskLaunch::kernel));
         let backward = BackwardLaunch::new(cuda, &operands, &gradients, plan)?;
         let bytes = |needed: bool, bytes: usize| match needed {
             true => bytes.next_multiple_of(256),
@@ -103,6 +117,7 @@ impl ProjectedBackwardLaunch {
                 bytes(references.is_some(), samples * 2 * computed),
                 backward.workspace_bytes(),
             ],
+            kernels,
             copy,
             statistics,
             backward,
@@ -110,6 +125,11 @@ impl ProjectedBackwardLaunch {
             zeros,
             projection: ProjectionArguments::new(&call.problem),
         })
+    }
+
+    /// The names of its kernels, in launch order.
+    pub fn kernels(&self) -> &[&'static str] {
+        &self.kernels
     }
 
     /// Bytes of scratch memory.

@@ -8,6 +8,7 @@ use crate::cuda::msda::arguments::{Addresses, Schedule, SizedArguments};
 use crate::cuda::msda::forward::Plan;
 use crate::cuda::msda::operands::{Operand, Operands};
 use crate::cuda::msda::specialised::KernelVariant;
+use crate::cuda::recipe::SpecialisedKernel;
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::error::Result;
 use crate::msda::projections::ProjectedForward;
@@ -15,6 +16,7 @@ use crate::msda::projections::ProjectedForward;
 /// A prepared forward launch: everything but the addresses.
 pub(super) struct ForwardLaunch {
     workspace_bytes: usize,
+    kernels: Vec<&'static str>,
     /// Makes the copy of `value` that is read in its place.
     mask: Option<MaskLaunch>,
     /// `None` where there is nothing to compute.
@@ -45,7 +47,10 @@ impl ForwardLaunch {
             }
             _ => None,
         };
+        let masks = mask.iter().map(MaskLaunch::kernel);
+        let kernels = masks.chain(plan.iter().map(|plan| plan.step.kernel.entry()));
         Ok(ForwardLaunch {
+            kernels: kernels.collect(),
             workspace_bytes: mask.as_ref().map_or(0, |_| operands.value.bytes()),
             mask,
             step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
@@ -53,6 +58,11 @@ impl ForwardLaunch {
             arguments: SizedArguments::new(&operands, Some(&out), capacity),
             projection: ProjectionArguments::new(&call.problem),
         })
+    }
+
+    /// The names of its kernels, in launch order.
+    pub fn kernels(&self) -> &[&'static str] {
+        &self.kernels
     }
 
     /// Bytes of scratch memory.

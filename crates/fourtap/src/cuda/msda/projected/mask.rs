@@ -5,6 +5,7 @@ use crate::bool_view::BoolView;
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::operands::Operand;
 use crate::cuda::msda::specialised::{KernelVariant, Mask};
+use crate::cuda::recipe::SpecialisedKernel;
 use crate::cuda::step::{LoadedStep, Step, parameter};
 use crate::error::Result;
 
@@ -61,6 +62,15 @@ impl MaskLaunch {
                 ..MaskArguments::default()
             },
         })
+    }
+
+    /// The name of its kernel.
+    pub fn kernel(&self) -> &'static str {
+        let mask = Mask {
+            copy: true,
+            unit: 16,
+        };
+        KernelVariant::Mask(mask).entry()
     }
 
     /// Queues the kernel.

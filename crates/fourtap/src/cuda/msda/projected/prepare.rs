@@ -135,6 +135,32 @@ fn meets(mask: &Option<BoolView<'_>>, written: &[Option<&View<'_>>]) -> bool {
 }
 
 impl Cuda {
+    /// The kernels that [`crate::msda::projections::forward`] would launch for these tensors, in order.
+    pub fn projected_forward_kernels(
+        &self,
+        inputs: Projections<'_>,
+        out: ViewMut<'_>,
+    ) -> Result<Vec<&'static str>> {
+        let launch = ForwardLaunch::new(self, &ProjectedForward::new(inputs, out)?)?;
+        Ok(launch.kernels().to_vec())
+    }
+
+    /// The kernels that [`crate::msda::projections::backward`] would launch for these tensors, in order; those that sort and
+    /// sum, once for each part of the work. Scratch memory is at most that of [`Cuda::explain_backward`], 8 bytes (16 in f64)
+    /// for each row, a copy of `value` if a mask is yet to be applied, and 8 bytes (16) for each sample if gradients of
+    /// reference points are wanted.
+    pub fn projected_backward_kernels(
+        &self,
+        inputs: Projections<'_>,
+        grad_out: View<'_>,
+        gradients: &ProjectionGradients<'_>,
+    ) -> Result<Vec<&'static str>> {
+        let call = ProjectedBackward::new(inputs, grad_out, gradients.alias())?;
+        Ok(ProjectedBackwardLaunch::new(self, &call)?
+            .kernels()
+            .to_vec())
+    }
+
     pub(in crate::cuda::msda) fn zero_pixels<'a>(
         &self,
         value: ViewMut<'a>,

@@ -79,26 +79,7 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (SAMPLES_CHANNEL_ENTRY, SAMPLES_CHANNEL_PARTS),
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
     (SAMPLES_MATRIX_ENTRY, SAMPLES_MATRIX_PARTS),
-    (STATISTICS_ENTRY, STATISTICS_PARTS),
-    (REFERENCES_ENTRY, REFERENCES_PARTS),
-    (MASK_ENTRY, MASK_PARTS),
 ];
-
-kernel!(
-    STATISTICS_ENTRY,
-    STATISTICS_PARTS,
-    "statistics",
-    [TYPES, DIVISOR, PROBLEM, PROJECTION]
-);
-kernel!(
-    REFERENCES_ENTRY,
-    REFERENCES_PARTS,
-    "references",
-    [TYPES, DIVISOR, PROBLEM, PROJECTION]
-);
-
-const MASK_ENTRY: &str = "msda_mask";
-const MASK_PARTS: &[&str] = &[TYPES, include_str!("../../../../kernels/msda/mask.cu")];
 
 /// Sorting samples; see kernels/msda/backward_sort.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -417,80 +398,5 @@ impl fmt::Display for SamplesMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("msda-backward-samples-matrix-")?;
         self.0.describe(f)
-    }
-}
-
-/// One pass over logits or places of a projected problem; see kernels/msda/backward_statistics.cu and
-/// backward_references.cu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProjectedPass {
-    /// Element types; `value` stands for the type that weights are computed in, f32 or f64.
-    pub types: Types,
-    /// What the problem's kernels are specialised by.
-    pub sampling: Sampling,
-}
-
-impl ProjectedPass {
-    /// For the types of a problem.
-    pub(in crate::cuda::msda) fn new(types: Types, sampling: Sampling) -> Self {
-        ProjectedPass {
-            types: types.computed(),
-            sampling: sampling.general(),
-        }
-    }
-
-    fn common_defines(&self) -> Defines {
-        let mut defines = self.types.defines();
-        defines.extend(self.sampling.general_defines());
-        defines.push(smallest_capacity());
-        defines
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
-        write!(f, "msda-backward-{what}-{}", self.types)?;
-        self.sampling.describe(f)
-    }
-}
-
-step!(
-    Statistics(ProjectedPass),
-    STATISTICS_ENTRY,
-    STATISTICS_PARTS,
-    "statistics"
-);
-step!(
-    References(ProjectedPass),
-    REFERENCES_ENTRY,
-    REFERENCES_PARTS,
-    "references"
-);
-
-/// Zeros in place of padding; see kernels/msda/mask.cu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mask {
-    /// Whether a copy is made; otherwise the tensor itself is written.
-    pub copy: bool,
-    /// Bytes moved at a time.
-    pub unit: u32,
-}
-
-impl Recipe for Mask {
-    fn entry(&self) -> &'static str {
-        MASK_ENTRY
-    }
-
-    fn parts(&self) -> &'static [&'static str] {
-        MASK_PARTS
-    }
-
-    fn defines(&self) -> Defines {
-        vec![("COPY", flag(self.copy)), ("UNITS", number(self.unit))]
-    }
-}
-
-impl fmt::Display for Mask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.copy { "copy" } else { "zero" };
-        write!(f, "msda-mask-{what}-{}", self.unit)
     }
 }

@@ -3,16 +3,18 @@
 mod backward;
 mod common;
 mod forward;
+mod projected;
 
 use std::fmt;
 
 use crate::cuda::recipe::{Recipe, ShippedKernel, SpecialisedKernel};
 
-pub use backward::{Mask, ProjectedPass, SamplesChannel, SamplesGather, Search, Sort, Sum};
+pub use backward::{SamplesChannel, SamplesGather, Search, Sort, Sum};
 pub(super) use common::PROJECTED_LEVELS;
 pub use common::{Projection, Sampling, Types};
 pub(super) use forward::MOST_KEPT_BYTES;
 pub use forward::{Channel, Gather};
+pub use projected::{Mask, ProjectedPass};
 
 /// A kernel specialised for a kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,8 +58,8 @@ impl SpecialisedKernel for KernelVariant {
             KernelVariant::SamplesChannel(kernel) => Box::new(kernel),
             KernelVariant::SamplesGather(kernel) => Box::new(kernel),
             KernelVariant::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
-            KernelVariant::Statistics(kernel) => Box::new(backward::Statistics(kernel)),
-            KernelVariant::References(kernel) => Box::new(backward::References(kernel)),
+            KernelVariant::Statistics(kernel) => Box::new(projected::Statistics(kernel)),
+            KernelVariant::References(kernel) => Box::new(projected::References(kernel)),
             KernelVariant::Mask(kernel) => Box::new(kernel),
         }
     }
@@ -74,6 +76,7 @@ pub fn shipped() -> Vec<ShippedKernel> {
     forward::SHIPPED
         .iter()
         .chain(backward::SHIPPED)
+        .chain(projected::SHIPPED)
         .map(ShippedKernel::new)
         .collect()
 }

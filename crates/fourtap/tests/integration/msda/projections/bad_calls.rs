@@ -485,6 +485,7 @@ fn sizes_without_number_are_refused() {
     let empty: [f32; 0] = [];
     let view = |shape: &[usize]| View::new(&empty, shape);
     let call = Projections {
+        mask_is_applied: false,
         value: view(&[0, 0, many, 1]),
         levels: (&levels).into(),
         reference_points: view(&[0, many, 0, 2]),

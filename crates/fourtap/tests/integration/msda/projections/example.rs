@@ -152,6 +152,7 @@ impl<T: Element> Example<T> {
             attention_logits: view(3),
             points: Points::Listed(&self.points),
             value_mask: (self.mask.as_ref()).map(|mask| BoolView::new(mask, &mask_shape)),
+            mask_is_applied: false,
             interpolation: self.interpolation,
             box_scale: self.box_scale.map_or(BoxScale::HalfBox, BoxScale::Each),
         }

@@ -22,7 +22,7 @@ template <> struct Unit<4> { typedef unsigned int Type; };
 template <> struct Unit<8> { typedef unsigned long long Type; };
 template <> struct Unit<16> { typedef uint4 Type; };
 
-extern "C" __global__ void __launch_bounds__(256) msda_mask(const __grid_constant__ MaskArguments a) {
+extern "C" __global__ void __launch_bounds__(256) msda_projected_mask(const __grid_constant__ MaskArguments a) {
     typedef Unit<UNITS>::Type Word;
     const u32 lane = threadIdx.x % 32;
     const i64 groups = (a.pixels + 31) / 32, warps = static_cast<i64>(gridDim.x) * (blockDim.x / 32);

@@ -11,7 +11,7 @@ struct ReferenceGradients {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-    msda_backward_references(const __grid_constant__ Arguments a, const __grid_constant__ Projection p,
+    msda_projected_references(const __grid_constant__ Arguments a, const __grid_constant__ Projection p,
                              const __grid_constant__ ReferenceGradients r) {
     typedef Element<VALUE>::Real Real;
     const u32 lane = threadIdx.x % 32;

@@ -4,7 +4,7 @@
 // WEIGHT: element type of logits; VALUE: F64 where that is the type of value, else F32.
 
 extern "C" __global__ void __launch_bounds__(256)
-    msda_backward_statistics(const __grid_constant__ Arguments a, const __grid_constant__ Projection p) {
+    msda_projected_statistics(const __grid_constant__ Arguments a, const __grid_constant__ Projection p) {
     typedef Element<VALUE>::Real Real;
     const i64 rows = a.images * a.queries * a.heads, threads = static_cast<i64>(gridDim.x) * blockDim.x;
     for (i64 row = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; row < rows; row += threads) {
