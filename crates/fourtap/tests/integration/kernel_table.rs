@@ -383,12 +383,14 @@ impl TableKernel {
                 KernelVariant::Gather(gather) if gather.keeps => 8,
                 // A word or two that are needed once a chunk.
                 KernelVariant::Sort(_) => 16,
+                // Some words that are needed once a row. With fewer threads there would be room for them, which costs more.
+                KernelVariant::SamplesMatrix(gather) if gather.sampling != Sampling::Given => 96,
                 _ => 0,
             },
             // Four neighbours of the samples of a chunk, or of all if they are fewer.
             least_reads: gather.map(|gather| {
                 let samples = gather.group() * gather.per_lane;
-                let samples = samples.min(gather.levels * gather.points);
+                let samples = samples.min(gather.samples());
                 4 * samples.div_ceil(gather.split) as usize
             }),
         }
