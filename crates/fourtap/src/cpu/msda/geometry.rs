@@ -103,7 +103,8 @@ pub(super) fn locate_nearest<R: Real>(grid: &Grid<R>, x: &Block<R>, y: &Block<R>
     };
     for i in 0..BLOCK {
         let (width, height) = (grid.width[i], grid.height[i]);
-        let is_number = (x[i] == x[i]) & (y[i] == y[i]);
+        // As all but NaN are.
+        let is_number = (x[i] >= R::NEG_INFINITY) & (y[i] >= R::NEG_INFINITY);
         cells.inside[i] = (is_number & (width > 0) & (height > 0)) as i32;
         cells.corner[0][i] = cut_off(x[i], grid.scale[0][i], width);
         cells.corner[1][i] = cut_off(y[i], grid.scale[1][i], height);

@@ -185,7 +185,8 @@ pub fn forward(
 
 /// Writes the requested gradients, given `grad_out`, `[N, Q, M*D]` in the type of `value`.
 ///
-/// The result is bitwise equal for any number of threads.
+/// The result is bitwise equal for any number of threads. On the CPU, the gradient of `value` takes memory for three numbers
+/// of every sample, f32 or, for f64, f64; if there is none, the call is refused before anything is written.
 pub fn backward(
     backend: &impl Implementation,
     inputs: Projections<'_>,

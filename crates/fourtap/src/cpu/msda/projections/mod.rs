@@ -4,6 +4,7 @@
 mod gradients;
 mod place;
 mod placed;
+mod reference_gradients;
 mod softmax;
 
 use std::sync::Mutex;
