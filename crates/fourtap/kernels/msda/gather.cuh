@@ -16,8 +16,8 @@
 // PHASES (parts of the levels that warps begin at, so that some wait for the large ones while others read the small
 // ones from L1); DENSE (whether locations, weights and what belongs to a row are row-major without gaps). PROJECTED kernels
 // also by what projection.cuh says, by TURNS (reference points of a level), and where levels have different numbers of points
-// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs; and by NARROW
-// (whether all rows lie within 2^32 bytes of the first).
+// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs; by NARROW (whether
+// all rows lie within 2^32 bytes of the first) and EXACT.
 
 typedef Element<VALUE> Value;
 constexpr int ELEMENT_BYTES = sizeof(Value::Storage);
@@ -84,8 +84,9 @@ constexpr int REFERENCE_BYTES = sizeof(Element<REFERENCE>::Storage);
 constexpr int REFERENCES = TURNS > 1 ? PER_LANE : 1; // of the samples of a lane
 constexpr u32 NO_LOGIT = WEIGHT == F32 ? 0xff800000u : WEIGHT == F16 ? 0xfc00fc00u : 0xff80ff80u; // minus infinity
 
+// EXACT: whether results are kept in f32, so that small weights shall have all their digits.
 static __device__ __forceinline__ float power_of_gather(float logit, float largest) {
-#if VALUE == F32
+#if EXACT
     return expf(logit - largest);
 #else
     float result;

@@ -59,6 +59,7 @@ fn kernels() -> Vec<KernelVariant> {
         dense: true,
         grads_dense: true,
         narrow: true,
+        exact: value == DType::F32,
         alternate: false,
         keeps: false,
     };

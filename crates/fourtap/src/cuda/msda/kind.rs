@@ -136,6 +136,7 @@ impl Kind {
             dense: true,
             grads_dense: true,
             narrow: true,
+            exact: self.types.value == DType::F32,
             alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
             keeps: false,
         }

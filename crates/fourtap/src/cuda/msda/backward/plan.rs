@@ -305,6 +305,12 @@ fn gather(
     gather.dense = dense(locations) && dense(weights);
     gather.grads_dense = gradients.locations.as_ref().is_none_or(dense)
         && gradients.weights.as_ref().is_none_or(dense);
+    let of_f32 = |gradient: &Option<Operand>| {
+        gradient
+            .as_ref()
+            .is_some_and(|gradient| gradient.layout.dtype() == DType::F32)
+    };
+    gather.exact |= of_f32(&gradients.locations) || of_f32(&gradients.weights) || gradients.places;
     let rows = [locations, weights, grad_locations, grad_weights, grad_out];
     gather.narrow = fit::are_narrow(&rows, &operands.references, sizes);
     let fits = |per_lane: u32| {

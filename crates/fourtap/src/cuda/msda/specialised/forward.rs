@@ -111,6 +111,8 @@ pub struct Gather {
     pub grads_dense: bool,
     /// Whether all rows of those tensors lie within 2^32 bytes of the first; only kernels for projections are told.
     pub narrow: bool,
+    /// Whether results are kept in f32, so that small weights must have all their digits; likewise.
+    pub exact: bool,
     /// Whether the read order of a pixel pair depends on its position.
     pub alternate: bool,
     /// Whether small levels are kept in shared memory.
@@ -244,6 +246,7 @@ impl Gather {
             ("PHASES", number(self.phases)),
             ("DENSE", flag(self.dense)),
             ("NARROW", flag(self.narrow)),
+            ("EXACT", flag(self.exact)),
             smallest_capacity(),
         ]);
         defines
@@ -264,8 +267,9 @@ impl Gather {
             (false, true) => f.write_str("-strided")?,
             (_, false) => f.write_str("-strided-grads")?,
         }
-        if self.sampling != Sampling::Given && !self.narrow {
-            f.write_str("-wide")?;
+        if self.sampling != Sampling::Given {
+            f.write_str(if self.narrow { "" } else { "-wide" })?;
+            f.write_str(if self.exact { "-exact" } else { "" })?;
         }
         if self.keeps {
             f.write_str("-keep")?;
