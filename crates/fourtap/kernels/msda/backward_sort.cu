@@ -172,8 +172,8 @@ struct Projected {
         for (int i = 0; i < 4; i++) {
             Real by_x = Element<LOCATION>::widen(of_offsets.of[2 * i]), by_y = Element<LOCATION>::widen(of_offsets.of[2 * i + 1]);
 #if BOXES
-            by_x *= pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[2])), width, factor);
-            by_y *= pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[3])), height, factor);
+            by_x = rounded_product(by_x, pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[2])), width, factor));
+            by_y = rounded_product(by_y, pixels_of_offset(Real(Element<REFERENCE>::widen(of_reference.of[3])), height, factor));
 #endif
             x[first + i] = place_at(reference_x, by_x, width);
             y[first + i] = place_at(reference_y, by_y, height);
@@ -192,8 +192,8 @@ struct Projected {
         Real by_x, by_y;
         load_location(offset, a.location_strides[5], by_x, by_y);
 #if BOXES
-        by_x *= pixels_of_offset(Real(Element<REFERENCE>::widen(reference[2 * p.strides[4]])), width, factor);
-        by_y *= pixels_of_offset(Real(Element<REFERENCE>::widen(reference[3 * p.strides[4]])), height, factor);
+        by_x = rounded_product(by_x, pixels_of_offset(Real(Element<REFERENCE>::widen(reference[2 * p.strides[4]])), width, factor));
+        by_y = rounded_product(by_y, pixels_of_offset(Real(Element<REFERENCE>::widen(reference[3 * p.strides[4]])), height, factor));
 #endif
         x = place_at(Real(Element<REFERENCE>::widen(reference[0])), by_x, width);
         y = place_at(Real(Element<REFERENCE>::widen(reference[p.strides[4]])), by_y, height);

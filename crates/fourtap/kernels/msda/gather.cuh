@@ -245,8 +245,8 @@ struct Pending {
         float x, y;
         offset_of(v, x, y);
         if (BOXES) {
-            x *= scale(v, 0, width, factor);
-            y *= scale(v, 1, height, factor);
+            x = rounded_product(x, scale(v, 0, width, factor));
+            y = rounded_product(y, scale(v, 1, height, factor));
         }
         return {place_at(reference_number(v, 0), x, width), place_at(reference_number(v, 1), y, height), weight};
     }
@@ -314,8 +314,8 @@ static __device__ __forceinline__ Sample sample_of(const char *row_locations, co
     float x = Element<LOCATION>::widen(offset[0]), y = Element<LOCATION>::widen(offset[1]);
     if (BOXES) {
         const float factor = static_cast<float>(projection.factors[level_number(sample)]);
-        x *= pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 2 : 0])), width, factor);
-        y *= pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 3 : 0])), height, factor);
+        x = rounded_product(x, pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 2 : 0])), width, factor));
+        y = rounded_product(y, pixels_of_offset(float(Element<REFERENCE>::widen(reference[BOXES ? 3 : 0])), height, factor));
     }
     const Statistics<float> statistics = statistics_of<float>(logits, 1, SAMPLES);
     return {place_at(float(Element<REFERENCE>::widen(reference[0])), x, width),

@@ -31,6 +31,10 @@ static __device__ __forceinline__ double power(double logit, double largest) { r
 static __device__ __forceinline__ float fused_place(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 static __device__ __forceinline__ double fused_place(double a, double b, double c) { return __fma_rn(a, b, c); }
 
+// Not to be joined with an addition by the compiler: which cell a point falls in depends on how often it is rounded.
+static __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+static __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
 // Far enough outside for every level.
 #define NOWHERE_PLACE -100
 
@@ -83,8 +87,8 @@ static __device__ PlacedPoint<R> place_point(const Arguments &a, const Projectio
 #else
     placed.by_offset_x = placed.by_offset_y = R(1);
 #endif
-    placed.x = place_at(R(Element<REFERENCE>::widen(reference[0])), x * placed.by_offset_x, w);
-    placed.y = place_at(R(Element<REFERENCE>::widen(reference[p.strides[4]])), y * placed.by_offset_y, h);
+    placed.x = place_at(R(Element<REFERENCE>::widen(reference[0])), rounded_product(x, placed.by_offset_x), w);
+    placed.y = place_at(R(Element<REFERENCE>::widen(reference[p.strides[4]])), rounded_product(y, placed.by_offset_y), h);
     return placed;
 }
 

@@ -1,5 +1,6 @@
 //! Shapes to run under compute-sanitizer: small, many, every kernel. Which tool watches is in FOURTAP_SANITIZER.
 
+use fourtap::cuda::msda::KernelChoice;
 use fourtap::verify::{Case, ProjectedCase};
 
 use crate::gpu::{self, Tally};
@@ -30,8 +31,9 @@ fn shapes_of_projections() {
     let (tool, cuda) = (gpu::sanitizer(), gpu::device());
     let (tally, of_hostile) = (Tally::default(), Tally::default());
     for case_of in [ProjectedCase::random, ProjectedCase::aligned] {
-        let seeds = FIRST..FIRST + CASES / 4;
-        projections::check(&cuda, seeds, case_of, &tally, &of_hostile);
+        let seeds = FIRST..FIRST + CASES / 5;
+        let kernels = [KernelChoice::Best, KernelChoice::Channel];
+        projections::check(&cuda, seeds, case_of, &kernels, &tally, &of_hostile);
     }
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_projected_"), details);

@@ -165,8 +165,7 @@ fn projected_kernels() -> Vec<KernelVariant> {
     };
     let kinds = [
         kind(DType::BF16, points, 4, 4),
-        kind(DType::F32, boxes, 4, 4),
-        kind(DType::F16, uneven, 3, 3),
+        kind(DType::F32, uneven, 3, 3),
     ];
     let mut kernels: Vec<_> = kinds.iter().flat_map(Kind::kernels).collect();
     // As slices of one linear layer's result are, and as they are sorted.
@@ -386,6 +385,8 @@ impl TableKernel {
                 KernelVariant::Sort(_) => 16,
                 // Some words that are needed once a row. With fewer threads there would be room for them, which costs more.
                 KernelVariant::SamplesMatrix(gather) if gather.sampling != Sampling::Given => 96,
+                // A thread a row, or a warp a reference point: they wait for memory.
+                KernelVariant::Statistics(_) | KernelVariant::References(_) => 96,
                 _ => 0,
             },
             // Four neighbours of the samples of a chunk, or of all if they are fewer.

@@ -178,12 +178,8 @@ impl Reader<'_> {
                     Interpolation::Bilinear => corners_around(level, exact, rounded)
                         .into_iter()
                         .flatten()
-                        .filter(|corner| !self.is_masked(n, corner.pixel))
                         .collect(),
-                    Interpolation::Nearest => nearest(level, rounded)
-                        .into_iter()
-                        .filter(|corner| !self.is_masked(n, corner.pixel))
-                        .collect(),
+                    Interpolation::Nearest => nearest(level, rounded).into_iter().collect(),
                 };
                 samples.push(sample);
             }
@@ -248,8 +244,11 @@ impl Reader<'_> {
             let mut by_place = [Sum::<R>::default(); 2];
             for corner in &sample.corners {
                 let first = ((n * sizes.pixels + corner.pixel) * sizes.heads + m) * sizes.channels;
+                let masked = self.is_masked(n, corner.pixel);
                 for (d, &grad) in grad.iter().enumerate() {
-                    gradients.value[first + d].add(weight * corner.share * grad);
+                    if !masked {
+                        gradients.value[first + d].add(weight * corner.share * grad);
+                    }
                     let value: R = self.value([n, corner.pixel, m, d]);
                     by_weight[k].add(corner.share * value * grad);
                     for (sum, slope) in by_place.iter_mut().zip(corner.slope) {
@@ -300,7 +299,10 @@ impl Reader<'_> {
     }
 
     fn value<R: Real>(&self, index: [usize; 4]) -> R {
-        R::from_f64(read(&self.inputs.value, index))
+        match self.is_masked(index[0], index[1]) {
+            true => R::ZERO,
+            false => R::from_f64(read(&self.inputs.value, index)),
+        }
     }
 }
 

@@ -105,7 +105,10 @@ impl Cpu {
                 .expect("one was asked for");
             all.resize(3 * levels.length, E::Accumulator::ZERO);
             let all = SampleArrays::new(&mut all, 0);
-            let placed = placed(&call.problem, &all, &mask);
+            let placed = Placed {
+                gradients_of_value: true,
+                ..placed(&call.problem, &all, &mask)
+            };
             self.each_range(&plan.sizes, layout.rows, |rows| {
                 let mut memory = lock(&spare).pop().expect("one per worker");
                 self.run(Place {
@@ -209,5 +212,6 @@ fn placed<'a, R>(
         arrays: samples,
         interpolation: problem.interpolation(),
         mask: mask.as_ref(),
+        gradients_of_value: false,
     }
 }

@@ -158,12 +158,20 @@ impl<'a> Mask<'a> {
         })
     }
 
-    /// Makes neighbours that are masked count as outside.
+    /// Makes neighbours that are masked count as outside, which adds what zeros would add. Not so of a weight that is NaN, unless
+    /// it is about `gradients_of_value`, which masked pixels have none of.
     ///
     /// # Safety
     /// The image and the neighbours that are inside lie in the problem.
     #[inline(always)]
-    unsafe fn apply<R: Real>(&self, image: usize, grid: &Grid<R>, cells: &mut Cells<R>) {
+    unsafe fn apply<R: Real>(
+        &self,
+        image: usize,
+        grid: &Grid<R>,
+        weight: &Block<R>,
+        gradients_of_value: bool,
+        cells: &mut Cells<R>,
+    ) {
         if !self.any[image] {
             return;
         }
@@ -171,6 +179,10 @@ impl<'a> Mask<'a> {
         let (first, strides) = (self.view.as_ptr(), self.view.strides());
         let image = first.wrapping_offset(image as isize * strides[0]);
         for i in 0..BLOCK {
+            let is_number = weight[i] == weight[i];
+            if !is_number && !gradients_of_value {
+                continue;
+            }
             let mut inside = cells.inside[i];
             let below = pixels[i] + grid.width[i] as i64;
             let all = [pixels[i], pixels[i] + 1, below, below + 1];
@@ -278,6 +290,8 @@ pub(super) struct Placed<'a, R> {
     pub arrays: &'a SampleArrays<'a, R>,
     pub interpolation: Interpolation,
     pub mask: Option<&'a Mask<'a>>,
+    /// Whether they are read for the gradient of `value`.
+    pub gradients_of_value: bool,
 }
 
 impl<E: Element> Sampling<E> for Placed<'_, E::Accumulator> {
@@ -298,7 +312,10 @@ impl<E: Element> Sampling<E> for Placed<'_, E::Accumulator> {
         };
         if let Some(mask) = self.mask {
             // SAFETY: the image lies in the problem, and levels tile its pixels.
-            unsafe { mask.apply(row[0], &slots.grid, &mut cells) };
+            unsafe {
+                let of_value = self.gradients_of_value;
+                mask.apply(row[0], &slots.grid, &weight, of_value, &mut cells);
+            }
         }
         (cells, weight)
     }
