@@ -16,11 +16,16 @@ struct SampleGradients {
     Real x, y, weight;
 };
 
+// Whether a sample takes part: not in a level without pixels, which some places would be within a pixel of.
+static __device__ __forceinline__ bool takes_part(const Level &level, Real px, Real py) {
+    return level.width > 0 && level.height > 0 && px > -1 && py > -1 && px < level.width && py < level.height;
+}
+
 // All lanes of a warp call it. `from`: the pixels of the image and head; `grads`: the row of grad_out.
 static __device__ SampleGradients gradients_at(const Arguments &a, const Gradients &g, const Level &level,
                                                const Value::Storage *from, const Value::Storage *grads, Real px, Real py,
                                                u32 lane) {
-    if (!(px > -1 && py > -1 && px < level.width && py < level.height)) return {0, 0, 0};
+    if (!takes_part(level, px, py)) return {0, 0, 0};
     const Real left = whole(px), top = whole(py), fx = px - left, fy = py - top;
     const int x = static_cast<int>(left), y = static_cast<int>(top);
     Real sums[4] = {};
@@ -79,8 +84,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
                         continue;
                     }
                     if (lane != 0) continue;
-                    const bool moves = !NEAREST && placed.x > -1 && placed.y > -1 && placed.x < level.width &&
-                                       placed.y < level.height;
+                    const bool moves = !NEAREST && takes_part(level, placed.x, placed.y);
                     const Real by_x = moves ? weight * by.x : Real(0), by_y = moves ? weight * by.y : Real(0);
                     if (projection.places) {
                         Real *const to = static_cast<Real *>(projection.places) + (row * samples + k) * 2;
@@ -112,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
                 const Real py = fused(Real(Element<LOCATION>::widen(at[a.location_strides[5]])), height, Real(-0.5));
                 const SampleGradients by = gradients_at(a, g, level, from, grads, px, py, lane);
                 if (lane != 0) continue;
-                const bool moves = px > -1 && py > -1 && px < width && py < height;
+                const bool moves = takes_part(level, px, py);
                 const Real scale = Real(Element<WEIGHT>::widen(weights[l * a.weight_strides[3] + p * a.weight_strides[4]]));
                 if (grad_locations) {
                     auto *const to = grad_locations + to_location + l * g.location_strides[3] + p * g.location_strides[4];

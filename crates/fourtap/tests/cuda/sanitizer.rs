@@ -31,7 +31,7 @@ fn shapes_of_projections() {
     let (tool, cuda) = (gpu::sanitizer(), gpu::device());
     let (tally, of_hostile) = (Tally::default(), Tally::default());
     for case_of in [ProjectedCase::random, ProjectedCase::aligned] {
-        let seeds = FIRST..FIRST + CASES / 5;
+        let seeds = FIRST..FIRST + CASES / 10;
         let kernels = [KernelChoice::Best, KernelChoice::Channel];
         projections::check(&cuda, seeds, case_of, &kernels, &tally, &of_hostile);
     }
