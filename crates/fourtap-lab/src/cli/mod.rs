@@ -307,7 +307,8 @@ pub struct BenchArgs {
 On the CPU both passes of deformable attention are checked with every instruction set. On CUDA they
 are checked with the best kernels and the baseline (one thread per channel), with level shapes in
 host memory and, every third problem, in device memory; backward in both modes, or with
---deterministic only in that one.
+--deterministic only in that one. Each seed stands for two problems: one with given sampling
+locations and attention weights, one from projections (offsets, logits and reference points).
 
 Dense attention has a forward pass: on the CPU with and without LSE, on CUDA in f16 and bf16.")]
 pub struct CheckArgs {
