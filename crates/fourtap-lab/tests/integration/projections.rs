@@ -300,3 +300,33 @@ fn dense_attention_has_no_projections() {
         "{outcome:?}"
     );
 }
+
+#[test]
+fn explain_knows_both_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |pass: &str, inputs: &str| {
+        let call = [
+            "explain",
+            "dino-decoder",
+            "--json",
+            "--direction",
+            pass,
+            "--inputs",
+            inputs,
+        ];
+        let outcome = fourtap(folder.path(), call);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let explained: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let kernels = explained["machine"]["kernels"].to_string();
+        assert_eq!(kernels.contains("boxes-f32"), inputs == "projections");
+        let name = explained["name"].as_str().unwrap().to_string();
+        assert_eq!(name.ends_with("/projections"), inputs == "projections");
+        explained["amounts"]["compulsory_bytes"].as_u64().unwrap()
+    };
+    // N 4, Q 900, M 8, K 16: three numbers a sample in f32, or in f16 and boxes of four levels in f32.
+    let (rows, references) = (4 * 900 * 8 * 16 * 3, 4 * 900 * 4 * 4 * 4);
+    for (pass, times) in [("forward", 1), ("backward", 2)] {
+        let spared = bytes(pass, "given") - bytes(pass, "projections");
+        assert_eq!(spared, times * (2 * rows - references), "{pass}");
+    }
+}

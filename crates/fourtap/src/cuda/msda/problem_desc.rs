@@ -172,13 +172,27 @@ impl ProjectedDesc<'_> {
 
     /// The plan of forward on such a device, untuned.
     pub fn forward(&self, device: DeviceSize, wanted: KernelChoice) -> Result<Plan> {
+        self.planned_forward(device, wanted, &ForwardTuning::default())
+    }
+
+    /// The plan of forward with this tuning.
+    pub fn tuned_forward(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
+        self.planned_forward(device, KernelChoice::Best, tuning)
+    }
+
+    fn planned_forward(
+        &self,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        tuning: &ForwardTuning,
+    ) -> Result<Plan> {
         let mut places = AddressAllocator::new();
         let inputs = places.projections(self)?;
         let out = places.writable("out", self.call.types.value, &self.call.sizes().out())?;
         let call = ProjectedForward::new(inputs, out)?;
         let operands = Operands::projected(&call.problem, &call.inputs);
         let out = Operand::of_output(&call.out);
-        Plan::new(&operands, &out, device, wanted, &ForwardTuning::default())
+        Plan::new(&operands, &out, device, wanted, tuning)
     }
 
     /// The plan of backward with all four gradients on such a device, untuned, without what comes before and after the
@@ -188,6 +202,26 @@ impl ProjectedDesc<'_> {
         device: DeviceSize,
         wanted: KernelChoice,
         deterministic: bool,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, wanted, deterministic, &BackwardTuning::default())
+    }
+
+    /// The same with this tuning.
+    pub fn tuned_backward(
+        &self,
+        device: DeviceSize,
+        deterministic: bool,
+        tuning: &BackwardTuning,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, KernelChoice::Best, deterministic, tuning)
+    }
+
+    fn planned_backward(
+        &self,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        deterministic: bool,
+        tuning: &BackwardTuning,
     ) -> Result<BackwardPlan> {
         let (sizes, types) = (self.call.sizes(), self.call.types);
         let mut places = AddressAllocator::new();
@@ -204,15 +238,7 @@ impl ProjectedDesc<'_> {
         let call = ProjectedBackward::new(inputs, grad_out, gradients)?;
         let operands = Operands::projected(&call.problem, &call.inputs);
         let gradients = GradientOperands::projected(&call);
-        let tuning = BackwardTuning::default();
-        BackwardPlan::new(
-            &operands,
-            &gradients,
-            device,
-            wanted,
-            deterministic,
-            &tuning,
-        )
+        BackwardPlan::new(&operands, &gradients, device, wanted, deterministic, tuning)
     }
 }
 
