@@ -117,7 +117,7 @@ pub fn computed_from(
     match inputs {
         InputsChoice::Given => Ok(workload),
         InputsChoice::Projections => workload
-            .from_projections()
+            .with_projections()
             .ok_or_else(|| refused("--inputs projections", name, |it| it.has_projections())),
     }
 }

@@ -38,7 +38,7 @@ pub trait Workload: Any + Debug + Send + Sync {
     fn numbers(&self, points: Distribution) -> Numbers;
 
     /// The same computed from projections; none if its operator does not know them.
-    fn from_projections(&self) -> Option<Arc<dyn Workload>> {
+    fn with_projections(&self) -> Option<Arc<dyn Workload>> {
         None
     }
 

@@ -32,7 +32,10 @@ pub fn on_cuda(seeds: Range<u64>, cuda: Cuda, target: &TargetArgs) -> Report {
         .iter()
         .map(|kernel| format!("cuda:{device} ({})", kernel.name()));
     each(Msda.name(), seeds, names.collect(), |seed| {
-        let problems = [Problem::Given(Case::random(seed)), Problem::projected(seed)];
+        let problems = [
+            Problem::Given(Box::new(Case::random(seed))),
+            Problem::projected(seed),
+        ];
         let mut tables = vec![LevelsIn::Host];
         // By the seed, so that repeating it alone takes the same way.
         if seed.is_multiple_of(3) {
@@ -55,12 +58,15 @@ pub fn on_cuda(seeds: Range<u64>, cuda: Cuda, target: &TargetArgs) -> Report {
 /// A random problem.
 enum Problem {
     /// From sampling locations and attention weights.
-    Given(Case),
-    /// From projections; the expected results are shared by all kernels.
-    Projected(
-        ProjectedCase,
-        Box<fourtap::Result<ExpectedProjectedResults>>,
-    ),
+    Given(Box<Case>),
+    /// From projections.
+    Projected(Box<ProjectedProblem>),
+}
+
+/// A random problem from projections, and its expected results, which all kernels share.
+struct ProjectedProblem {
+    case: ProjectedCase,
+    expected: fourtap::Result<ExpectedProjectedResults>,
 }
 
 impl Problem {
@@ -70,8 +76,8 @@ impl Problem {
             true => ProjectedCase::aligned(seed),
             false => ProjectedCase::random(seed),
         };
-        let expected = Box::new(ExpectedProjectedResults::new(&case));
-        Problem::Projected(case, expected)
+        let expected = ExpectedProjectedResults::new(&case);
+        Problem::Projected(Box::new(ProjectedProblem { case, expected }))
     }
 
     fn inputs(&self) -> MsdaInputs {
@@ -88,10 +94,10 @@ impl Problem {
             (Problem::Given(case), Some(mode)) => {
                 verify::check_backward_on_cuda(case, &mode.on(cuda), levels)
             }
-            (Problem::Projected(case, expected), mode) => {
-                let expected = (**expected).as_ref().map_err(Clone::clone)?;
+            (Problem::Projected(problem), mode) => {
+                let expected = problem.expected.as_ref().map_err(Clone::clone)?;
                 let cuda = mode.map_or(*cuda, |mode| mode.on(cuda));
-                let copied = CudaProjectedCase::new(case, cuda)?;
+                let copied = CudaProjectedCase::new(&problem.case, cuda)?;
                 match mode {
                     None => expected.compare_forward(&copied.forward(levels)?),
                     Some(_) => {

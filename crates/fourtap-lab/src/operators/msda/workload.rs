@@ -241,7 +241,7 @@ impl operators::Workload for Workload {
         points.into()
     }
 
-    fn from_projections(&self) -> Option<Arc<dyn operators::Workload>> {
+    fn with_projections(&self) -> Option<Arc<dyn operators::Workload>> {
         Some(Arc::new(Workload {
             inputs: InputsChoice::Projections,
             ..self.clone()

@@ -114,3 +114,44 @@ fn references(sizes: &Sizes, centres: &Array, extents: Option<&Array>) -> Result
     }
     Ok(array)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fourtap::Backend;
+
+    use super::*;
+    use crate::cli::{Direction, Distribution};
+    use crate::computation::computed;
+    use crate::operators::Workload as _;
+
+    #[test]
+    fn points_and_weights_are_those_of_given_locations() {
+        // Boxes of a decoder; points on a grid.
+        for name in ["rtdetr-decoder", "ladder-n2-q256"] {
+            for distribution in [Distribution::Local, Distribution::Uniform] {
+                let given = Workload::named(Path::new(name), Some(1)).unwrap();
+                let projected = given.with_projections().unwrap();
+                let filling = DataSpec {
+                    dtype: DType::F32,
+                    coordinates: DType::F32,
+                    distribution,
+                    backward: false,
+                    seed: 3,
+                };
+                let [given, projected] =
+                    [given.filled(&filling), projected.filled(&filling)].map(|tensors| {
+                        let tensors = tensors.unwrap();
+                        let trial = tensors.trial(Backend::default(), Direction::Forward);
+                        let (outputs, _) = computed(&*trial.unwrap()).unwrap();
+                        outputs[0].to_f64(0, outputs[0].element_count())
+                    });
+                let distance = |(a, b): (&f64, &f64)| (a - b).abs();
+                let farthest = given.iter().zip(&projected).map(distance);
+                let farthest = farthest.fold(0.0, f64::max);
+                assert!(farthest < 1e-3, "{name}, {distribution:?}: {farthest}");
+            }
+        }
+    }
+}
