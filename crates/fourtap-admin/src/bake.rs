@@ -9,11 +9,14 @@ use std::time::Instant;
 use fourtap::DType;
 use fourtap::cuda::SpecialisedKernel;
 use fourtap::cuda::jit::{Architecture, JitError, Nvrtc, PackBuilder, Program};
-use fourtap::cuda::msda::{Kind, Types};
+use fourtap::cuda::msda::{
+    Gather, KernelVariant, Kind, Projection, SamplesGather, Sampling, Sort, Types,
+};
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::choices::BakeInputs;
 use crate::cli::BakeArgs;
 use crate::console::{note, print_json, progress};
 use crate::error::{Error, Result};
@@ -134,7 +137,7 @@ fn programs(arguments: &BakeArgs) -> Vec<Program> {
     let mut seen = HashSet::new();
     let mut programs = Vec::new();
     for kind in kinds(arguments) {
-        for kernel in kind.kernels() {
+        for kernel in kernels(&kind) {
             for &architecture in &arguments.arch {
                 let program = kernel.program(architecture);
                 if seen.insert(program.fingerprint()) {
@@ -146,11 +149,79 @@ fn programs(arguments: &BakeArgs) -> Vec<Program> {
     programs
 }
 
+/// The kernels of a kind; of projections also those for other layouts that linear layers give them.
+fn kernels(kind: &Kind) -> Vec<KernelVariant> {
+    let mut kernels = kind.kernels();
+    if kind.sampling != Sampling::Given {
+        let others: Vec<_> = (kernels.iter())
+            .flat_map(|kernel| for_other_layouts(kernel, kind))
+            .collect();
+        kernels.extend(others);
+    }
+    kernels
+}
+
+/// A kernel for offsets and logits that are slices of one tensor: with gaps between their rows, and with and without gaps
+/// between those of gradients. And one for points that can be read four at a time.
+fn for_other_layouts(kernel: &KernelVariant, kind: &Kind) -> Vec<KernelVariant> {
+    let gaps = |gather: Gather, grads_dense| Gather {
+        dense: false,
+        grads_dense,
+        ..gather
+    };
+    let both = [true, false];
+    match *kernel {
+        KernelVariant::Gather(gather) => vec![KernelVariant::Gather(gaps(gather, true))],
+        KernelVariant::SamplesGather(SamplesGather { gather, scatter }) => both
+            .map(|dense| SamplesGather {
+                gather: gaps(gather, dense),
+                scatter,
+            })
+            .map(KernelVariant::SamplesGather)
+            .to_vec(),
+        KernelVariant::SamplesMatrix(gather) => both
+            .map(|dense| KernelVariant::SamplesMatrix(gaps(gather, dense)))
+            .to_vec(),
+        KernelVariant::Sort(sort)
+            if kind.points.is_multiple_of(4) && kind.types.value != DType::F64 =>
+        {
+            vec![KernelVariant::Sort(Sort {
+                fours: true,
+                ..sort
+            })]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// How kernels for these inputs sample.
+fn sampling(inputs: BakeInputs) -> Sampling {
+    let projected = |boxes| {
+        Sampling::Projected(Projection {
+            references: DType::F32,
+            boxes,
+            nearest: false,
+            turns: 1,
+            uneven: None,
+        })
+    };
+    match inputs {
+        BakeInputs::Given => Sampling::Given,
+        BakeInputs::Points => projected(false),
+        BakeInputs::Boxes => projected(true),
+    }
+}
+
 fn kinds(arguments: &BakeArgs) -> Vec<Kind> {
     let mut kinds = Vec::new();
-    for &dtype in &arguments.dtype {
+    let each = (arguments.dtype.iter())
+        .flat_map(|&dtype| arguments.inputs.iter().map(move |&inputs| (dtype, inputs)));
+    for (dtype, inputs) in each {
         let value = DType::from(dtype);
-        let coordinates = arguments.coordinates.dtype(value);
+        let coordinates = match inputs {
+            BakeInputs::Given => arguments.coordinates.dtype(value),
+            BakeInputs::Points | BakeInputs::Boxes => value,
+        };
         let types = Types {
             value,
             locations: coordinates,
@@ -161,7 +232,7 @@ fn kinds(arguments: &BakeArgs) -> Vec<Kind> {
                 for &levels in &arguments.levels {
                     for &points in &arguments.points {
                         kinds.push(Kind {
-                            sampling: Default::default(),
+                            sampling: sampling(inputs),
                             types,
                             heads: heads as usize,
                             channels: channels as usize,
@@ -201,4 +272,75 @@ fn in_parallel<R: Send>(jobs: Option<u32>, work: impl FnOnce() -> R + Send) -> R
             reason: error.to_string(),
         })?;
     Ok(pool.install(work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fourtap::cuda::DeviceSize;
+    use fourtap::cuda::msda::{KernelChoice, ProblemDesc, ProjectedDesc};
+    use fourtap::msda::Levels;
+
+    /// Of projections in `dtype` to points or boxes, whether a pack for it has every kernel of its plans.
+    fn expect_baked(value: DType, boxes: bool, queries: usize) {
+        let levels = Levels::packed(&[(100, 167), (50, 84), (25, 42), (13, 21)]).unwrap();
+        let types = Types {
+            value,
+            locations: value,
+            weights: value,
+        };
+        let kind = Kind {
+            types,
+            sampling: sampling(if boxes {
+                BakeInputs::Boxes
+            } else {
+                BakeInputs::Points
+            }),
+            heads: 8,
+            channels: 32,
+            levels: 4,
+            points: 4,
+        };
+        let described = ProjectedDesc {
+            call: ProblemDesc {
+                images: 2,
+                queries,
+                heads: kind.heads,
+                channels: kind.channels,
+                points: kind.points,
+                levels: &levels,
+                types,
+            },
+            references: DType::F32,
+            boxes,
+        };
+        let device = DeviceSize {
+            multiprocessors: 132,
+            l2_bytes: 62_914_560,
+            shared_bytes: 232_448,
+        };
+        let best = KernelChoice::Best;
+        let mut planned = vec![described.forward(device, best).unwrap().step.kernel];
+        for deterministic in [false, true] {
+            let plan = described.backward(device, best, deterministic).unwrap();
+            planned.extend(plan.steps().iter().map(|step| step.kernel));
+        }
+        let baked = kernels(&kind);
+        for kernel in planned {
+            assert!(
+                baked.contains(&kernel),
+                "{kernel} of {queries} queries in {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn packs_serve_projections_of_one_linear_layer() {
+        for value in [DType::F16, DType::BF16, DType::F32] {
+            for queries in [300, 22223] {
+                expect_baked(value, false, queries);
+                expect_baked(value, true, queries);
+            }
+        }
+    }
 }

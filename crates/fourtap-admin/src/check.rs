@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fourtap::Backend;
 use fourtap::cpu::Simd;
-use fourtap::verify::{self, Case};
+use fourtap::verify::{self, Case, ExpectedProjectedResults, Failure, ProjectedCase};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -58,6 +58,9 @@ pub enum Path {
     Cpu {
         /// The instruction set.
         simd: &'static str,
+        /// What the operator computes from, if there is a choice.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inputs: Option<MsdaInputs>,
     },
     /// On a CUDA device.
     Cuda {
@@ -66,6 +69,9 @@ pub enum Path {
         /// The kernel choice, if the operator has several.
         #[serde(skip_serializing_if = "Option::is_none")]
         kernel: Option<&'static str>,
+        /// What the operator computes from, if there is a choice.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inputs: Option<MsdaInputs>,
         /// The pass, if the operator has several.
         #[serde(skip_serializing_if = "Option::is_none")]
         pass: Option<&'static str>,
@@ -78,17 +84,36 @@ pub enum Path {
     },
 }
 
+/// What deformable attention computes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MsdaInputs {
+    /// Sampling locations and attention weights.
+    Given,
+    /// Reference points, sampling offsets and attention logits.
+    Projections,
+}
+
+/// What is said of the less usual inputs after a path's name.
+fn in_words(inputs: Option<MsdaInputs>) -> &'static str {
+    match inputs {
+        Some(MsdaInputs::Projections) => ", from projections",
+        Some(MsdaInputs::Given) | None => "",
+    }
+}
+
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (device, kernel, pass, mode, levels) = match *self {
-            Path::Cpu { simd } => return f.write_str(simd),
+        let (device, kernel, inputs, pass, mode, levels) = match *self {
+            Path::Cpu { simd, inputs } => return write!(f, "{simd}{}", in_words(inputs)),
             Path::Cuda {
                 device,
                 kernel,
+                inputs,
                 pass,
                 mode,
                 levels,
-            } => (device, kernel, pass, mode, levels),
+            } => (device, kernel, inputs, pass, mode, levels),
         };
         write!(f, "cuda:{device}")?;
         if let Some(pass) = pass {
@@ -100,6 +125,7 @@ impl fmt::Display for Path {
         if let Some(kernel) = kernel {
             write!(f, ", kernel {kernel}")?;
         }
+        f.write_str(in_words(inputs))?;
         match levels {
             Some(levels) => write!(f, ", levels in {levels} memory"),
             None => Ok(()),
@@ -161,7 +187,8 @@ pub fn each(
     }
 }
 
-/// Checks both passes of these problems of deformable attention with each instruction set of `paths`.
+/// Checks both passes of these problems of deformable attention, one of each seed from given locations and weights and one
+/// from projections, with each instruction set of `paths`.
 pub fn msda_on_cpu(seeds: Range<u64>, paths: &[Simd]) -> Report {
     let backends: Vec<_> = paths
         .iter()
@@ -169,18 +196,29 @@ pub fn msda_on_cpu(seeds: Range<u64>, paths: &[Simd]) -> Report {
         .collect();
     let names = paths.iter().map(|simd| simd.name().to_string()).collect();
     each("msda", seeds, names, |seed| {
-        let case = &Case::random(seed);
-        let outcome = |(simd, backends): &(&'static str, Vec<Backend>)| {
-            let mut checks = backends.iter().map(|one| verify::check(case, one));
-            Outcome {
-                path: Path::Cpu { simd },
-                found: checks.find_map(|check| Some(check.err()?.to_string())),
-                repeat: format!(
-                    "fourtap check --operator msda --simd {simd} --cases 1 --seed {seed}"
-                ),
-            }
+        let given = Case::random(seed);
+        let projected = ProjectedCase::random(seed);
+        let expected = ExpectedProjectedResults::new(&projected);
+        let check = |inputs, backend: &Backend| match (inputs, &expected) {
+            (MsdaInputs::Given, _) => verify::check(&given, backend),
+            (MsdaInputs::Projections, Ok(expected)) => expected.check(&projected, backend),
+            (MsdaInputs::Projections, Err(refused)) => Err(Failure::Refused(refused.clone())),
         };
-        backends.iter().map(outcome).collect()
+        let outcome = |simd, backends: &[Backend], inputs| Outcome {
+            path: Path::Cpu {
+                simd,
+                inputs: Some(inputs),
+            },
+            found: (backends.iter())
+                .find_map(|backend| Some(check(inputs, backend).err()?.to_string())),
+            repeat: format!("fourtap check --operator msda --simd {simd} --cases 1 --seed {seed}"),
+        };
+        let both = [MsdaInputs::Given, MsdaInputs::Projections];
+        let ways = backends
+            .iter()
+            .flat_map(|(simd, backends)| both.map(|inputs| (*simd, backends, inputs)));
+        ways.map(|(simd, backends, inputs)| outcome(simd, backends, inputs))
+            .collect()
     })
 }
 

@@ -24,6 +24,18 @@ impl CoordinatesChoice {
     }
 }
 
+/// `bake --inputs`: sampling locations and attention weights, or projections from reference points or boxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(
+    missing_docs,
+    reason = "`--help` would spend a paragraph on each variant"
+)]
+pub enum BakeInputs {
+    Given,
+    Points,
+    Boxes,
+}
+
 /// `--dtype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[allow(

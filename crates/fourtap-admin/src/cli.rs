@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use fourtap::cuda::jit::Architecture;
 
-use crate::choices::{CoordinatesChoice, DTypeChoice};
+use crate::choices::{BakeInputs, CoordinatesChoice, DTypeChoice};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::{bake, cache, doctor, units};
@@ -158,6 +158,8 @@ pub enum CacheAction {
 #[command(after_help = "\
 A device looks for kernels of its own architecture: sm_80 (A100), sm_86 (RTX 30), sm_89 (RTX 40),
 sm_90a (H100, H200), sm_100f (B200, B300), sm_120f (RTX 50). Each list is combined with every other.
+Projections are offsets and logits in the type of value, apart or slices of one tensor, and reference
+points in f32, as fourtap.nn and the drop-in modules have them; --coordinates does not apply to them.
 Programs use the file that FOURTAP_PACK names.")]
 pub struct BakeArgs {
     /// Architectures to compile for, as in sm_80,sm_90a
@@ -192,6 +194,15 @@ pub struct BakeArgs {
         hide_possible_values = true
     )]
     pub coordinates: CoordinatesChoice,
+    /// Inputs to compile for: given (locations and weights), points, boxes (projections)
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        default_values = ["given", "points", "boxes"],
+        hide_possible_values = true
+    )]
+    pub inputs: Vec<BakeInputs>,
     /// The file to write; an existing one is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,

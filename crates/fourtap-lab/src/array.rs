@@ -1,6 +1,6 @@
 //! Owned tensors in host memory.
 
-use fourtap::{DType, Element, Layout, Place, Shape, View, ViewMut, bf16, f16};
+use fourtap::{BoolView, DType, Element, Layout, Place, Shape, View, ViewMut, bf16, f16};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
@@ -30,6 +30,29 @@ pub fn bytes_of<'a>(view: &View<'a>) -> Option<&'a [u8]> {
         return Some(&[]);
     }
     // SAFETY: a row-major tensor in host memory is this many initialised bytes, borrowed as long as the view.
+    Some(unsafe { std::slice::from_raw_parts(view.as_ptr(), length) })
+}
+
+/// The booleans of a row-major mask in host memory, a byte each.
+pub fn bytes_of_mask<'a>(view: &BoolView<'a>) -> Option<&'a [u8]> {
+    let shape = view.shape();
+    let length = shape.elements().unwrap_or(0);
+    let mut step = length as isize;
+    let is_row_major = shape
+        .sizes()
+        .iter()
+        .zip(view.strides())
+        .all(|(&size, &stride)| {
+            step /= size.max(1) as isize;
+            stride == step || size <= 1
+        });
+    if view.place() != Place::Host || !is_row_major && length > 0 {
+        return None;
+    }
+    if length == 0 || view.as_ptr().is_null() {
+        return Some(&[]);
+    }
+    // SAFETY: a row-major mask in host memory is this many initialised bytes, borrowed as long as the view.
     Some(unsafe { std::slice::from_raw_parts(view.as_ptr(), length) })
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fourtap::cuda::Cuda;
 use fourtap::tuning::Class;
-use fourtap::{Backend, DType, Prepared, View, ViewMut};
+use fourtap::{Backend, BoolView, DType, Prepared, View, ViewMut};
 
 use crate::array::Array;
 use crate::cli::Direction;
@@ -43,6 +43,15 @@ pub trait TensorSet: Debug {
     }
 }
 
+/// What a computation reads, all in one memory.
+#[derive(Clone, Debug)]
+pub struct InputViews<'t> {
+    /// In the order of [`Computation::tensors`].
+    pub tensors: Vec<View<'t>>,
+    /// In place of [`Computation::mask`].
+    pub mask: Option<BoolView<'t>>,
+}
+
 /// One pass of an operator over tensors in host memory, to be repeated there, on copies or on a device.
 pub trait Computation: Debug + Sync {
     /// What computes it.
@@ -50,6 +59,11 @@ pub trait Computation: Debug + Sync {
 
     /// What is read, by name, in the order of [`Computation::prepare`].
     fn tensors(&self) -> Vec<(&'static str, View<'_>)>;
+
+    /// The padding that is left out, if the operator was told of any.
+    fn mask(&self) -> Option<BoolView<'_>> {
+        None
+    }
 
     /// The names of [`Computation::outputs`].
     fn output_names(&self) -> &'static [&'static str];
@@ -61,7 +75,7 @@ pub trait Computation: Debug + Sync {
     fn prepare<'t>(
         &'t self,
         backend: &Backend,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<Prepared<'t>>;
 
@@ -79,9 +93,9 @@ pub trait Computation: Debug + Sync {
 
     /// Which kernels serve it on a device.
     fn kernel<'t>(
-        &self,
+        &'t self,
         cuda: &Cuda,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed>;
 
@@ -100,7 +114,10 @@ pub trait Computation: Debug + Sync {
 
     /// Computes once, in host memory, into what [`Computation::outputs`] gave.
     fn compute(&self, outputs: &mut [Array]) -> Result<()> {
-        let inputs: Vec<View<'_>> = self.tensors().into_iter().map(|(_, view)| view).collect();
+        let inputs = InputViews {
+            tensors: self.tensors().into_iter().map(|(_, view)| view).collect(),
+            mask: self.mask(),
+        };
         let outputs = outputs.iter_mut().map(Array::view_mut).collect();
         Ok(self.prepare(&self.backend(), &inputs, outputs)?.launch()?)
     }

@@ -62,6 +62,13 @@ pub enum Error {
         expected: &'static str,
         found: String,
     },
+    /// A file says in two ways where to sample.
+    #[error("{}: expected sampling_locations and attention_weights, or reference_points, sampling_offsets and attention_logits, found {given} and {projected}", .file.display())]
+    MixedTensors {
+        file: PathBuf,
+        given: &'static str,
+        projected: &'static str,
+    },
     /// The tensors of a file do not fit each other.
     #[error("{}: {source}", .file.display())]
     Tensors {
@@ -275,6 +282,9 @@ impl Error {
             Error::MissingTensor {
                 tensor: "grad_out", ..
             } => "--grad starts from the gradient of out; add it to the file, or leave --grad out",
+            Error::MixedTensors { .. } => {
+                "keep the tensors of one way: given locations, or projections with or without value_mask"
+            }
             Error::MissingTensor { .. } => "`fourtap run --help` lists the tensors",
             Error::TensorType { .. } => "convert the tensor before saving it",
             Error::Tensors { source, .. } | Error::Library(source) => return library_hint(source),
@@ -334,9 +344,7 @@ impl Error {
                 "leave --plots out; please report it, with the records if you can share them"
             }
             Error::WrongOperator { hint, .. } => return hint.map(str::to_string),
-            Error::Metadata { .. } => {
-                "`fourtap run --help` says what metadata dense attention knows"
-            }
+            Error::Metadata { .. } => "`fourtap run --help` says what metadata an operator knows",
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fourtap::DType;
 
-use crate::cli::{BenchArgs, Direction, Distribution};
+use crate::cli::{BenchArgs, Direction, Distribution, InputsChoice};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
 use crate::operators::{self, Numbers, OPERATORS, Operator, Workload, refused, without_backward};
@@ -29,6 +29,8 @@ pub struct Benchmark {
     pub workload: String,
     /// What the numbers are like.
     pub numbers: Numbers,
+    /// What it is computed from, if that is not the usual.
+    pub variant: Option<&'static str>,
     /// `None` for a file, which has its own type.
     pub dtype: Option<DType>,
     /// Which pass.
@@ -39,12 +41,12 @@ impl Benchmark {
     /// What `--filter` looks at.
     pub fn name(&self) -> String {
         let dtype = self.dtype.map_or("file", DType::name);
-        format!(
-            "{}/{}/{dtype}/{}",
-            self.workload,
-            self.numbers.name,
-            self.direction.name()
-        )
+        let (workload, numbers) = (&self.workload, self.numbers.name);
+        let name = format!("{workload}/{numbers}/{dtype}/{}", self.direction.name());
+        match self.variant {
+            Some(variant) => format!("{name}/{variant}"),
+            None => name,
+        }
     }
 }
 
@@ -76,18 +78,48 @@ pub fn selected(arguments: &BenchArgs, on_cuda: bool) -> Result<Selection> {
     for name in &chosen {
         let mut all = OPERATORS.into_iter();
         let Some(operator) = all.find(|it| *name == Path::new(it.name())) else {
-            selection.subjects.push(subject(name, batch)?);
+            let named = in_each_way(subject(name, batch)?, &arguments.inputs)?;
+            selection.subjects.extend(named);
             continue;
         };
         for (name, _) in operator.built_in() {
             let workload = workload(Path::new(name), batch)?;
             match !on_cuda && workload.takes_long_on_cpu()? {
-                false => selection.subjects.push(Subject::Synthetic(workload)),
+                false => {
+                    let built_in = Subject::Synthetic(workload);
+                    let ways = in_each_way(built_in, &arguments.inputs)?;
+                    selection.subjects.extend(ways);
+                }
                 true => selection.left_out.push(name.to_string()),
             }
         }
     }
     Ok(selection)
+}
+
+/// A subject once for each of the inputs asked for. A file has its own.
+fn in_each_way(subject: Subject, asked: &[InputsChoice]) -> Result<Vec<Subject>> {
+    let Subject::Synthetic(workload) = subject else {
+        return Ok(vec![subject]);
+    };
+    let ways = or_default(asked, &[InputsChoice::Given]);
+    ways.into_iter()
+        .map(|way| Ok(Subject::Synthetic(computed_from(workload.clone(), way)?)))
+        .collect()
+}
+
+/// A workload computed from these inputs, if its operator knows them.
+pub fn computed_from(
+    workload: Arc<dyn Workload>,
+    inputs: InputsChoice,
+) -> Result<Arc<dyn Workload>> {
+    let name = workload.name().to_string();
+    match inputs {
+        InputsChoice::Given => Ok(workload),
+        InputsChoice::Projections => workload
+            .with_projections()
+            .ok_or_else(|| refused("--inputs projections", name, |it| it.has_projections())),
+    }
 }
 
 /// Whether an operator has what is asked for.
@@ -96,6 +128,7 @@ fn serves(operator: &dyn Operator, arguments: &BenchArgs) -> bool {
     let has = |pass| operator.passes().contains(pass);
     (asked.is_empty() || asked.iter().any(has))
         && (arguments.target.kernel.is_none() || operator.has_named_kernels())
+        && (!arguments.inputs.contains(&InputsChoice::Projections) || operator.has_projections())
 }
 
 /// The workload of this name or file, which needs sizes of its own, not tensors.
@@ -190,6 +223,10 @@ impl Subject {
                 )
             }
         };
+        let variant = match self {
+            Subject::File(_) => None,
+            Subject::Synthetic(workload) => workload.variant(),
+        };
         let mut benchmarks = Vec::new();
         for &numbers in &numbers {
             for &dtype in &dtypes {
@@ -197,6 +234,7 @@ impl Subject {
                     benchmarks.push(Benchmark {
                         workload: self.name(),
                         numbers,
+                        variant,
                         dtype,
                         direction,
                     });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use fourtap::{DType, Layout, View};
+use fourtap::{BoolView, DType, Layout, View};
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
@@ -17,6 +17,9 @@ use crate::operators::{OPERATORS, Operator};
 
 /// A tensor by name, its axes and how many they are.
 pub type TensorSpec = (&'static str, &'static str, usize);
+
+/// For a tensor with more than one possible number of axes: the operator checks it.
+pub const ANY_RANK: usize = 0;
 
 /// A file in memory, read as it is touched.
 #[derive(Debug)]
@@ -58,6 +61,12 @@ impl MappedFile {
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it has a tensor of this name; a file that cannot be read has none.
+    pub fn has(&self, name: &str) -> bool {
+        let parsed = SafeTensors::deserialize(&self.map);
+        parsed.is_ok_and(|parsed| parsed.tensor(name).is_ok())
     }
 
     /// Whose tensors these are. A file that cannot be read, or is nobody's, is left to the first operator to complain of.
@@ -170,7 +179,7 @@ impl<'a> Reader<'a> {
         };
         let found = view.shape().len();
         let known = self.known.iter().find(|(name, ..)| *name == tensor);
-        match known.filter(|(.., rank)| *rank != found) {
+        match known.filter(|(.., rank)| ![ANY_RANK, found].contains(rank)) {
             None => Ok(Some(view)),
             Some(&(_, axes, expected)) => {
                 let rank = fourtap::Error::Rank {
@@ -237,6 +246,25 @@ impl<'a> Reader<'a> {
         // SAFETY: the parser has shown that `data`, which lives as long as the map, is as long as shape and type say.
         let view = unsafe { View::from_raw(data.as_ptr(), Layout::contiguous(dtype, shape)) };
         Ok(Some(Source::Borrowed(view)))
+    }
+
+    /// A row-major tensor of booleans, if it is there.
+    pub fn mask(&self, tensor: &'static str) -> Result<Option<BoolView<'a>>> {
+        let Some(view) = self.find(tensor)? else {
+            return Ok(None);
+        };
+        if !matches!(view.dtype(), Dtype::BOOL | Dtype::U8) {
+            return Err(self.wrong_type(tensor, "BOOL or U8", view.dtype()));
+        }
+        let (shape, data) = (view.shape(), view.data());
+        let axes = 1..=shape.len();
+        let strides: Vec<isize> = axes
+            .map(|axis| shape[axis..].iter().product::<usize>() as isize)
+            .collect();
+        // SAFETY: the parser has shown that `data`, which lives as long as the map, is as long as the shape says.
+        Ok(Some(unsafe {
+            BoolView::from_raw(data.as_ptr(), shape, &strides)
+        }))
     }
 
     pub fn integers(&self, tensor: &'static str) -> Result<Option<Vec<i64>>> {

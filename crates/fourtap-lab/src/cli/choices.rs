@@ -122,6 +122,30 @@ impl Direction {
     }
 }
 
+/// What deformable attention is computed from: sampling locations and attention weights, or what linear layers put out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InputsChoice {
+    #[default]
+    Given,
+    Projections,
+}
+
+impl InputsChoice {
+    /// Whether it is what records and names do not mention.
+    pub fn is_given(&self) -> bool {
+        *self == InputsChoice::Given
+    }
+
+    /// As typed and recorded, unless it is the usual.
+    pub fn variant(self) -> Option<&'static str> {
+        match self {
+            InputsChoice::Given => None,
+            InputsChoice::Projections => Some("projections"),
+        }
+    }
+}
+
 /// Where the sampling points of a made-up problem lie: anywhere, around each query's reference point,
 /// or all in a few pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

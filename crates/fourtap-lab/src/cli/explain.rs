@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution};
+use super::{CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice};
 
 /// One case of a workload.
 #[derive(Clone, Debug, Args)]
@@ -28,6 +28,14 @@ pub struct CaseArgs {
         hide_possible_values = true
     )]
     pub coordinates: CoordinatesChoice,
+    /// What deformable attention is computed from: given, projections
+    #[arg(
+        long,
+        value_name = "WAY",
+        default_value = "given",
+        hide_possible_values = true
+    )]
+    pub inputs: InputsChoice,
     /// Where the sampling points lie: uniform, local, window
     #[arg(
         long,

@@ -23,7 +23,8 @@ use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
 
 pub use choices::{
-    CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, KernelChoice, SimdChoice,
+    CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice,
+    KernelChoice, SimdChoice,
 };
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};
@@ -165,6 +166,16 @@ Tensors of IN (F16, BF16, F32 or F64; locations and weights F32 or the type of v
 Tensors of OUT: out [N, Q, M*D]; with --grad also grad_value, grad_locations and grad_weights.
 OUT is written completely or not at all.
 
+From projections, with these instead of locations and weights (F32 or the type of value; K points of
+all levels of a head); the gradients are then grad_value, grad_references, grad_offsets and
+grad_logits:
+  reference_points    [N, Q, L, P, 2 or 4]  points or boxes; P may be left out, sizes may be 1
+  sampling_offsets    [N, Q, M, K, 2]       x first
+  attention_logits    [N, Q, M, K]          before the softmax
+  value_mask          [N, S]                BOOL or U8, true for padding, optional
+Options are in the file's metadata: 'points_per_level' (default K/L; or a list, as in 4,4,8),
+'sampling' (bilinear or nearest) and 'box_scale' (default 0.5/P; or a list).
+
 Dense attention has other tensors, all of one type; OUT holds out [B, Hq, Sq, Dv] and with --lse
 also lse [B, Hq, Sq]:
   query               [B, Hq, Sq, D]
@@ -179,7 +190,7 @@ pub struct RunArgs {
     /// The safetensors file to write; - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Also compute the three gradients, from grad_out in IN
+    /// Also compute the gradients of all inputs, from grad_out in IN
     #[arg(long)]
     pub grad: bool,
     /// Also compute the log-sum-exp (LSE) of dense attention
@@ -200,7 +211,7 @@ pub struct RunArgs {
 #[command(after_help = "\
 A WORKLOAD is a built-in name (see --list), msda or dense for all of an operator, a .toml file of
 the same form, or a .safetensors file with the tensors of `fourtap run`, which is timed as it is:
---dtype, --distribution, --images and --coordinates do not apply to it.
+--dtype, --distribution, --images, --coordinates and --inputs do not apply to it.
 
 Dense attention has only a forward pass, on standard normal inputs: --distribution and --coordinates
 do not apply to it. On the CPU `dense` skips large workloads; on CUDA it is timed in f16 and bf16.
@@ -209,10 +220,14 @@ Distributions: 'local' puts points around each query's reference point (sigma 4 
 level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
 into the same 6 x 6 pixels of each level, where gradients of value contend.
 
+Inputs: 'given' are sampling locations and attention weights; 'projections' are what linear layers
+put out: offsets and logits in the type of value, slices of one tensor, and reference points in f32,
+boxes for decoders. Both ways have the same points and weights, but for rounding.
+
 A result is two times: hot (the same inputs repeatedly, with warm caches) and cold (rotating through
 copies larger than the largest cache). The hardware's ceilings are measured first; a result faster
 than they allow is marked suspicious. On CUDA the baseline, one thread per channel, is timed in the
-same run. Backward computes all three gradients, in workspace allocated beforehand; where it is not
+same run. Backward computes all gradients, in workspace allocated beforehand; where it is not
 bitwise reproducible, deterministic mode is timed too.
 
 --against OTHER compares A, the program OTHER, with B, this one: SLOWER, FASTER, SAME or UNCLEAR as
@@ -240,6 +255,14 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub coordinates: CoordinatesChoice,
+    /// What deformable attention is computed from: given, projections [default: given]
+    #[arg(
+        long,
+        value_name = "WAY",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub inputs: Vec<InputsChoice>,
     /// Passes to time: forward, backward [default: both]
     #[arg(
         long,
@@ -307,7 +330,8 @@ pub struct BenchArgs {
 On the CPU both passes of deformable attention are checked with every instruction set. On CUDA they
 are checked with the best kernels and the baseline (one thread per channel), with level shapes in
 host memory and, every third problem, in device memory; backward in both modes, or with
---deterministic only in that one.
+--deterministic only in that one. Each seed stands for two problems: one with given sampling
+locations and attention weights, one from projections (offsets, logits and reference points).
 
 Dense attention has a forward pass: on the CPU with and without LSE, on CUDA in f16 and bf16.")]
 pub struct CheckArgs {

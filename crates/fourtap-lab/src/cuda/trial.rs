@@ -2,11 +2,11 @@
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, Context, Stream};
-use fourtap::{Backend, View, ViewMut};
+use fourtap::{Backend, ViewMut};
 
-use super::array::DeviceArray;
+use super::array::{DeviceArray, DeviceMask};
 use crate::array::Array;
-use crate::computation::Computation;
+use crate::computation::{Computation, InputViews};
 use crate::error::Result;
 use crate::record::KernelUsed;
 
@@ -15,6 +15,7 @@ use crate::record::KernelUsed;
 pub struct DeviceTrial<'a> {
     host: &'a dyn Computation,
     inputs: Vec<DeviceArray>,
+    mask: Option<DeviceMask>,
     outputs: Vec<DeviceArray>,
     /// What it works in, where it was given.
     workspace: Option<Buffer>,
@@ -30,6 +31,10 @@ impl<'a> DeviceTrial<'a> {
                 .iter()
                 .map(|(_, view)| DeviceArray::copied(context, view))
                 .collect::<Result<_>>()?,
+            mask: match host.mask() {
+                Some(mask) => Some(DeviceMask::copied(context, &mask)?),
+                None => None,
+            },
             outputs: host
                 .outputs()?
                 .iter()
@@ -85,10 +90,13 @@ impl<'a> DeviceTrial<'a> {
         host.kernel(cuda, &inputs, outputs)
     }
 
-    fn views(&mut self) -> (&'a dyn Computation, Vec<View<'_>>, Vec<ViewMut<'_>>) {
+    fn views(&mut self) -> (&'a dyn Computation, InputViews<'_>, Vec<ViewMut<'_>>) {
         (
             self.host,
-            self.inputs.iter().map(DeviceArray::view).collect(),
+            InputViews {
+                tensors: self.inputs.iter().map(DeviceArray::view).collect(),
+                mask: self.mask.as_ref().map(DeviceMask::view),
+            },
             self.outputs.iter_mut().map(DeviceArray::view_mut).collect(),
         )
     }

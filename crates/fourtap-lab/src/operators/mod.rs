@@ -56,6 +56,11 @@ pub trait Operator: Debug + Sync {
         false
     }
 
+    /// Whether it can be computed from projections, too.
+    fn has_projections(&self) -> bool {
+        false
+    }
+
     /// Whether it can also give the log-sum-exp (LSE).
     fn has_lse(&self) -> bool {
         false

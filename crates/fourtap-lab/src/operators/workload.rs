@@ -37,6 +37,16 @@ pub trait Workload: Any + Debug + Send + Sync {
     /// What its numbers are like if sampling points, should it have any, lie so.
     fn numbers(&self, points: Distribution) -> Numbers;
 
+    /// The same computed from projections; none if its operator does not know them.
+    fn with_projections(&self) -> Option<Arc<dyn Workload>> {
+        None
+    }
+
+    /// What it is computed from, if that is not the usual; part of a benchmark's name.
+    fn variant(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether its operator's name does not stand for it on a processor, which would take long.
     fn takes_long_on_cpu(&self) -> Result<bool> {
         Ok(false)

@@ -124,17 +124,22 @@ fn role<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     })
 }
 
-/// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: locations that are not in f32, another
-/// mode than the fast one, a kernel asked for by name.
+/// As in "detr-encoder/local/f16/forward", with whatever is unusual after it: other inputs than given locations, locations
+/// that are not in f32, another mode than the fast one, a kernel asked for by name.
 pub fn benchmark_name(
-    workload: &str,
+    (workload, variant): (&str, Option<&str>),
     distribution: &str,
     (value, locations): (&str, Option<&str>),
     direction: Direction,
     (mode, kernel): (Option<Mode>, Option<&str>),
 ) -> String {
     let mut name = format!("{workload}/{distribution}/{value}/{}", direction.name());
-    if let Some(locations) = locations.filter(|&locations| locations != "f32") {
+    if let Some(variant) = variant {
+        name += &format!("/{variant}");
+    }
+    // Projections are in the type of value, as linear layers put them out.
+    let usual = if variant.is_some() { value } else { "f32" };
+    if let Some(locations) = locations.filter(|&locations| locations != usual) {
         name += &format!("/coordinates-{locations}");
     }
     if mode == Some(Mode::Deterministic) {
@@ -150,7 +155,7 @@ impl BenchRecord {
     /// What tells benchmarks of one run apart, and what `compare` matches by.
     pub fn name(&self) -> String {
         benchmark_name(
-            &self.workload,
+            (&self.workload, self.problem.variant()),
             &self.distribution,
             (&self.dtypes.value, self.dtypes.locations.as_deref()),
             self.direction,
@@ -229,10 +234,10 @@ impl BenchRecord {
 pub struct DTypes {
     /// Of value, out and their gradients; of dense attention, of queries and keys too.
     pub value: String,
-    /// Of sampling_locations; of deformable attention.
+    /// Of sampling_locations, or of sampling_offsets; of deformable attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<String>,
-    /// Of attention_weights; likewise.
+    /// Of attention_weights, or of attention_logits; likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }

@@ -19,6 +19,11 @@ pub trait Sizes: Any + Debug + Send + Sync {
     /// Each size with its letter, in an order that is the same for all of an operator.
     fn in_words(&self) -> Vec<String>;
 
+    /// What it is computed from, if that is not the usual; part of a benchmark's name.
+    fn variant(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Elements of the tensor of which only what samples touch must be read; none where everything is read.
     fn sampled_elements(&self) -> Option<f64> {
         None
@@ -50,6 +55,11 @@ impl ProblemRecord {
     /// Each size with its letter.
     pub fn in_words(&self) -> Vec<String> {
         self.0.in_words()
+    }
+
+    /// What it is computed from, if that is not the usual.
+    pub fn variant(&self) -> Option<&'static str> {
+        self.0.variant()
     }
 
     /// Elements of the tensor of which only what samples touch must be read; none where everything is read.

@@ -25,15 +25,25 @@ pub const NAME_WIDTH: usize = 28;
 /// Columns a terminal has at least.
 const COLUMNS: usize = 100;
 
-/// Every result of `fourtap bench` a row, in a table for each operator.
+/// Every result of `fourtap bench` a row, in a table for each operator and what it was computed from.
 pub fn bench_results(records: &[BenchRecord], ceilings: &[ProbeRecord], on_cuda: bool) -> String {
-    let table = |operator: &'static dyn Operator| {
-        let timed = records.iter().filter(|record| record.hot.is_some());
-        let of_it: Vec<_> = timed.filter(|it| it.operator() == operator).collect();
-        (!of_it.is_empty()).then(|| operator.table(&of_it, ceilings, on_cuda))
+    let timed = || records.iter().filter(|record| record.hot.is_some());
+    let mut variants: Vec<Option<&'static str>> = timed().map(|it| it.problem.variant()).collect();
+    variants.sort_unstable();
+    variants.dedup();
+    let table = |operator: &'static dyn Operator, variant: Option<&'static str>| {
+        let is_of_it =
+            |it: &&BenchRecord| it.operator() == operator && it.problem.variant() == variant;
+        let of_it: Vec<_> = timed().filter(is_of_it).collect();
+        let heading = variant.map_or(String::new(), |variant| format!("From {variant}\n"));
+        let table = || heading + &operator.table(&of_it, ceilings, on_cuda);
+        (!of_it.is_empty()).then(table)
     };
-    let tables: Vec<String> = OPERATORS.into_iter().filter_map(table).collect();
-    tables.join("\n")
+    let all = OPERATORS.into_iter().flat_map(|operator| {
+        let of_variant = |&variant: &_| table(operator, variant);
+        variants.iter().filter_map(of_variant).collect::<Vec<_>>()
+    });
+    all.collect::<Vec<String>>().join("\n")
 }
 
 /// The built-in workloads, in a table for each operator.

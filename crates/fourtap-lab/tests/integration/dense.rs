@@ -34,7 +34,7 @@ fn valid() -> Vec<Entry> {
 }
 
 /// The file, with metadata.
-fn file(entries: &[Entry], metadata: &Value) -> Vec<u8> {
+pub fn file(entries: &[Entry], metadata: &Value) -> Vec<u8> {
     let mut header = json!({"__metadata__": metadata});
     let mut data = Vec::new();
     for entry in entries {

@@ -180,6 +180,9 @@ fn bakes_a_pack_of_sound_kernels() {
         "backward-samples-channel-f16",
         "backward-samples-gather-f16-d32-l4-p4",
         "backward-samples-matrix-f16-d32-l4-p4",
+        // From projections: points and boxes.
+        "references-f32",
+        "boxes-f32",
     ] {
         assert!(
             names.iter().any(|name| name.contains(part)),

@@ -20,6 +20,7 @@ mod kernels;
 mod probe;
 #[cfg(unix)]
 mod profile;
+mod projections;
 mod report;
 mod report_in_browser;
 mod run;

@@ -12,7 +12,7 @@ use fourtap::{DType, bf16, f16};
 use safetensors::SafeTensors;
 
 /// The elements of a tensor as a file holds them.
-fn stored(name: &str, tensor: &Tensor) -> Entry {
+pub fn stored(name: &str, tensor: &Tensor) -> Entry {
     let numbers = tensor.to_f64();
     let (dtype, data) = match tensor.dtype() {
         DType::F16 => (
@@ -50,7 +50,7 @@ fn stored(name: &str, tensor: &Tensor) -> Entry {
     entry(name, dtype, &shape, data)
 }
 
-fn integers(name: &str, shape: &[u64], numbers: &[usize], wide: bool) -> Entry {
+pub fn integers(name: &str, shape: &[u64], numbers: &[usize], wide: bool) -> Entry {
     let data = match wide {
         true => numbers
             .iter()
@@ -65,7 +65,7 @@ fn integers(name: &str, shape: &[u64], numbers: &[usize], wide: bool) -> Entry {
 }
 
 /// The elements of a tensor in a file, exactly.
-fn loaded(file: &SafeTensors<'_>, name: &str, like: &Tensor) -> Vec<f64> {
+pub fn loaded(file: &SafeTensors<'_>, name: &str, like: &Tensor) -> Vec<f64> {
     let view = file.tensor(name).unwrap();
     assert_eq!(
         view.dtype().to_string().to_lowercase(),

@@ -2,7 +2,9 @@
 
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::msda::oracle::{Reader, Sample};
+use crate::msda::projections::{Interpolation, ProjectedProblem};
 use crate::msda::{Inputs, Problem};
 
 /// Bytes and FLOP of a problem, as all reports count them.
@@ -61,6 +63,57 @@ impl Traffic {
             gathered_bytes: 2 * forward.gathered_bytes,
             flop: 2 * forward.flop,
         }
+    }
+
+    /// Traffic of the forward pass [from projections](crate::msda::projections), without a mask. Reference points that stand
+    /// for several are read once; the nearest pixel is one corner instead of four.
+    pub fn of_projected_forward(problem: &ProjectedProblem) -> Self {
+        let (sizes, value) = (problem.sizes(), problem.value().dtype());
+        let rows = [sizes.images, sizes.queries, sizes.heads];
+        let rows = rows.map(|size| size as u64).iter().product::<u64>();
+        let per_sample = rows * problem.samples() as u64 * sizes.channels as u64;
+        let corners = match problem.interpolation() {
+            Interpolation::Bilinear => 4,
+            Interpolation::Nearest => 1,
+        };
+        Traffic {
+            compulsory_bytes: bytes(&sizes.value(), value)
+                + Self::projections(problem)
+                + bytes(&sizes.out(), value),
+            gathered_bytes: corners * per_sample * value.size() as u64,
+            flop: Self::FLOP_PER_CHANNEL_AND_SAMPLE * per_sample,
+        }
+    }
+
+    /// Traffic of the backward pass from projections with all four gradients, counted as [`Traffic::of_backward`] does.
+    pub fn of_projected_backward(problem: &ProjectedProblem) -> Self {
+        let forward = Self::of_projected_forward(problem);
+        let value = bytes(&problem.sizes().value(), problem.value().dtype());
+        Traffic {
+            compulsory_bytes: forward.compulsory_bytes + value + Self::projections(problem),
+            gathered_bytes: 2 * forward.gathered_bytes,
+            flop: 2 * forward.flop,
+        }
+    }
+
+    /// Bytes of reference points, offsets and logits.
+    fn projections(problem: &ProjectedProblem) -> u64 {
+        let (sizes, references) = (problem.sizes(), problem.references());
+        let mut shape = [
+            sizes.images,
+            sizes.queries,
+            sizes.levels,
+            references.turns,
+            references.coordinates(),
+        ];
+        for (size, stride) in shape.iter_mut().zip(references.strides) {
+            // One stands for every index.
+            *size = if stride == 0 { 1 } else { *size };
+        }
+        let of = |layout: &Layout| bytes(layout.shape().sizes(), layout.dtype());
+        bytes(&shape, references.dtype)
+            + of(problem.sampling_offsets())
+            + of(problem.attention_logits())
     }
 
     /// Bytes of locations and weights.

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fourtap::View;
-
 use super::task::{BenchResult, Task};
 use super::turns::served::Turns;
 use crate::array::Array;
 use crate::choices::Choices;
-use crate::computation::Computation;
+use crate::computation::{Computation, InputViews};
 use crate::error::Result;
 use crate::machine;
 use crate::measure::{measure, repeat};
@@ -196,7 +194,10 @@ impl BufferSet {
 
     /// Milliseconds of one computation.
     fn compute(&mut self, like: &dyn Computation) -> Result<f64> {
-        let inputs: Vec<View<'_>> = self.inputs.iter().map(Array::view).collect();
+        let inputs = InputViews {
+            tensors: self.inputs.iter().map(Array::view).collect(),
+            mask: like.mask(),
+        };
         let outputs = self.outputs.iter_mut().map(Array::view_mut).collect();
         let begun = Instant::now();
         like.prepare(&like.backend(), &inputs, outputs)?.launch()?;

@@ -256,7 +256,7 @@ impl Bench {
             let has_modes =
                 benchmark.direction == Direction::Backward && self.target.cuda().is_some();
             let name = benchmark_name(
-                &benchmark.workload,
+                (&benchmark.workload, problem.variant()),
                 benchmark.numbers.name,
                 (&dtypes.value, dtypes.locations.as_deref()),
                 benchmark.direction,

@@ -15,6 +15,7 @@ use crate::{machine, selection, target};
 pub fn execute(arguments: &ExplainArgs) -> Result<ExitCode> {
     let named = &arguments.case;
     let workload = selection::workload(&named.workload, named.images)?;
+    let workload = selection::computed_from(workload, named.inputs)?;
     let explanation = explained(arguments, &*workload.case(named)?)?;
     match arguments.json {
         true => {

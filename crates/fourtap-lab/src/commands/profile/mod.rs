@@ -26,6 +26,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 pub fn execute(arguments: &ProfileArgs) -> Result<ExitCode> {
     let workload = selection::workload(&arguments.case.workload, arguments.case.images)?;
+    let workload = selection::computed_from(workload, arguments.case.inputs)?;
     if !workload.operator().is_profiled() {
         let mut profiled = OPERATORS.into_iter().filter(|it| it.is_profiled());
         let expected = profiled.next().unwrap_or(OPERATORS[0]);
@@ -192,7 +193,9 @@ fn words(case: &CaseArgs, device: DeviceChoice) -> Vec<std::ffi::OsString> {
         ("--device", device.to_string()),
     ];
     let images = case.images.map(|images| ("--images", images.to_string()));
-    for (option, value) in options.into_iter().chain(images) {
+    let variant = case.inputs.variant();
+    let inputs = variant.map(|inputs| ("--inputs", inputs.to_string()));
+    for (option, value) in options.into_iter().chain(images).chain(inputs) {
         words.extend([option.into(), value.into()]);
     }
     words

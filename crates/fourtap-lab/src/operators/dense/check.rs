@@ -36,7 +36,7 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
                 .flat_map(|backend| [true, false].map(|with_lse| (backend, with_lse)));
             let mut checks = ways.map(|(backend, with_lse)| check(backend, with_lse));
             Outcome {
-                path: Path::Cpu { simd },
+                path: Path::Cpu { simd, inputs: None },
                 found: checks.find_map(|check| Some(check.err()?.to_string())),
                 repeat: format!(
                     "fourtap check --operator dense --simd {simd} --cases 1 --seed {seed}"
@@ -60,6 +60,7 @@ pub fn on_cuda(seeds: Range<u64>, cuda: Cuda) -> Report {
             path: Path::Cuda {
                 device,
                 kernel: None,
+                inputs: None,
                 pass: None,
                 mode: None,
                 levels: None,

@@ -8,7 +8,7 @@ use fourtap::{Backend, DType, Prepared, View, ViewMut};
 use super::ProblemSizes;
 use super::verification::verify;
 use crate::array::Array;
-use crate::computation::{Computation, CostEstimate, TuningKey};
+use crate::computation::{Computation, CostEstimate, InputViews, TuningKey};
 use crate::error::Result;
 use crate::record::{DTypes, KernelUsed, ProblemRecord};
 use crate::roof::{LANES, MinimumWork, TENSOR_CORES};
@@ -104,10 +104,10 @@ impl Computation for Trial<'_> {
     fn prepare<'t>(
         &'t self,
         backend: &Backend,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<Prepared<'t>> {
-        let (inputs, outputs) = arranged(inputs, outputs);
+        let (inputs, outputs) = arranged(&inputs.tensors, outputs);
         let options = *self.problem.options();
         Ok(dense::prepare_forward(backend, inputs, options, outputs)?)
     }
@@ -141,12 +141,12 @@ impl Computation for Trial<'_> {
     }
 
     fn kernel<'t>(
-        &self,
+        &'t self,
         cuda: &Cuda,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed> {
-        let (inputs, outputs) = arranged(inputs, outputs);
+        let (inputs, outputs) = arranged(&inputs.tensors, outputs);
         let plan = cuda.explain_dense(inputs, *self.problem.options(), &outputs)?;
         let (major, minor) = cuda.device().compute_capability();
         let kernel = plan.forward.kernel;

@@ -17,16 +17,29 @@ pub struct PixelCoverage {
 impl PixelCoverage {
     /// Counted from the points (x, y) of an image, in the order of `sampling_locations`.
     pub fn by(points: impl Iterator<Item = [f32; 2]>, sizes: &Sizes, levels: &[Level]) -> Self {
-        let mut touched = vec![false; sizes.heads * sizes.pixels];
-        let (mut inside, mut samples) = (0u64, 0u64);
-        for (index, [x, y]) in points.enumerate() {
+        let read = points.enumerate().map(|(index, [x, y])| {
             let level = index / sizes.points % sizes.levels;
             let head = index / (sizes.points * sizes.levels) % sizes.heads;
-            for pixel in neighbours(&levels[level], x, y) {
+            (head, neighbours(&levels[level], x, y))
+        });
+        PixelCoverage::of_rows(read, 4, sizes, levels)
+    }
+
+    /// Counted from the head of each row of samples and the pixels that it reads, of at most `possible`.
+    pub fn of_rows(
+        rows: impl Iterator<Item = (usize, impl IntoIterator<Item = usize>)>,
+        possible: usize,
+        sizes: &Sizes,
+        levels: &[Level],
+    ) -> Self {
+        let mut touched = vec![false; sizes.heads * sizes.pixels];
+        let (mut inside, mut neighbours) = (0u64, 0u64);
+        for (head, pixels) in rows {
+            for pixel in pixels {
                 touched[head * sizes.pixels + pixel] = true;
                 inside += 1;
             }
-            samples += 1;
+            neighbours += possible as u64;
         }
         let count = |level: &Level| {
             let heads = touched.chunks(sizes.pixels.max(1));
@@ -39,7 +52,7 @@ impl PixelCoverage {
         let counts: Vec<usize> = levels.iter().map(count).collect();
         let share = |count: usize, of: usize| count as f64 / (of as f64).max(1.0);
         PixelCoverage {
-            in_bounds: inside as f64 / (4 * samples).max(1) as f64,
+            in_bounds: inside as f64 / neighbours.max(1) as f64,
             levels: levels
                 .iter()
                 .zip(&counts)

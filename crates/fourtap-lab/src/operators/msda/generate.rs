@@ -80,26 +80,47 @@ pub fn locations(
     distribution: Distribution,
     seed: u64,
 ) -> Result<Array> {
+    let (locations, _) = located(sizes, levels, reference, distribution, seed)?;
+    Ok(locations)
+}
+
+/// `sampling_locations` in f32, and the reference point of each query, `[N, Q, 2]`.
+pub fn located(
+    sizes: &Sizes,
+    levels: &Levels,
+    reference: Reference,
+    distribution: Distribution,
+    seed: u64,
+) -> Result<(Array, Array)> {
     let mut array = Array::poisoned(
         "sampling_locations",
         DType::F32,
         &sizes.sampling_locations(),
     )?;
+    let shape = [sizes.images, sizes.queries, 2];
+    let mut centres = Array::poisoned("reference_points", DType::F32, &shape)?;
     let row = sizes.heads * sizes.levels * sizes.points * 2;
     let rows_a_chunk = (CHUNK / row).max(1);
     array
         .elements_mut::<f32>()
         .par_chunks_mut(rows_a_chunk * row)
+        .zip(
+            centres
+                .elements_mut::<f32>()
+                .par_chunks_mut(rows_a_chunk * 2),
+        )
         .enumerate()
-        .for_each(|(chunk, rows)| {
+        .for_each(|(chunk, (rows, centres))| {
             let mut rng = stream(seed, LOCATIONS, chunk);
-            for (index, row) in rows.chunks_mut(row).enumerate() {
+            let rows = rows.chunks_mut(row).zip(centres.chunks_mut(2));
+            for (index, (row, recorded)) in rows.enumerate() {
                 let query = (chunk * rows_a_chunk + index) % sizes.queries;
                 let centre = match reference {
                     Reference::Pixels => pixel_centre(levels, query),
                     Reference::Raster => raster_point(levels, sizes.queries, query),
                     Reference::Random => array::from_fn(|_| rng.random()),
                 };
+                recorded.copy_from_slice(&centre.map(|coordinate| coordinate as f32));
                 for (index, location) in row.as_chunks_mut::<2>().0.iter_mut().enumerate() {
                     let level = &levels[index / sizes.points % sizes.levels];
                     *location = match distribution {
@@ -110,7 +131,7 @@ pub fn locations(
                 }
             }
         });
-    Ok(array)
+    Ok((array, centres))
 }
 
 fn around(centre: [f64; 2], level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use fourtap::cuda::msda::{KernelVariant, Plan, shipped};
 use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
+use fourtap::msda::projections::{self, ProjectionGradients, Projections};
 use fourtap::msda::{Gradients, Inputs};
-use fourtap::{View, ViewMut};
+use fourtap::{Backend, View, ViewMut};
 use serde_json::Value;
 
 use crate::error::Result;
@@ -13,7 +14,19 @@ use crate::record::KernelUsed;
 
 /// The kernel of forward.
 pub fn forward_kernel(cuda: &Cuda, inputs: Inputs<'_>, out: ViewMut<'_>) -> Result<KernelUsed> {
-    let plan = cuda.explain_forward(inputs, out)?;
+    used_by(cuda, &cuda.explain_forward(inputs, out)?)
+}
+
+/// The kernel of forward from projections.
+pub fn projected_forward_kernel(
+    cuda: &Cuda,
+    inputs: Projections<'_>,
+    out: ViewMut<'_>,
+) -> Result<KernelUsed> {
+    used_by(cuda, &cuda.explain_projected_forward(inputs, out)?)
+}
+
+fn used_by(cuda: &Cuda, plan: &Plan) -> Result<KernelUsed> {
     let (major, minor) = cuda.device().compute_capability();
     let program = plan
         .step
@@ -22,7 +35,7 @@ pub fn forward_kernel(cuda: &Cuda, inputs: Inputs<'_>, out: ViewMut<'_>) -> Resu
     Ok(KernelUsed {
         words: plan.to_string(),
         fingerprint: Some(program.fingerprint().to_string()),
-        parameters: parameters(&plan),
+        parameters: parameters(plan),
         asked: None,
         mode: None,
         reproducible: true,
@@ -50,6 +63,33 @@ pub fn backward_kernels(
         mode: None,
         reproducible: plan.is_deterministic(),
         workspace_bytes: Some(plan.workspace_bytes()),
+    })
+}
+
+/// The kernels of backward from projections that depend on the problem, and the memory that all of them work in.
+pub fn projected_backward_kernels(
+    cuda: &Cuda,
+    inputs: Projections<'_>,
+    grad_out: View<'_>,
+    gradients: ProjectionGradients<'_>,
+) -> Result<KernelUsed> {
+    let plan = cuda.explain_projected_backward(inputs, grad_out, &gradients)?;
+    let (major, minor) = cuda.device().compute_capability();
+    let architecture = jit::architecture_for(major, minor)?;
+    let steps = plan.steps();
+    let hashes: Vec<String> = steps
+        .iter()
+        .map(|step| step.kernel.program(architecture).fingerprint().to_string())
+        .collect();
+    let call = projections::prepare_backward(&Backend::Cuda(*cuda), inputs, grad_out, gradients)?;
+    Ok(KernelUsed {
+        words: plan.to_string(),
+        fingerprint: Some(hashes.join(" ")),
+        parameters: BTreeMap::new(),
+        asked: None,
+        mode: None,
+        reproducible: plan.is_deterministic(),
+        workspace_bytes: Some(call.workspace_bytes()),
     })
 }
 

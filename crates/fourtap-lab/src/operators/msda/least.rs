@@ -20,7 +20,7 @@ pub fn least(trial: &Trial<'_>, touched: &PixelCoverage) -> MinimumWork {
 
 /// Pixels that no sample reads need not come from memory, and neighbours outside need not be read. Backward's model
 /// counts every corner twice, read and added to; sums need not go through memory each time.
-fn least_of(
+pub(super) fn least_of(
     traffic: Traffic,
     backward: bool,
     value_bytes: f64,

@@ -6,6 +6,7 @@ mod explain;
 pub mod generate;
 mod kernels;
 mod least;
+mod projections;
 mod queries;
 mod record;
 mod report;
@@ -65,6 +66,10 @@ impl Operator for Msda {
         true
     }
 
+    fn has_projections(&self) -> bool {
+        true
+    }
+
     fn is_profiled(&self) -> bool {
         true
     }
@@ -106,11 +111,18 @@ impl Operator for Msda {
     }
 
     fn has_tensors(&self, is_there: &dyn Fn(&str) -> bool) -> bool {
-        is_there("sampling_locations") || is_there("spatial_shapes")
+        is_there("sampling_locations")
+            || is_there("spatial_shapes")
+            || projections::has_projections(is_there)
     }
 
     fn read<'a>(&self, file: &'a MappedFile, reading: Reading) -> Result<Box<dyn TensorSet + 'a>> {
-        Ok(Box::new(tensors::Tensors::read(file, reading)?))
+        let is_there = |name: &str| file.has(name);
+        projections::expect_unmixed(file, &is_there)?;
+        Ok(match projections::has_projections(&is_there) {
+            true => Box::new(projections::ProjectedTensors::read(file, reading)?),
+            false => Box::new(tensors::Tensors::read(file, reading)?),
+        })
     }
 
     fn sizes(&self, recorded: &Value) -> serde_json::Result<Arc<dyn Sizes>> {

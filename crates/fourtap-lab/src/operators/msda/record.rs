@@ -2,11 +2,13 @@
 
 use std::any::Any;
 
+use fourtap::msda::projections::ProjectedProblem;
 use fourtap::msda::{Level, Problem, Sizes as LibrarySizes, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::Msda;
+use crate::cli::InputsChoice;
 use crate::operators::Operator;
 use crate::record::{DTypes, Sizes, TrafficCounts};
 
@@ -27,6 +29,9 @@ pub struct ProblemSizes {
     pub pixels: usize,
     /// (height, width) of each level.
     pub levels: Vec<[usize; 2]>,
+    /// What it is computed from.
+    #[serde(default, skip_serializing_if = "InputsChoice::is_given")]
+    pub inputs: InputsChoice,
 }
 
 impl From<&Problem> for ProblemSizes {
@@ -49,6 +54,7 @@ impl ProblemSizes {
                 .iter()
                 .map(|level| [level.height, level.width])
                 .collect(),
+            inputs: InputsChoice::Given,
         }
     }
 }
@@ -61,7 +67,7 @@ impl Sizes for ProblemSizes {
     fn in_words(&self) -> Vec<String> {
         let levels = self.levels.iter();
         let levels: Vec<String> = levels.map(|[h, w]| format!("{h}x{w}")).collect();
-        vec![
+        let mut words = vec![
             format!("N {}", self.images),
             format!("Q {}", self.queries),
             format!("M {}", self.heads),
@@ -69,7 +75,13 @@ impl Sizes for ProblemSizes {
             format!("P {}", self.points),
             format!("S {}", self.pixels),
             format!("levels {}", levels.join(" ")),
-        ]
+        ];
+        words.extend(self.variant().map(|inputs| format!("from {inputs}")));
+        words
+    }
+
+    fn variant(&self) -> Option<&'static str> {
+        self.inputs.variant()
     }
 
     fn sampled_elements(&self) -> Option<f64> {
@@ -103,6 +115,16 @@ impl From<&Problem> for DTypes {
             value: problem.value().dtype().to_string(),
             locations: Some(problem.sampling_locations().dtype().to_string()),
             weights: Some(problem.attention_weights().dtype().to_string()),
+        }
+    }
+}
+
+impl From<&ProjectedProblem> for DTypes {
+    fn from(problem: &ProjectedProblem) -> Self {
+        DTypes {
+            value: problem.value().dtype().to_string(),
+            locations: Some(problem.sampling_offsets().dtype().to_string()),
+            weights: Some(problem.attention_logits().dtype().to_string()),
         }
     }
 }

@@ -139,7 +139,7 @@ impl TensorSet for Tensors<'_> {
 }
 
 /// From `spatial_shapes` and `level_start_index`.
-fn levels(reader: &Reader<'_>) -> Result<Levels> {
+pub(super) fn levels(reader: &Reader<'_>) -> Result<Levels> {
     let shapes = reader
         .integers("spatial_shapes")?
         .ok_or_else(|| reader.missing("spatial_shapes"))?;

@@ -12,7 +12,7 @@ use super::kernels::{backward_kernels, forward_kernel};
 use super::least::least;
 use super::verification::verify;
 use crate::array::{Array, bytes_of};
-use crate::computation::{Computation, CostEstimate, TuningKey};
+use crate::computation::{Computation, CostEstimate, InputViews, TuningKey};
 use crate::error::Result;
 use crate::record::{DTypes, KernelUsed, ProblemRecord};
 use crate::verification::Verification;
@@ -63,10 +63,10 @@ impl<'a> Trial<'a> {
         self.grad_out.as_ref()
     }
 
-    /// The same pass over other tensors, in the order of [`Computation::tensors`].
-    fn with<'t>(&'t self, tensors: &[View<'t>]) -> (Inputs<'t>, Option<View<'t>>) {
+    /// The same pass over other tensors.
+    fn with<'t>(&'t self, views: &InputViews<'t>) -> (Inputs<'t>, Option<View<'t>>) {
         let mut inputs = self.inputs;
-        let mut tensors = tensors.iter().copied();
+        let mut tensors = views.tensors.iter().copied();
         let ours = [
             &mut inputs.value,
             &mut inputs.sampling_locations,
@@ -171,7 +171,7 @@ impl Computation for Trial<'_> {
     fn prepare<'t>(
         &'t self,
         backend: &Backend,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<Prepared<'t>> {
         let (inputs, grad_out) = self.with(inputs);
@@ -206,9 +206,9 @@ impl Computation for Trial<'_> {
     }
 
     fn kernel<'t>(
-        &self,
+        &'t self,
         cuda: &Cuda,
-        inputs: &[View<'t>],
+        inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed> {
         let (inputs, grad_out) = self.with(inputs);
@@ -238,7 +238,7 @@ impl Computation for Trial<'_> {
 }
 
 /// The output of forward.
-fn first<'a>(outputs: &mut impl Iterator<Item = ViewMut<'a>>) -> ViewMut<'a> {
+pub(super) fn first<'a>(outputs: &mut impl Iterator<Item = ViewMut<'a>>) -> ViewMut<'a> {
     outputs.next().expect("forward has one output")
 }
 

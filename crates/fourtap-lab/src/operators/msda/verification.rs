@@ -12,10 +12,10 @@ use crate::generate::{below, sample_stream};
 use crate::verification::{Row, Rule, Verification, judged, unwritten};
 
 /// (image, query, head) rows compared.
-const ROWS: usize = 200;
+pub(super) const ROWS: usize = 200;
 
 /// (image, pixel, head) rows of grad_value compared: for each the oracle walks all queries of an image.
-const PIXELS: usize = 24;
+pub(super) const PIXELS: usize = 24;
 
 /// Compares what `trial` computed into `outputs`.
 pub fn verify(trial: &Trial<'_>, outputs: &[Array], seed: u64) -> Result<Verification> {

@@ -11,10 +11,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::explain::Case;
+use super::projections::ProjectedTensors;
 use super::queries::{Queries, Reference};
 use super::tensors::Tensors;
 use super::{Msda, ProblemSizes, tuning};
-use crate::cli::{CaseArgs, Direction, Distribution};
+use crate::cli::{CaseArgs, Direction, Distribution, InputsChoice};
 use crate::computation::TensorSet;
 use crate::error::{Error, Result};
 use crate::operators::{self, BuiltIn, DataSpec, Numbers, Operator, parsed};
@@ -47,6 +48,9 @@ pub struct Workload {
     pub points: u32,
     /// Where each query's reference point is.
     pub reference: Reference,
+    /// What it is computed from: no part of a file, but asked for.
+    #[serde(skip)]
+    pub inputs: InputsChoice,
 }
 
 /// Read by hand because an array of two would be read from a longer one without complaint.
@@ -188,6 +192,11 @@ impl Workload {
         Ok(workload)
     }
 
+    /// Whether reference points are boxes, which is what decoders have: queries anywhere.
+    pub fn has_boxes(&self) -> bool {
+        self.reference == Reference::Random
+    }
+
     /// The levels, one right after another.
     pub fn levels(&self) -> fourtap::Result<Levels> {
         let shapes: Vec<_> = self
@@ -232,16 +241,35 @@ impl operators::Workload for Workload {
         points.into()
     }
 
+    fn with_projections(&self) -> Option<Arc<dyn operators::Workload>> {
+        Some(Arc::new(Workload {
+            inputs: InputsChoice::Projections,
+            ..self.clone()
+        }))
+    }
+
+    fn variant(&self) -> Option<&'static str> {
+        self.inputs.variant()
+    }
+
     fn problem(&self, _: DType) -> Result<ProblemRecord> {
         let levels = self.levels()?;
-        Ok(ProblemSizes::new(&self.sizes(&levels), &levels).into())
+        let sizes = ProblemSizes {
+            inputs: self.inputs,
+            ..ProblemSizes::new(&self.sizes(&levels), &levels)
+        };
+        Ok(sizes.into())
     }
 
     fn dtypes(&self, filling: &DataSpec) -> DTypes {
+        let of_points = match self.inputs {
+            InputsChoice::Given => filling.coordinates,
+            InputsChoice::Projections => filling.dtype,
+        };
         DTypes {
             value: filling.dtype.to_string(),
-            locations: Some(filling.coordinates.to_string()),
-            weights: Some(filling.coordinates.to_string()),
+            locations: Some(of_points.to_string()),
+            weights: Some(of_points.to_string()),
         }
     }
 
@@ -260,7 +288,10 @@ impl operators::Workload for Workload {
     }
 
     fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>> {
-        Ok(Box::new(Tensors::random(self, filling)?))
+        Ok(match self.inputs {
+            InputsChoice::Given => Box::new(Tensors::random(self, filling)?),
+            InputsChoice::Projections => Box::new(ProjectedTensors::random(self, filling)?),
+        })
     }
 
     fn case(&self, arguments: &CaseArgs) -> Result<Box<dyn crate::explain::Case>> {

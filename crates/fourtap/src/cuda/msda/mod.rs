@@ -20,7 +20,7 @@ pub use backward::BackwardPlan;
 pub use forward::Plan;
 pub use kind::Kind;
 pub use options::{KernelChoice, Options};
-pub use problem_desc::ProblemDesc;
+pub use problem_desc::{ProblemDesc, ProjectedDesc};
 pub use specialised::{
     Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel, SamplesGather,
     Sampling, Search, Sort, Sum, Types, shipped,

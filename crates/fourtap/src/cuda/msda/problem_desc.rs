@@ -7,9 +7,13 @@ use super::options::KernelChoice;
 use super::specialised::Types;
 use super::tuning::{BackwardTuning, ForwardTuning};
 use crate::cuda::device_size::DeviceSize;
+use crate::cuda::handle::Cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::msda::projections::{
+    Points, ProjectedBackward, ProjectedForward, ProjectedProblem, ProjectionGradients, Projections,
+};
 use crate::msda::{Backward, Forward, Gradients, Inputs, Levels, Problem, Sizes};
 use crate::tensor::{View, ViewMut};
 
@@ -148,6 +152,122 @@ impl ProblemDesc<'_> {
     }
 }
 
+/// A call [from projections](crate::msda::projections) described by its sizes alone. Offsets and logits are slices of one
+/// tensor, as one linear layer puts them out.
+#[derive(Clone, Copy, Debug)]
+pub struct ProjectedDesc<'a> {
+    /// Sizes and element types; those of locations and weights are of offsets and logits, and the same.
+    pub call: ProblemDesc<'a>,
+    /// Element type of `reference_points`, `[N, Q, L, 2]` or, for boxes, `[N, Q, L, 4]`.
+    pub references: DType,
+    /// Whether reference points are boxes.
+    pub boxes: bool,
+}
+
+impl ProjectedDesc<'_> {
+    /// The validated problem.
+    pub fn problem(&self) -> Result<ProjectedProblem> {
+        ProjectedProblem::new(&AddressAllocator::new().projections(self)?)
+    }
+
+    /// The plan of forward on such a device, untuned.
+    pub fn forward(&self, device: DeviceSize, wanted: KernelChoice) -> Result<Plan> {
+        self.planned_forward(device, wanted, &ForwardTuning::default())
+    }
+
+    /// The plan of forward with this tuning.
+    pub fn tuned_forward(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
+        self.planned_forward(device, KernelChoice::Best, tuning)
+    }
+
+    fn planned_forward(
+        &self,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        tuning: &ForwardTuning,
+    ) -> Result<Plan> {
+        let mut places = AddressAllocator::new();
+        let inputs = places.projections(self)?;
+        let out = places.writable("out", self.call.types.value, &self.call.sizes().out())?;
+        let call = ProjectedForward::new(inputs, out)?;
+        let operands = Operands::projected(&call.problem, &call.inputs);
+        let out = Operand::of_output(&call.out);
+        Plan::new(&operands, &out, device, wanted, tuning)
+    }
+
+    /// The plan of backward with all four gradients on such a device, untuned, without what comes before and after the
+    /// kernels that it shares with given locations.
+    pub fn backward(
+        &self,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        deterministic: bool,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, wanted, deterministic, &BackwardTuning::default())
+    }
+
+    /// The same with this tuning.
+    pub fn tuned_backward(
+        &self,
+        device: DeviceSize,
+        deterministic: bool,
+        tuning: &BackwardTuning,
+    ) -> Result<BackwardPlan> {
+        self.planned_backward(device, KernelChoice::Best, deterministic, tuning)
+    }
+
+    fn planned_backward(
+        &self,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        deterministic: bool,
+        tuning: &BackwardTuning,
+    ) -> Result<BackwardPlan> {
+        let (sizes, types) = (self.call.sizes(), self.call.types);
+        let mut places = AddressAllocator::new();
+        let inputs = places.projections(self)?;
+        let grad_out = places.readable("grad_out", types.value, &sizes.out())?;
+        let mut like =
+            |tensor, input: View<'_>| places.writable(tensor, input.dtype(), input.shape().sizes());
+        let gradients = ProjectionGradients {
+            value: Some(like("grad_value", inputs.value)?),
+            reference_points: Some(like("grad_references", inputs.reference_points)?),
+            sampling_offsets: Some(like("grad_offsets", inputs.sampling_offsets)?),
+            attention_logits: Some(like("grad_logits", inputs.attention_logits)?),
+        };
+        let call = ProjectedBackward::new(inputs, grad_out, gradients)?;
+        let operands = Operands::projected(&call.problem, &call.inputs);
+        let gradients = GradientOperands::projected(&call);
+        BackwardPlan::new(&operands, &gradients, device, wanted, deterministic, tuning)
+    }
+}
+
+impl Cuda {
+    /// The plan that [`crate::msda::projections::forward`] would follow for these tensors.
+    pub fn explain_projected_forward(
+        &self,
+        inputs: Projections<'_>,
+        out: ViewMut<'_>,
+    ) -> Result<Plan> {
+        let call = ProjectedForward::new(inputs, out)?;
+        let operands = Operands::projected(&call.problem, &call.inputs);
+        Plan::of(self, &operands, &Operand::of_output(&call.out))
+    }
+
+    /// The plan that [`crate::msda::projections::backward`] would follow for these tensors, without what comes before and
+    /// after the kernels that it shares with given locations.
+    pub fn explain_projected_backward(
+        &self,
+        inputs: Projections<'_>,
+        grad_out: View<'_>,
+        gradients: &ProjectionGradients<'_>,
+    ) -> Result<BackwardPlan> {
+        let call = ProjectedBackward::new(inputs, grad_out, gradients.alias())?;
+        let operands = Operands::projected(&call.problem, &call.inputs);
+        BackwardPlan::of(self, &operands, &GradientOperands::projected(&call))
+    }
+}
+
 /// Hands out made-up addresses, aligned like the driver's allocations.
 struct AddressAllocator {
     next: usize,
@@ -217,6 +337,50 @@ impl AddressAllocator {
     }
 }
 
+impl AddressAllocator {
+    fn projections<'a>(&mut self, described: &ProjectedDesc<'a>) -> Result<Projections<'a>> {
+        let (call, types) = (&described.call, described.call.types);
+        let [n, q, m] = [call.images, call.queries, call.heads];
+        let samples = call.levels.len().saturating_mul(call.points);
+        let coordinates = if described.boxes { 4 } else { 2 };
+        let references = [n, q, call.levels.len(), coordinates];
+        let row = m.saturating_mul(samples).saturating_mul(3);
+        let address = self.take("sampling_offsets", types.locations, &[n, q, row])?;
+        let logits = address + (m * samples * 2 * types.locations.size()) as u64;
+        let [row, k, q_rows] = [row as isize, samples as isize, q as isize];
+        let part = |dtype, address, shape: &[usize], strides: &[isize]| {
+            // SAFETY: as in `readable`.
+            unsafe { View::on_cuda(0, address, Layout::strided(dtype, shape, strides)) }
+        };
+        Ok(Projections {
+            value: self.readable("value", types.value, &call.sizes().value())?,
+            levels: call.levels.into(),
+            reference_points: self.readable(
+                "reference_points",
+                described.references,
+                &references,
+            )?,
+            sampling_offsets: part(
+                types.locations,
+                address,
+                &[n, q, m, samples, 2],
+                &[q_rows * row, row, 2 * k, 2, 1],
+            ),
+            attention_logits: part(
+                types.weights,
+                logits,
+                &[n, q, m, samples],
+                &[q_rows * row, row, k, 1],
+            ),
+            points: Points::Each(call.points),
+            value_mask: None,
+            mask_is_applied: false,
+            interpolation: Default::default(),
+            box_scale: Default::default(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +428,25 @@ mod tests {
             "msda-backward-sort-f32-paired-w16, msda-backward-value-matrix-f16, \
              msda-backward-samples-matrix-f16-d32-l4-p4-u32-t512; 195895296 bytes of workspace"
         );
+    }
+
+    #[test]
+    fn projections_of_one_linear_layer_are_gathered() {
+        let levels = levels();
+        let mut call = encoder(DType::F16, &levels);
+        call.types.locations = DType::F16;
+        call.types.weights = DType::F16;
+        for boxes in [false, true] {
+            let described = ProjectedDesc {
+                call,
+                references: DType::F32,
+                boxes,
+            };
+            let forward = described.forward(H200, KernelChoice::Best).unwrap();
+            assert_eq!(forward.reason, None);
+            let backward = described.backward(H200, KernelChoice::Best, false).unwrap();
+            assert!(backward.kernels().len() > 2);
+        }
     }
 
     #[test]

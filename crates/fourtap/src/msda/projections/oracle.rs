@@ -9,7 +9,8 @@ use crate::dtype::{DType, Real};
 use crate::error::Result;
 use crate::msda::Level;
 use crate::msda::oracle::{Corner, corners_around};
-use crate::oracle::{Sum, read};
+pub use crate::oracle::Sum;
+use crate::oracle::read;
 use crate::place::Place;
 use crate::tensor::View;
 
@@ -28,12 +29,7 @@ pub struct Gradients<R> {
 
 /// The output, `[N, Q, M*D]`.
 pub fn forward<R: Real>(inputs: &Projections<'_>) -> Result<Vec<Sum<R>>> {
-    let problem = ProjectedProblem::new(inputs)?;
-    problem.expect_in(Place::Host)?;
-    let reader = Reader {
-        problem: &problem,
-        inputs,
-    };
+    let reader = Reader::new(inputs)?;
     Ok(reader
         .rows()
         .flat_map(|row| reader.forward_row(row))
@@ -42,24 +38,31 @@ pub fn forward<R: Real>(inputs: &Projections<'_>) -> Result<Vec<Sum<R>>> {
 
 /// All gradients.
 pub fn backward<R: Real>(inputs: &Projections<'_>, grad_out: &View<'_>) -> Result<Gradients<R>> {
-    let call = ProjectedBackward::new(*inputs, *grad_out, Default::default())?;
-    call.problem.expect_in(Place::Host)?;
-    let reader = Reader {
-        problem: &call.problem,
-        inputs,
-    };
-    let sizes = *call.problem.sizes();
+    let gradient_reader = GradientReader::new(inputs, grad_out)?;
+    let reader = &gradient_reader.reader;
+    let sizes = *reader.problem.sizes();
     let references = inputs.reference_points.shape().elements().unwrap_or(0);
-    let mut gradients = Gradients {
-        value: vec![Sum::default(); sizes.value().iter().product()],
-        reference_points: vec![Sum::default(); references],
-        sampling_offsets: Vec::new(),
-        attention_logits: Vec::new(),
-    };
-    for row in reader.rows() {
-        reader.add_gradients(row, grad_out, &mut gradients);
+    let mut value = vec![Sum::default(); sizes.value().iter().product()];
+    let mut reference_points = vec![Sum::default(); references];
+    let (mut sampling_offsets, mut attention_logits) = (Vec::new(), Vec::new());
+    for [n, q, m] in reader.rows() {
+        let row = gradient_reader.row([n, q, m]);
+        for (pixel, d, term) in row.by_value {
+            let at = ((n * sizes.pixels + pixel) * sizes.heads + m) * sizes.channels + d;
+            value[at].add(term);
+        }
+        for (index, sum) in row.by_reference {
+            add(&mut reference_points[reader.flat(&index)], sum);
+        }
+        sampling_offsets.extend(row.sampling_offsets);
+        attention_logits.extend(row.attention_logits);
     }
-    Ok(gradients)
+    Ok(Gradients {
+        value,
+        reference_points,
+        sampling_offsets,
+        attention_logits,
+    })
 }
 
 /// One sampling point.
@@ -76,14 +79,37 @@ struct Sample<R> {
     by_reference: [R; 2],
 }
 
-struct Reader<'a> {
-    problem: &'a ProjectedProblem,
-    inputs: &'a Projections<'a>,
+/// Checked inputs that can be read one element at a time.
+pub struct Reader<'a> {
+    problem: ProjectedProblem,
+    inputs: Projections<'a>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Checks the inputs.
+    pub fn new(inputs: &Projections<'a>) -> Result<Self> {
+        let problem = ProjectedProblem::new(inputs)?;
+        problem.expect_in(Place::Host)?;
+        Ok(Reader {
+            problem,
+            inputs: *inputs,
+        })
+    }
+
+    /// The checked problem.
+    pub fn problem(&self) -> &ProjectedProblem {
+        &self.problem
+    }
+
+    /// The pixels, on axis S, that one (image, query, head) reads.
+    pub fn pixels(&self, row: [usize; 3]) -> Vec<usize> {
+        let samples = self.samples::<f64>(row);
+        let corners = samples.iter().flat_map(|sample| &sample.corners);
+        corners.map(|corner| corner.pixel).collect()
+    }
+
     /// Every (image, query, head), in the order of `out`.
-    fn rows(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
+    pub fn rows(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
         let sizes = *self.problem.sizes();
         let (queries, heads) = (sizes.queries, sizes.heads);
         (0..sizes.images * queries * heads)
@@ -137,7 +163,7 @@ impl Reader<'_> {
 
     /// The samples of one (image, query, head), by level, then by point.
     fn samples<R: Real>(&self, [n, q, m]: [usize; 3]) -> Vec<Sample<R>> {
-        let problem = self.problem;
+        let problem = &self.problem;
         let boxes = problem.references().boxes;
         let mut samples = Vec::with_capacity(problem.samples());
         for (l, level) in problem.levels().iter().enumerate() {
@@ -214,7 +240,7 @@ impl Reader<'_> {
     }
 
     /// The D outputs of one (image, query, head).
-    fn forward_row<R: Real>(&self, [n, q, m]: [usize; 3]) -> Vec<Sum<R>> {
+    pub fn forward_row<R: Real>(&self, [n, q, m]: [usize; 3]) -> Vec<Sum<R>> {
         let mut out = vec![Sum::default(); self.problem.sizes().channels];
         let weights: Vec<R> = self.weights([n, q, m]);
         for (sample, weight) in self.samples::<R>([n, q, m]).iter().zip(weights) {
@@ -225,68 +251,6 @@ impl Reader<'_> {
             }
         }
         out
-    }
-
-    fn add_gradients<R: Real>(
-        &self,
-        [n, q, m]: [usize; 3],
-        grad_out: &View<'_>,
-        gradients: &mut Gradients<R>,
-    ) {
-        let sizes = self.problem.sizes();
-        let grad: Vec<R> = (0..sizes.channels)
-            .map(|d| R::from_f64(read(grad_out, [n, q, m * sizes.channels + d])))
-            .collect();
-        let weights: Vec<R> = self.weights([n, q, m]);
-        let samples = self.samples::<R>([n, q, m]);
-        let mut by_weight = vec![Sum::<R>::default(); samples.len()];
-        for (k, (sample, &weight)) in samples.iter().zip(&weights).enumerate() {
-            let mut by_place = [Sum::<R>::default(); 2];
-            for corner in &sample.corners {
-                let first = ((n * sizes.pixels + corner.pixel) * sizes.heads + m) * sizes.channels;
-                let masked = self.is_masked(n, corner.pixel);
-                for (d, &grad) in grad.iter().enumerate() {
-                    if !masked {
-                        gradients.value[first + d].add(weight * corner.share * grad);
-                    }
-                    let value: R = self.value([n, corner.pixel, m, d]);
-                    by_weight[k].add(corner.share * value * grad);
-                    for (sum, slope) in by_place.iter_mut().zip(corner.slope) {
-                        sum.add(weight * slope * value * grad);
-                    }
-                }
-            }
-            // A point that takes no part, or reads the nearest pixel, moves nothing: be the numbers what they may.
-            let moves = !sample.corners.is_empty()
-                && self.problem.interpolation() == Interpolation::Bilinear;
-            for xy in 0..2 {
-                let by = |factor: R| match moves {
-                    true => scaled(by_place[xy], factor),
-                    false => Sum::default(),
-                };
-                gradients.sampling_offsets.push(by(sample.by_offset[xy]));
-                let place = [sample.level, sample.point];
-                let mut add_at = |coordinate: usize, factor: R| {
-                    let at = self.flat(&self.reference_index([n, q], place, coordinate));
-                    add(&mut gradients.reference_points[at], by(factor));
-                };
-                add_at(xy, sample.by_reference[xy]);
-                if self.problem.references().boxes {
-                    add_at(2 + xy, sample.by_size[xy]);
-                }
-            }
-        }
-        // The logits move all weights, whose sum stays 1.
-        let mut mean = Sum::<R>::default();
-        for (by_weight, &weight) in by_weight.iter().zip(&weights) {
-            add(&mut mean, scaled(*by_weight, weight));
-        }
-        for (by_weight, &weight) in by_weight.iter().zip(&weights) {
-            gradients.attention_logits.push(Sum {
-                total: weight * (by_weight.total - mean.total),
-                mass: weight * (by_weight.mass + mean.mass),
-            });
-        }
     }
 
     /// An index of `reference_points` in row-major order.
@@ -303,6 +267,152 @@ impl Reader<'_> {
             true => R::ZERO,
             false => R::from_f64(read(&self.inputs.value, index)),
         }
+    }
+}
+
+/// Checked inputs and `grad_out`.
+pub struct GradientReader<'a> {
+    reader: Reader<'a>,
+    grad_out: View<'a>,
+}
+
+/// What one (image, query, head) adds to the gradients.
+pub struct RowGradients<R> {
+    /// Of its K points, x and y each.
+    pub sampling_offsets: Vec<Sum<R>>,
+    /// Of its K logits.
+    pub attention_logits: Vec<Sum<R>>,
+    /// Pixel on axis S, channel, and what is added there.
+    by_value: Vec<(usize, usize, R)>,
+    /// Index in `reference_points`, and what is added there.
+    by_reference: Vec<(Vec<usize>, Sum<R>)>,
+}
+
+impl<'a> GradientReader<'a> {
+    /// Checks the inputs and `grad_out`.
+    pub fn new(inputs: &Projections<'a>, grad_out: &View<'a>) -> Result<Self> {
+        let call = ProjectedBackward::new(*inputs, *grad_out, Default::default())?;
+        call.problem.expect_in(Place::Host)?;
+        Ok(GradientReader {
+            reader: Reader {
+                problem: call.problem,
+                inputs: *inputs,
+            },
+            grad_out: *grad_out,
+        })
+    }
+
+    /// The D gradients of one (image, pixel, head) of `value`.
+    pub fn grad_value_at<R: Real>(&self, [n, s, m]: [usize; 3]) -> Vec<Sum<R>> {
+        let sizes = self.reader.problem.sizes();
+        let mut sums = vec![Sum::default(); sizes.channels];
+        if self.reader.is_masked(n, s) {
+            return sums;
+        }
+        for q in 0..sizes.queries {
+            let weights: Vec<R> = self.reader.weights([n, q, m]);
+            for (sample, weight) in self.reader.samples([n, q, m]).iter().zip(weights) {
+                for corner in sample.corners.iter().filter(|corner| corner.pixel == s) {
+                    for (sum, grad) in sums.iter_mut().zip(self.grad_out_row([n, q, m])) {
+                        sum.add(weight * corner.share * grad);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// The gradients of all levels, points and coordinates of one (image, query) of `reference_points`, where an axis of size
+    /// 1 has index 0 and stands for every image or query.
+    pub fn grad_references_at<R: Real>(&self, [n, q]: [usize; 2]) -> Vec<Sum<R>> {
+        let sizes = self.reader.problem.sizes();
+        let shape = self.reader.inputs.reference_points.shape();
+        let of_axis = |axis: usize, index: usize, size: usize| match shape.sizes()[axis] {
+            1 => 0..size,
+            _ => index..index + 1,
+        };
+        let length = shape.sizes()[2..].iter().product();
+        let mut sums = vec![Sum::default(); length];
+        for n in of_axis(0, n, sizes.images) {
+            for q in of_axis(1, q, sizes.queries) {
+                for m in 0..sizes.heads {
+                    for (index, sum) in self.row::<R>([n, q, m]).by_reference {
+                        add(&mut sums[self.reader.flat(&index) % length], sum);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// What one (image, query, head) adds to the gradients.
+    pub fn row<R: Real>(&self, [n, q, m]: [usize; 3]) -> RowGradients<R> {
+        let reader = &self.reader;
+        let grad: Vec<R> = self.grad_out_row([n, q, m]);
+        let weights: Vec<R> = reader.weights([n, q, m]);
+        let samples = reader.samples::<R>([n, q, m]);
+        let mut by_weight = vec![Sum::<R>::default(); samples.len()];
+        let mut row = RowGradients {
+            sampling_offsets: Vec::new(),
+            attention_logits: Vec::new(),
+            by_value: Vec::new(),
+            by_reference: Vec::new(),
+        };
+        for (k, (sample, &weight)) in samples.iter().zip(&weights).enumerate() {
+            let mut by_place = [Sum::<R>::default(); 2];
+            for corner in &sample.corners {
+                let masked = reader.is_masked(n, corner.pixel);
+                for (d, &grad) in grad.iter().enumerate() {
+                    if !masked {
+                        let term = weight * corner.share * grad;
+                        row.by_value.push((corner.pixel, d, term));
+                    }
+                    let value: R = reader.value([n, corner.pixel, m, d]);
+                    by_weight[k].add(corner.share * value * grad);
+                    for (sum, slope) in by_place.iter_mut().zip(corner.slope) {
+                        sum.add(weight * slope * value * grad);
+                    }
+                }
+            }
+            // A point that takes no part, or reads the nearest pixel, moves nothing: be the numbers what they may.
+            let moves = !sample.corners.is_empty()
+                && reader.problem.interpolation() == Interpolation::Bilinear;
+            for xy in 0..2 {
+                let by = |factor: R| match moves {
+                    true => scaled(by_place[xy], factor),
+                    false => Sum::default(),
+                };
+                row.sampling_offsets.push(by(sample.by_offset[xy]));
+                let place = [sample.level, sample.point];
+                let mut add_at = |coordinate: usize, factor: R| {
+                    let index = reader.reference_index([n, q], place, coordinate);
+                    row.by_reference.push((index, by(factor)));
+                };
+                add_at(xy, sample.by_reference[xy]);
+                if reader.problem.references().boxes {
+                    add_at(2 + xy, sample.by_size[xy]);
+                }
+            }
+        }
+        // The logits move all weights, whose sum stays 1.
+        let mut mean = Sum::<R>::default();
+        for (by_weight, &weight) in by_weight.iter().zip(&weights) {
+            add(&mut mean, scaled(*by_weight, weight));
+        }
+        for (by_weight, &weight) in by_weight.iter().zip(&weights) {
+            row.attention_logits.push(Sum {
+                total: weight * (by_weight.total - mean.total),
+                mass: weight * (by_weight.mass + mean.mass),
+            });
+        }
+        row
+    }
+
+    fn grad_out_row<R: Real>(&self, [n, q, m]: [usize; 3]) -> Vec<R> {
+        let channels = self.reader.problem.sizes().channels;
+        (0..channels)
+            .map(|d| R::from_f64(read(&self.grad_out, [n, q, m * channels + d])))
+            .collect()
     }
 }
 

@@ -179,6 +179,9 @@ fn words(arguments: &BenchArgs) -> Vec<OsString> {
         add("--dtype", named(dtype));
     }
     add("--coordinates", named(&arguments.coordinates));
+    for inputs in &arguments.inputs {
+        add("--inputs", named(inputs));
+    }
     for direction in &arguments.direction {
         add("--direction", named(direction));
     }

@@ -1,11 +1,15 @@
 //! One case of a workload: sizes, types, points and pass.
 
 use fourtap::DType;
-use fourtap::cuda::msda::{ProblemDesc, Types};
+use fourtap::cuda::DeviceSize;
+use fourtap::cuda::msda::{
+    BackwardPlan, BackwardTuning, ForwardTuning, Plan, ProblemDesc, ProjectedDesc, Types,
+};
+use fourtap::msda::projections::ProjectedProblem;
 use fourtap::msda::{Levels, Problem, Sizes, Traffic};
 use fourtap::tuning::Class;
 
-use crate::cli::{CaseArgs, Direction, Distribution};
+use crate::cli::{CaseArgs, Direction, Distribution, InputsChoice};
 use crate::computation::TuningKey;
 use crate::error::{Error, Result};
 use crate::explain::{self, ExplainInputs, Explanation};
@@ -30,7 +34,20 @@ pub struct Case {
     pub distribution: Distribution,
     /// Which pass.
     pub direction: Direction,
-    problem: Problem,
+    problem: CheckedProblem,
+}
+
+/// A problem that was checked, by what it is computed from.
+#[derive(Clone, Debug)]
+enum CheckedProblem {
+    Given(Problem),
+    Projected(ProjectedProblem),
+}
+
+/// A call, to be planned for any device.
+enum Call<'a> {
+    Given(ProblemDesc<'a>),
+    Projected(ProjectedDesc<'a>),
 }
 
 impl Case {
@@ -39,13 +56,20 @@ impl Case {
         let levels = workload.levels()?;
         let sizes = workload.sizes(&levels);
         let value = DType::from(arguments.dtype);
-        let coordinates = arguments.coordinates.dtype(value);
+        let coordinates = match workload.inputs {
+            InputsChoice::Given => arguments.coordinates.dtype(value),
+            // As linear layers put them out.
+            InputsChoice::Projections => value,
+        };
         let types = Types {
             value,
             locations: coordinates,
             weights: coordinates,
         };
-        let problem = described(&sizes, &levels, types).problem()?;
+        let problem = match called(&workload, &sizes, &levels, types) {
+            Call::Given(call) => CheckedProblem::Given(call.problem()?),
+            Call::Projected(call) => CheckedProblem::Projected(call.problem()?),
+        };
         let operations = (sizes.samples() as u64)
             .checked_mul(sizes.channels as u64)
             .and_then(|elements| elements.checked_mul(MOST_OPERATIONS));
@@ -67,16 +91,43 @@ impl Case {
         })
     }
 
-    /// The call, to be planned for any device.
-    pub fn described(&self) -> ProblemDesc<'_> {
-        described(&self.sizes, &self.levels, self.types)
+    fn called(&self) -> Call<'_> {
+        called(&self.workload, &self.sizes, &self.levels, self.types)
+    }
+
+    /// The plan of forward on a device.
+    pub fn forward_plan(&self, device: DeviceSize, tuning: &ForwardTuning) -> Result<Plan> {
+        Ok(match self.called() {
+            Call::Given(call) => call.tuned_forward(device, tuning),
+            Call::Projected(call) => call.tuned_forward(device, tuning),
+        }?)
+    }
+
+    /// The plan of backward, in fast mode, on a device.
+    pub fn backward_plan(
+        &self,
+        device: DeviceSize,
+        tuning: &BackwardTuning,
+    ) -> Result<BackwardPlan> {
+        Ok(match self.called() {
+            Call::Given(call) => call.tuned_backward(device, false, tuning),
+            Call::Projected(call) => call.tuned_backward(device, false, tuning),
+        }?)
+    }
+
+    /// Whether it is computed from projections.
+    pub fn is_projected(&self) -> bool {
+        self.workload.inputs == InputsChoice::Projections
     }
 
     /// Bytes and operations of the pass.
     pub fn traffic(&self) -> Traffic {
-        match self.direction {
-            Direction::Forward => Traffic::of_forward(&self.problem),
-            Direction::Backward => Traffic::of_backward(&self.problem),
+        use CheckedProblem::{Given, Projected};
+        match (&self.problem, self.direction) {
+            (Given(problem), Direction::Forward) => Traffic::of_forward(problem),
+            (Given(problem), Direction::Backward) => Traffic::of_backward(problem),
+            (Projected(problem), Direction::Forward) => Traffic::of_projected_forward(problem),
+            (Projected(problem), Direction::Backward) => Traffic::of_projected_backward(problem),
         }
     }
 
@@ -93,7 +144,10 @@ impl Case {
 
     /// Its sizes, for a record.
     pub fn problem_sizes(&self) -> ProblemSizes {
-        ProblemSizes::from(&self.problem)
+        ProblemSizes {
+            inputs: self.workload.inputs,
+            ..ProblemSizes::new(&self.sizes, &self.levels)
+        }
     }
 
     /// What tables know it by.
@@ -108,13 +162,17 @@ impl Case {
 
 impl explain::Case for Case {
     fn name(&self) -> String {
-        format!(
+        let name = format!(
             "{}/{}/{}/{}",
             self.workload.name,
             self.distribution.name(),
             self.types.value,
             self.direction.name()
-        )
+        );
+        match self.workload.inputs.variant() {
+            Some(variant) => format!("{name}/{variant}"),
+            None => name,
+        }
     }
 
     fn problem(&self) -> ProblemRecord {
@@ -122,7 +180,10 @@ impl explain::Case for Case {
     }
 
     fn dtypes(&self) -> DTypes {
-        DTypes::from(&self.problem)
+        match &self.problem {
+            CheckedProblem::Given(problem) => problem.into(),
+            CheckedProblem::Projected(problem) => problem.into(),
+        }
     }
 
     fn explained(&self, known: ExplainInputs<'_>) -> Result<Box<dyn Explanation>> {
@@ -130,8 +191,8 @@ impl explain::Case for Case {
     }
 }
 
-fn described<'a>(sizes: &Sizes, levels: &'a Levels, types: Types) -> ProblemDesc<'a> {
-    ProblemDesc {
+fn called<'a>(workload: &Workload, sizes: &Sizes, levels: &'a Levels, types: Types) -> Call<'a> {
+    let call = ProblemDesc {
         images: sizes.images,
         queries: sizes.queries,
         heads: sizes.heads,
@@ -139,5 +200,13 @@ fn described<'a>(sizes: &Sizes, levels: &'a Levels, types: Types) -> ProblemDesc
         points: sizes.points,
         levels,
         types,
+    };
+    match workload.inputs {
+        InputsChoice::Given => Call::Given(call),
+        InputsChoice::Projections => Call::Projected(ProjectedDesc {
+            call,
+            references: DType::F32,
+            boxes: workload.has_boxes(),
+        }),
     }
 }

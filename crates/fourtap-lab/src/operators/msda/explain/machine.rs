@@ -50,20 +50,19 @@ pub enum Machine {
 impl Machine {
     /// A device with the kernels chosen for a case.
     pub fn cuda(case: &Case, device: &DeviceDesc) -> Result<Self> {
-        let described = case.described();
         let (_, entry) = Choices::on_device(&device.name, case.tuned_as());
         let choice = entry.map(|entry| &entry.choice);
         let (launches, reason, sorts, scatters, workspace_bytes) = match case.direction {
             Direction::Forward => {
                 let tuning = choice.map_or_else(ForwardTuning::default, ForwardTuning::of);
-                let plan = described.tuned_forward(device.size, &tuning)?;
+                let plan = case.forward_plan(device.size, &tuning)?;
                 let step = plan.step;
                 let launches = vec![(step.kernel, step.blocks[0], step.threads, step.shared_bytes)];
                 (launches, plan.reason, false, false, 0)
             }
             Direction::Backward => {
                 let tuning = choice.map_or_else(BackwardTuning::default, BackwardTuning::of);
-                let plan = described.tuned_backward(device.size, false, &tuning)?;
+                let plan = case.backward_plan(device.size, &tuning)?;
                 let steps = plan.steps();
                 let sorts = steps
                     .iter()

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::ProblemSizes;
 use super::coverage::PixelCoverage;
 use crate::choices::Choices;
+use crate::cli::Direction;
 use crate::error::Result;
 use crate::explain::{self, Case as _, Efficiency, ExplainInputs, Floor, Limit};
 use crate::record::{DTypes, VERSION};
@@ -95,6 +96,13 @@ fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
         .unwrap_or_default();
     if measured.is_empty() {
         known.note_no_result(&case.name());
+    }
+    if case.is_projected() && case.direction == Direction::Backward && known.device.is_some() {
+        known.notes.push(
+            "only kernels that given locations have too are shown: those for the softmax and the gradients of \
+             reference points come besides"
+                .to_string(),
+        );
     }
     let touched = points::touched(case)?;
     let amounts = Amounts::of(case, &touched);

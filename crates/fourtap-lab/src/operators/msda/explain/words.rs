@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Explanation, Machine};
+use crate::cli::InputsChoice;
 use crate::explain::{Floors, bytes, count, kernel_in_words, plural};
 use crate::operators::msda::ProblemSizes;
 use crate::table::{align_right, or_dash, with_header, wrapped};
@@ -47,7 +48,7 @@ impl Explanation {
             .collect();
         let amounts = &self.amounts;
         let text = format!(
-            "{}: {}, {}, {} of {}, levels {}, {} per level; locations and weights in {}.",
+            "{}: {}, {}, {} of {}, levels {}, {} per level; {} in {}.",
             self.name,
             plural(*images, "image", "images"),
             plural(*queries, "query", "queries"),
@@ -55,6 +56,10 @@ impl Explanation {
             plural(*channels, "channel", "channels"),
             levels.join(" "),
             plural(*points, "point", "points"),
+            match self.problem.inputs {
+                InputsChoice::Given => "locations and weights",
+                InputsChoice::Projections => "offsets and logits",
+            },
             self.dtypes.locations.as_deref().unwrap_or("f32")
         );
         let counts = format!(
@@ -80,7 +85,8 @@ impl Explanation {
     }
 
     fn is_backward(&self) -> bool {
-        self.name.ends_with("/backward")
+        let name = self.name.trim_end_matches("/projections");
+        name.ends_with("/backward")
     }
 
     fn ceilings_in_words(&self) -> String {

@@ -58,7 +58,8 @@ impl Peers {
     }
 
     fn of(&self, record: &BenchRecord) -> Vec<Peer<'_>> {
-        let usual = record.dtypes.locations.as_deref() == Some("f32")
+        let usual = record.problem.variant().is_none()
+            && record.dtypes.locations.as_deref() == Some("f32")
             && record.kernel.asked.is_none()
             && record.kernel.mode != Some(Mode::Deterministic);
         let sizes = record.problem.of().map(Sizes::of);

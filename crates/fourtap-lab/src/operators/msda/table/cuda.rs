@@ -19,7 +19,7 @@ tensor. Shares, ratios and x baseline are of hot.";
 const FORWARD_CAPTION: &str = "gather: bytes of value that samples read.";
 
 const BACKWARD_CAPTION: &str = "\
-Backward computes all three gradients; it must move what forward reads, grad_out and the gradients.
+Backward computes all gradients; it must move what forward reads, grad_out and the gradients.
 det.: in deterministic mode, in the same run; same: what was timed is bitwise reproducible.
 MB: workspace, allocated beforehand.";
 
@@ -59,7 +59,10 @@ pub fn on_cuda(records: &[&BenchRecord], ceilings: &[ProbeRecord]) -> String {
     }
     let device = on_device(records);
     let coordinates = match records.first() {
-        Some(record) if record.dtypes.locations.as_deref() != Some("f32") => {
+        Some(record)
+            if record.problem.variant().is_none()
+                && record.dtypes.locations.as_deref() != Some("f32") =>
+        {
             "Locations and weights are of value's type.\n"
         }
         _ => "",
