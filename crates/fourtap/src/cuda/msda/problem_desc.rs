@@ -425,8 +425,8 @@ mod tests {
         let backward = call.backward(H200, KernelChoice::Best, false).unwrap();
         assert_eq!(
             backward.to_string(),
-            "msda-backward-sort-f32-paired-w16, msda-backward-value-matrix-f16, \
-             msda-backward-samples-matrix-f16-d32-l4-p4-u32-t512; 195895296 bytes of workspace"
+            "msda-backward-samples-matrix-f16-d32-l4-p4-u32-t512, msda-backward-sort-f32-paired-w16, \
+             msda-backward-value-matrix-f16; 195895296 bytes of workspace"
         );
     }
 

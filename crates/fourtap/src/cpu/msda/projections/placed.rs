@@ -179,7 +179,7 @@ impl<'a> Mask<'a> {
         let (first, strides) = (self.view.as_ptr(), self.view.strides());
         let image = first.wrapping_offset(image as isize * strides[0]);
         for i in 0..BLOCK {
-            let is_number = weight[i] == weight[i];
+            let is_number = weight[i].partial_cmp(&R::ZERO).is_some();
             if !is_number && !gradients_of_value {
                 continue;
             }
