@@ -157,8 +157,31 @@ fn kernels(kind: &Kind) -> Vec<KernelVariant> {
             .flat_map(|kernel| for_other_layouts(kernel, kind))
             .collect();
         kernels.extend(others);
+        let exact: Vec<_> = kernels.iter().filter_map(with_all_digits).collect();
+        kernels.extend(exact);
     }
     kernels
+}
+
+/// The same kernel for gradients that are kept in f32, as those of reference points are.
+fn with_all_digits(kernel: &KernelVariant) -> Option<KernelVariant> {
+    let exact = |gather: Gather| Gather {
+        exact: true,
+        ..gather
+    };
+    let kernel = match *kernel {
+        KernelVariant::SamplesGather(SamplesGather { gather, scatter }) if !gather.exact => {
+            KernelVariant::SamplesGather(SamplesGather {
+                gather: exact(gather),
+                scatter,
+            })
+        }
+        KernelVariant::SamplesMatrix(gather) if !gather.exact => {
+            KernelVariant::SamplesMatrix(exact(gather))
+        }
+        _ => return None,
+    };
+    Some(kernel)
 }
 
 /// A kernel for offsets and logits that are slices of one tensor: with gaps between their rows, and with and without gaps

@@ -101,12 +101,14 @@ fn cut(from: &Operand, to: &Operand) -> Cut {
         heads == 1 || operand.layout.strides()[2] == channels as isize && dense(operand)
     };
     let is_dense = both.iter().all(dense);
-    if both.iter().all(joined) {
+    let is_joined = both.iter().all(joined);
+    if is_joined {
         (heads, channels) = (1, heads * channels);
     }
+    let rows = if is_joined { 2 } else { 3 };
     let fits = |unit: usize| {
         let aligned = |operand: &&Operand| {
-            let steps = shape.sizes()[..3].iter().zip(operand.layout.strides());
+            let steps = shape.sizes()[..rows].iter().zip(operand.layout.strides());
             (operand.first as usize).is_multiple_of(unit)
                 && steps.into_iter().all(|(&size, &stride)| {
                     size <= 1 || (stride.unsigned_abs() * element).is_multiple_of(unit)
