@@ -87,7 +87,7 @@ pub struct Projections<'a> {
     pub points: Points<'a>,
     /// `[N, S]`, true for pixels that count as zero.
     pub value_mask: Option<BoolView<'a>>,
-    /// Whether `value` holds zeros where the mask is true, see [`zero_pixels`]: then it is read as it is, which is faster, and
+    /// Whether `value` holds zeros where the mask is true, see [`zero_pixels()`]: then it is read as it is, which is faster, and
     /// only gradients take the mask.
     pub mask_is_applied: bool,
     /// How a point reads the pixels around it.

@@ -7,7 +7,7 @@ use crate::msda::Implementation;
 use crate::prepared::Prepared;
 use crate::tensor::ViewMut;
 
-/// A validated call of [`zero_pixels`].
+/// A validated call of [`zero_pixels()`].
 #[derive(Debug)]
 pub struct ZeroPixels<'a> {
     pub(crate) value: ViewMut<'a>,
@@ -29,7 +29,7 @@ impl<'a> ZeroPixels<'a> {
     }
 }
 
-/// Checks and plans a call of [`zero_pixels`].
+/// Checks and plans a call of [`zero_pixels()`].
 pub fn prepare_zero_pixels<'a>(
     backend: &impl Implementation,
     value: ViewMut<'a>,
