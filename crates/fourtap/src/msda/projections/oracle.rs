@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
     }
 
     fn value<R: Real>(&self, index: [usize; 4]) -> R {
-        match self.is_masked(index[0], index[1]) {
+        match !self.inputs.mask_is_applied && self.is_masked(index[0], index[1]) {
             true => R::ZERO,
             false => R::from_f64(read(&self.inputs.value, index)),
         }

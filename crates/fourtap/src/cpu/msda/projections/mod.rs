@@ -56,7 +56,7 @@ impl Cpu {
     fn forward_placed<E: Vectorized>(&self, call: &ProjectedForward<'_>) -> Result<()> {
         let plan = plan::<E>(&call.problem, &call.inputs.value);
         let projected = Projected::<E>::new(&call.problem, &call.inputs);
-        let mask = Mask::new(&call.inputs);
+        let mask = Mask::new(&call.inputs).filter(|_| !call.inputs.mask_is_applied);
         let out = Raw::new(call.out.as_mut_ptr(), call.out.layout());
         let rows = self.rows_per_placed_task(&plan);
         let layout = RowLayout::new(&plan, self.tuning.near_bytes, rows);
@@ -128,13 +128,14 @@ impl Cpu {
         if !gradients.are_wanted() {
             return Ok(());
         }
+        let of_reading = mask.filter(|_| !call.inputs.mask_is_applied);
         self.each_range(&plan.sizes, layout.rows, |rows| {
             let mut memory = lock(&spare).pop().expect("one per worker");
             let (samples, rest) = memory.split_at_mut(placed_length);
             let (by_sample, scratch) = rest.split_at_mut(placed_length);
             let samples = SampleArrays::new(samples, rows.start);
             let by_sample = SampleArrays::new(by_sample, rows.start);
-            let placed = placed(&call.problem, &samples, &mask);
+            let placed = placed(&call.problem, &samples, &of_reading);
             self.run(Place {
                 projected: &projected,
                 chunks: &layout.chunks,
