@@ -16,7 +16,7 @@ import reference
 import torch
 from torch import Tensor, nn
 
-import fourtap
+import fourtap.nn
 from fourtap import attention
 from fourtap.compat import transformers as compat
 
@@ -65,8 +65,14 @@ def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tenso
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The spatial shapes of every call of the operator."""
     seen: list[Any] = []
-    for name in ("ms_deform_attn", "ms_deform_attn_from_projections"):
-        monkeypatch.setattr(attention, name, counted(getattr(attention, name), seen))
+    monkeypatch.setattr(attention, "ms_deform_attn", counted(attention.ms_deform_attn, seen))
+    real = fourtap.nn.from_projections
+
+    def count(operands: Any, *options: Any) -> Tensor:
+        seen.append(operands[1])
+        return real(operands, *options)
+
+    monkeypatch.setattr(fourtap.nn, "from_projections", count)
     return seen
 
 

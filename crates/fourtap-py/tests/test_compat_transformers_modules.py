@@ -15,7 +15,7 @@ import torch
 from small_models import CASES
 from torch import Tensor, nn
 
-from fourtap import attention
+import fourtap.nn
 from fourtap.compat import transformers as compat
 
 FAMILIES = [*compat.FAMILIES, "rt_detr_v2-discrete", "d_fine-discrete"]
@@ -34,15 +34,15 @@ def restored() -> Iterator[None]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of every call of the operator."""
+    """What every call of the operator gets besides its other tensors."""
     seen: list[dict[str, Any]] = []
-    real = attention.ms_deform_attn_from_projections
+    real = fourtap.nn.from_projections
 
-    def count(*operands: Any, **options: Any) -> Tensor:
-        seen.append(options)
-        return real(*operands, **options)
+    def count(operands: Any, *options: Any) -> Tensor:
+        seen.append({"value_mask": operands[6], "mask_is_applied": operands[7][3]})
+        return real(operands, *options)
 
-    monkeypatch.setattr(attention, "ms_deform_attn_from_projections", count)
+    monkeypatch.setattr(fourtap.nn, "from_projections", count)
     return seen
 
 

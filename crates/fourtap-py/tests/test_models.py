@@ -10,6 +10,7 @@ import torch
 from small_models import CASES, Built
 from torch import Tensor, nn
 
+import fourtap.nn
 from fourtap import attention
 from fourtap.compat import transformers as compat
 
@@ -91,8 +92,14 @@ def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tenso
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """The spatial shapes of every call of the operator, and transformers as it was afterwards."""
     seen: list[object] = []
-    for name in ("ms_deform_attn", "ms_deform_attn_from_projections"):
-        monkeypatch.setattr(attention, name, counted(getattr(attention, name), seen))
+    monkeypatch.setattr(attention, "ms_deform_attn", counted(attention.ms_deform_attn, seen))
+    real = fourtap.nn.from_projections
+
+    def count(operands: Any, *options: Any) -> Tensor:
+        seen.append(operands[1])
+        return real(operands, *options)
+
+    monkeypatch.setattr(fourtap.nn, "from_projections", count)
     # Rounded differently, nearly equal inputs of a convolution after the attention would become unequal.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield seen

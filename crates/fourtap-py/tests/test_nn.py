@@ -4,6 +4,7 @@ import copy
 import doctest
 import io
 import pickle
+from typing import Any
 
 import pytest
 import reference
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import fourtap
-from fourtap import attention, nn
+import fourtap.nn
+from fourtap import nn
 from fourtap.nn import MSDeformAttn
 
 SHAPES = [(6, 9), (3, 4), (1, 1)]
@@ -136,13 +137,14 @@ def test_reset_keeps_the_parameters_an_optimizer_holds(device: str) -> None:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
     """The value, reference points, offsets and logits of every call of the operator."""
     calls: list[tuple[Tensor, ...]] = []
-    real = attention.ms_deform_attn_from_projections
+    real = fourtap.nn.from_projections
 
-    def watch(value: Tensor, shapes: object, *projections: Tensor, **options: object) -> Tensor:
-        calls.append((value, *projections))
-        return real(value, shapes, *projections, **options)
+    def watch(operands: Any, *options: Any) -> Tensor:
+        value, _, _, references, offsets, logits, _, _ = operands
+        calls.append((value, references, offsets, logits))
+        return real(operands, *options)
 
-    monkeypatch.setattr(attention, "ms_deform_attn_from_projections", watch)
+    monkeypatch.setattr(fourtap.nn, "from_projections", watch)
     return calls
 
 
