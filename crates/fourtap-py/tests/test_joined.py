@@ -63,11 +63,51 @@ def test_one_product_computes_both(device: str) -> None:
     reference.assert_close(found, expected_of(module, tensors), 1e-5)
 
 
-def test_with_gradients_the_layers_are_called(device: str) -> None:
-    module, tensors = build(device), operands(device)
-    module(*tensors, SHAPES).sum().backward()
+def called_apart(module: MSDeformAttn, *tensors: Tensor) -> Tensor:
+    """The module's result, with both layers called: a hook that does nothing sees to that."""
+    handle = module.sampling_offsets.register_forward_hook(lambda layer, inputs, output: None)
+    found = module(*tensors, SHAPES)
+    handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_are_those_of_the_layers(device: str, bias: bool) -> None:
+    module, tensors = build(device, torch.float64), operands(device, torch.float64)
+    if not bias:
+        module.sampling_offsets.bias = module.attention_weights.bias = None
+    query, points, features = (tensor.double().requires_grad_() for tensor in tensors)
+    wanted = [query, points, features, *module.parameters()]
+    found = torch.autograd.grad(module(query, points, features, SHAPES).square().sum(), wanted)
+    # The joined parameters are kept only where they cannot get old.
     assert not is_joined(module)
-    assert module.sampling_offsets.weight.grad is not None and module.sampling_offsets.weight.grad.any()
+    expected = torch.autograd.grad(called_apart(module, query, points, features).square().sum(), wanted)
+    for one, other in zip(found, expected, strict=True):
+        assert one.any()
+        reference.assert_close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("frozen", ["sampling_offsets", "attention_weights", "both"])
+def test_only_what_requires_gradients_gets_them(device: str, frozen: str) -> None:
+    module, tensors = build(device), operands(device)
+    layers = ["sampling_offsets", "attention_weights"]
+    for name in layers if frozen == "both" else [frozen]:
+        getattr(module, name).requires_grad_(False)
+    module(*tensors, SHAPES).sum().backward()
+    for name in layers:
+        gradient = getattr(module, name).weight.grad
+        assert (gradient is None) == (frozen in (name, "both"))
+
+
+def test_with_gradients_there_is_one_product(device: str) -> None:
+    module, tensors = build(device), operands(device)
+    out = module(*tensors, SHAPES)
+    functions, products = [out.grad_fn], 0
+    while functions:
+        function = functions.pop()
+        products += type(function).__name__ == "AddmmBackward0"
+        functions += [other for other, _ in function.next_functions if other is not None]
+    assert products == 3
 
 
 def step(module: MSDeformAttn) -> None:
@@ -187,8 +227,7 @@ def test_layers_of_ones_own_are_called(device: str, change: Callable[[MSDeformAt
     with torch.no_grad():
         before = module(*tensors, SHAPES)
     change(module)
-    # With gradients the layers are called as they are.
-    expected = module(*tensors, SHAPES)
+    expected = called_apart(module, *tensors)
     with torch.no_grad():
         found = module(*tensors, SHAPES)
     assert torch.equal(found, expected)

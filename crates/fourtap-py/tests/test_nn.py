@@ -140,8 +140,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
     real = fourtap.nn.from_projections
 
     def watch(operands: Any, *options: Any) -> Tensor:
-        value, _, _, references, offsets, logits, _, _ = operands
-        calls.append((value, references, offsets, logits))
+        value, _, _, references, both, logits, _, _ = operands
+        assert logits is None
+        heads, end = value.shape[2], both.shape[-1] // 3 * 2
+        offsets = both[..., :end].unflatten(-1, (heads, -1, 2))
+        calls.append((value, references, offsets, both[..., end:].unflatten(-1, (heads, -1))))
         return real(operands, *options)
 
     monkeypatch.setattr(fourtap.nn, "from_projections", watch)

@@ -143,4 +143,42 @@ impl Layout {
             collides
         })
     }
+
+    /// Whether this layout and another one, whose first element is `bytes_apart` away, have no element in common because they are
+    /// parts of the same rows: the first two axes are the same, and what the others reach is apart in every row.
+    pub(crate) fn takes_turns_with(&self, other: &Layout, bytes_apart: isize) -> bool {
+        let size = self.dtype.size() as isize;
+        let axes = |layout: &Layout| -> Option<_> {
+            let (sizes, strides) = (layout.shape.sizes(), layout.strides());
+            let row = Layout::strided(layout.dtype, sizes.get(2..)?, strides.get(2..)?);
+            Some((
+                sizes[..2].to_vec(),
+                strides[..2].to_vec(),
+                row.offsets("").ok()??,
+            ))
+        };
+        let (Some((sizes, strides, (low, high))), Some((other_sizes, other_strides, of_other))) =
+            (axes(self), axes(other))
+        else {
+            return false;
+        };
+        if self.dtype != other.dtype
+            || (&sizes, &strides) != (&other_sizes, &other_strides)
+            || bytes_apart % size != 0
+        {
+            return false;
+        }
+        let apart = bytes_apart / size;
+        let (other_low, other_high) = (of_other.0 + apart, of_other.1 + apart);
+        let length = high
+            .max(other_high)
+            .saturating_sub(low.min(other_low))
+            .saturating_add(1);
+        let rows = Layout::strided(
+            self.dtype,
+            &[sizes[0], sizes[1], length as usize],
+            &[strides[0], strides[1], 1],
+        );
+        (high < other_low || other_high < low) && !rows.overlaps_itself()
+    }
 }

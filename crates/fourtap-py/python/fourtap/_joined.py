@@ -1,7 +1,7 @@
-"""Two linear layers over the same input as one matrix product, which launches and reads less.
+"""Two linear layers over the same input as one matrix product, which launches, casts and keeps less.
 
-Only where autograd records nothing: there the joined parameters can be kept. With gradients, splitting the result and
-joining the gradients again costs about what the product saves.
+Where autograd records nothing, the joined parameters of a module of ours are kept. Otherwise they are joined in every
+call: with gradients that is little beside what the product saves, half of it in the gradients.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as _hooks
 
-__all__ = ["apply_both", "forget", "is_untouched"]
+__all__ = ["forget", "is_untouched", "product_of_both"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _is_compiling = torch.compiler.is_compiling
+_is_traced = torch.compiler.is_dynamo_compiling
+# Since PyTorch 2.7.
+_is_exporting = getattr(torch.compiler, "is_exporting", _is_compiling)
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_transforming = torch._C._are_functorch_transforms_active
 _is_tracing = torch._C._is_tracing
@@ -42,17 +45,26 @@ class _Joined:
 _joined: WeakKeyDictionary[nn.Module, _Joined] = WeakKeyDictionary()
 
 
-def apply_both(owner: nn.Module, first: nn.Module, second: nn.Module, query: Tensor) -> tuple[Tensor, Tensor]:
-    """The results of both layers of a module."""
-    plain = not _is_grad_enabled() and type(query) is Tensor and not _is_watched()
-    joined = None
-    if plain and is_untouched(first) and is_untouched(second):
-        joined = _join(owner, first, second, query)
-    if joined is None:
-        return first(query), second(query)
-    both = functional.linear(query, joined.weight, joined.bias)
-    end = first.out_features
-    return both[..., :end], both[..., end:]
+def product_of_both(
+    first: nn.Module, second: nn.Module, query: Tensor, *, owner: nn.Module | None = None
+) -> Tensor | None:
+    """The results of both layers side by side; None if the layers must be called.
+
+    With an owner, which must call :func:`forget`, the joined parameters are kept where autograd records nothing.
+    """
+    if type(query) is not Tensor or not is_untouched(first) or not is_untouched(second):
+        return None
+    if _is_traced():
+        return None if _is_exporting() else _joined_anew(first, second, query)
+    if _is_watched():
+        return None
+    if _is_grad_enabled():
+        return _joined_anew(first, second, query)
+    if owner is None:
+        # Two products are launched faster than parameters are joined, unless both would cast the query.
+        return _joined_anew(first, second, query) if _is_cast(query) else None
+    joined = _join(owner, first, second, query)
+    return None if joined is None else functional.linear(query, joined.weight, joined.bias)
 
 
 def forget(owner: nn.Module) -> None:
@@ -72,16 +84,42 @@ def is_untouched(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear and not hooks and "forward" not in layer.__dict__
 
 
-def _join(owner: nn.Module, first: Any, second: Any, query: Tensor) -> _Joined | None:
-    """What is kept, made anew if that is old; None if the layers do not fit each other."""
+def _is_cast(query: Tensor) -> bool:
+    kind = query.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return False
+    return query.dtype not in (torch.float64, torch.get_autocast_dtype(kind))
+
+
+def _parameters(first: Any, second: Any, query: Tensor) -> tuple[Tensor, ...] | None:
+    """The weights and, if there are any, the biases of both layers; None if these do not fit each other."""
     every: tuple[Tensor | None, ...] = (first.weight, second.weight, first.bias, second.bias)
     parameters = tuple(tensor for tensor in every if tensor is not None)
     # One of the layers has a bias, or one has other things than parameters of its own.
-    if len(parameters) == 3:
+    if len(parameters) == 3 or first.in_features != second.in_features:
         return None
     for tensor in parameters:
-        if type(tensor) is not nn.Parameter or tensor.is_inference():
+        if type(tensor) is not nn.Parameter:
             return None
+        if tensor.dtype is not parameters[0].dtype or tensor.device != query.device:
+            return None
+    return parameters
+
+
+def _joined_anew(first: nn.Module, second: nn.Module, query: Tensor) -> Tensor | None:
+    """The product with parameters that are joined for this call, which autograd can follow."""
+    parameters = _parameters(first, second, query)
+    if parameters is None:
+        return None
+    bias = torch.cat(parameters[2:]) if len(parameters) > 2 else None
+    return functional.linear(query, torch.cat(parameters[:2]), bias)
+
+
+def _join(owner: nn.Module, first: Any, second: Any, query: Tensor) -> _Joined | None:
+    """What is kept, made anew if that is old; None if the layers do not fit each other."""
+    parameters = _parameters(first, second, query)
+    if parameters is None or any(tensor.is_inference() for tensor in parameters):
+        return None
     kind = query.device.type
     dtype = parameters[0].dtype
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and dtype is not torch.float64:
@@ -97,8 +135,5 @@ def _join(owner: nn.Module, first: Any, second: Any, query: Tensor) -> _Joined |
     joined = _joined.get(owner)
     if joined is not None and joined.key == key:
         return joined
-    alike = all(tensor.dtype is parameters[0].dtype and tensor.device == query.device for tensor in parameters)
-    if not alike or first.in_features != second.in_features:
-        return None
     joined = _joined[owner] = _Joined(parameters, dtype, key)
     return joined

@@ -18,7 +18,8 @@ Starts = Tensor | Array | Sequence[int] | None
 ProjectionSettings = tuple[int | Sequence[int] | None, bool, float | Sequence[float] | None, bool]
 T = TypeVar("T")
 # value, spatial_shapes, level_start_index, reference_points, sampling_offsets, attention_logits, value_mask, settings.
-Projections = tuple[T, Levels, Starts, T, T, T, T | None, ProjectionSettings]
+# Where attention_logits is None, sampling_offsets has both: [N, Q, M * K * 2 + M * K].
+Projections = tuple[T, Levels, Starts, T, T, T | None, T | None, ProjectionSettings]
 # Of dense attention: scale, keys visible left and right of the diagonal, whether the diagonal is aligned to the bottom
 # right, and the arguments enable_gqa and return_lse.
 DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
@@ -105,7 +106,7 @@ def torch_projected_forward_if_plain(operands: Projections[Tensor], out: Tensor 
 def torch_projected_backward(
     grad_out: Tensor, operands: Projections[Tensor], deterministic: bool, wanted: Sequence[bool], /
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """The requested gradients of value, reference points, offsets and logits."""
+    """The requested gradients of value, reference points, offsets and logits, both in one like the operands."""
 
 def torch_projected_backward_if_plain(
     grad_out: Tensor, operands: Projections[Tensor], deterministic: bool, wanted: Sequence[bool], /

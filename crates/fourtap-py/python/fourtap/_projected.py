@@ -37,7 +37,7 @@ def from_projections(operands: Projections[Tensor], deterministic: bool | None, 
         return _projected_registered.attend(operands, deterministic, out)
     if found is Route.AUTOCAST:
         operands = _projected_registered.autocast(operands)
-        if not _registered.wants_gradient(operands[0], *operands[3:6]):
+        if not _registered.wants_gradient(*_projected_registered.differentiable(operands)):
             return _native.torch_projected_forward(operands, out)
     if out is not None:
         raise _registered.no_gradient_into_out()
@@ -56,7 +56,7 @@ class _Attention(torch.autograd.Function):
         starts: Any,
         references: Tensor,
         offsets: Tensor,
-        logits: Tensor,
+        logits: Tensor | None,
         mask: Tensor | None,
         settings: Any,
         deterministic: bool | None,

@@ -26,7 +26,7 @@ from fourtap.errors import InputError
 if TYPE_CHECKING:
     from fourtap._native import Projections
 
-__all__ = ["NAME", "attend", "autocast", "gradients", "without_useless_gradients"]
+__all__ = ["NAME", "attend", "autocast", "differentiable", "gradients", "without_useless_gradients"]
 
 #: The operator, in messages.
 NAME = "ms_deform_attn_from_projections"
@@ -39,10 +39,10 @@ def attend(operands: Projections[Tensor], deterministic: bool | None, out: Tenso
         value=value, reference_points=references, sampling_offsets=offsets, attention_logits=logits, value_mask=mask
     )
     operands = without_useless_gradients(autocast(operands))
-    refuse_transforms(NAME, (operands[0], *operands[3:6]), out)
+    refuse_transforms(NAME, differentiable(operands), out)
     if torch.onnx.is_in_onnx_export():
         # No runtime of ONNX has our operator.
-        return written_to(out, _composed.attend_from_projections(*operands))
+        return written_to(out, _composed.attend_from_projections(*_apart(operands)))
     sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
     return written_to(out, torch.ops.fourtap.msda_projected(*_flat(operands), sure))
 
@@ -64,18 +64,23 @@ def gradients(
     return _those(found, wanted)
 
 
+def differentiable(operands: Projections[Tensor]) -> list[Tensor]:
+    """Value, reference points, offsets and logits, or both in one."""
+    return [tensor for tensor in (operands[0], *operands[3:6]) if tensor is not None]
+
+
 def autocast(operands: Projections[Tensor]) -> Projections[Tensor]:
     """Value in autocast's dtype; the projections in one accepted with it: f32, where they must change."""
-    value, shapes, starts, *projections, mask, settings = operands
+    value, shapes, starts, references, offsets, logits, mask, settings = operands
     kind = value.device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return operands
     if value.dtype is not torch.float64:
         value = value.to(torch.get_autocast_dtype(kind))
-    references, offsets, logits = (
-        tensor if tensor.dtype is torch.float32 or tensor.dtype is value.dtype else tensor.float()
-        for tensor in projections
-    )
+    accepted = (torch.float32, value.dtype)
+    references, offsets = (tensor if tensor.dtype in accepted else tensor.float() for tensor in (references, offsets))
+    if logits is not None and logits.dtype not in accepted:
+        logits = logits.float()
     return value, shapes, starts, references, offsets, logits, mask, settings
 
 
@@ -107,6 +112,17 @@ def _flat(operands: Projections[Tensor]) -> tuple[Any, ...]:
     )
 
 
+def _apart(operands: Projections[Tensor]) -> Any:
+    """The operands, with offsets and logits in two tensors."""
+    value, shapes, starts, references, offsets, logits, mask, settings = operands
+    if logits is None:
+        heads = value.shape[2]
+        end = offsets.shape[-1] // 3 * 2
+        logits = torch.unflatten(offsets[..., end:], -1, (heads, -1))
+        offsets = torch.unflatten(offsets[..., :end], -1, (heads, -1, 2))
+    return value, shapes, starts, references, offsets, logits, mask, settings
+
+
 def _for_each_level(numbers: Any, levels: int) -> list[Any]:
     """A setting as a list, which is empty for None."""
     if numbers is None:
@@ -121,7 +137,7 @@ def _operands(
     levels: Sequence[int],
     references: Tensor,
     offsets: Tensor,
-    logits: Tensor,
+    logits: Tensor | None,
     mask: Tensor | None,
     points: Sequence[int],
     nearest: bool,
@@ -139,7 +155,7 @@ def _those(found: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | No
 
 _library: Any = torch.library.Library("fourtap", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPERANDS = (
-    f"Tensor value, {LEVELS}, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits, "
+    f"Tensor value, {LEVELS}, Tensor reference_points, Tensor sampling_offsets, Tensor? attention_logits, "
     "Tensor? value_mask, int[] points_per_level, bool nearest, float[] box_scale, bool mask_is_applied, "
     "bool deterministic"
 )
@@ -153,6 +169,8 @@ _library.define(
 _REAL = (0, 4, 5, 6)
 _NAMES = ("value", "reference_points", "sampling_offsets", "attention_logits")
 _RANKS = ((4,), (4, 5), (5,), (4,))
+# Of those with offsets and logits in one.
+_RANKS_OF_BOTH = ((4,), (4, 5), (3,))
 
 
 def _msda_projected(*arguments: Any) -> Tensor:
@@ -167,8 +185,9 @@ def _msda_projected_backward(grad_out: Tensor, *arguments: Any) -> tuple[Tensor,
 
 
 def _msda_projected_fake(*arguments: Any) -> Tensor:
-    value, _, offsets, _ = real = [arguments[at] for at in _REAL]
-    for name, tensor, ranks in zip(_NAMES, real, _RANKS, strict=True):
+    value, _, offsets, logits = real = [arguments[at] for at in _REAL]
+    expected_ranks = _RANKS if logits is not None else _RANKS_OF_BOTH
+    for name, tensor, ranks in zip(_NAMES, real, expected_ranks, strict=False):
         if tensor.dim() not in ranks:
             expected = " or ".join(map(str, ranks))
             raise InputError(f"{name}: expected rank {expected}, found rank {tensor.dim()}")
@@ -181,7 +200,7 @@ def _msda_projected_fake(*arguments: Any) -> Tensor:
 def _msda_projected_backward_fake(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     wanted = arguments[-1]
     sources = zip((arguments[at] for at in _REAL), wanted, strict=True)
-    return tuple(source.new_empty(source.shape if want else (0,)) for source, want in sources)
+    return tuple(source.new_empty(source.shape) if want else grad_out.new_empty(0) for source, want in sources)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap import _native
-from fourtap._joined import apply_both, forget, is_untouched
+from fourtap._joined import forget, is_untouched, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
@@ -80,12 +80,29 @@ def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(arithmetic_type(value.dtype))
 
 
+def project(
+    module: Any, query: Tensor, *, heads: int, nearest: bool = False, keep: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Offsets and logits as :func:`attend_from_layers` takes them: what a module's two layers over the query put out.
+
+    ``keep`` is for modules that call :func:`fourtap._joined.forget`.
+    """
+    first, second = module.sampling_offsets, module.attention_weights
+    # Where they only choose pixels, offsets have no gradient: what both layers put out cannot be one tensor.
+    fit = not nearest and is_untouched(first) and is_untouched(second)
+    if fit and first.out_features == 2 * second.out_features and second.out_features % heads == 0:
+        both = product_of_both(first, second, query, owner=module if keep else None)
+        if both is not None:
+            return both, None
+    return first(query), second(query)
+
+
 def attend_from_layers(
     value: Tensor,
     spatial_shapes: SpatialShapes,
     reference_points: Tensor,
     offsets: Tensor,
-    logits: Tensor,
+    logits: Tensor | None,
     *,
     heads: int,
     points: int | Sequence[int],
@@ -97,7 +114,8 @@ def attend_from_layers(
 ) -> Tensor:
     """The operator on what linear layers put out: ``[N, S, M * D]``, ``[N, Q, M * K * 2]`` and ``[N, Q, M * K]``.
 
-    ``value_layer`` is the one that ``value`` comes from, if nobody else has got its result.
+    Where ``logits`` is None, they follow the offsets in the same tensor. ``value_layer`` is the one that ``value``
+    comes from, if nobody else has got its result.
     """
     value = torch.unflatten(value, -1, (heads, -1))
     mask_is_applied = False
@@ -107,13 +125,17 @@ def attend_from_layers(
     elif mask is not None and value_layer is not None and is_untouched(value_layer):
         # A linear layer does not need its result for its gradients, so it may be changed.
         mask_is_applied = _native.torch_zero_pixels(value, mask)
+    offsets = accepted_type(offsets, value)
+    if logits is not None:
+        offsets = torch.unflatten(offsets, -1, (heads, -1, 2))
+        logits = torch.unflatten(accepted_type(logits, value), -1, (heads, -1))
     operands = (
         value,
         spatial_shapes,
         level_start_index,
         accepted_type(reference_points, value),
-        torch.unflatten(accepted_type(offsets, value), -1, (heads, -1, 2)),
-        torch.unflatten(accepted_type(logits, value), -1, (heads, -1)),
+        offsets,
+        logits,
         mask,
         (points, nearest, box_scale, mask_is_applied),
     )
@@ -207,7 +229,7 @@ class ProjectedAttention(nn.Module):
         if padding_mask is not None:
             require_shape(mask_name, padding_mask, [batch, features.shape[1]])
             padding_mask = padding_mask.bool()
-        offsets, logits = apply_both(self, self.sampling_offsets, self.attention_weights, query)
+        offsets, logits = project(self, query, heads=heads, keep=True)
         try:
             attended = attend_from_layers(
                 value,

@@ -16,7 +16,7 @@ use crate::frameworks::torch::Torch;
 use crate::operands::saturating_product;
 use crate::route::{Answer, Route};
 use crate::threads;
-use operands::{KnownTensors, OperandTuple, Operands};
+use operands::{KnownTensors, OperandTuple, Operands, take_apart};
 
 #[pyfunction(signature = (operands, out, /))]
 pub fn torch_projected_forward<'py>(
@@ -165,7 +165,8 @@ fn forward<'py>(
     Ok(out)
 }
 
-/// The requested gradients of value, reference points, offsets and logits, in new tensors; `None` for the others.
+/// The requested gradients of value, reference points, offsets and logits, in new tensors; `None` for the others. Where offsets
+/// and logits are one tensor, so are their gradients.
 fn backward<'py>(
     framework: &impl Framework,
     operands: &Operands<'py>,
@@ -183,35 +184,43 @@ fn backward<'py>(
     // SAFETY: as in `forward`; a copy is held by this function.
     let of_out = unsafe { of_out.view(layout) };
 
-    let sources = [
-        ("grad_value", &operands.value, &described.value),
-        (
-            "grad_references",
-            &operands.reference_points,
-            &described.reference_points,
-        ),
-        (
-            "grad_offsets",
-            &operands.sampling_offsets,
-            &described.sampling_offsets,
-        ),
-        (
-            "grad_logits",
-            &operands.attention_logits,
-            &described.attention_logits,
-        ),
-    ];
-    let mut made = [const { None }; 4];
-    let mut views = [const { None }; 4];
-    for (index, (name, source, described)) in sources.into_iter().enumerate() {
-        if wanted[index] {
-            // SAFETY: it is new, and returned when the call is done or queued.
-            let (gradient, view) = unsafe { new_gradient(framework, name, source, described)? };
-            views[index] = Some(view);
-            made[index] = Some(gradient);
+    let new = |wanted: bool, name, source, described| match wanted {
+        // SAFETY: each is new, and returned when the call is done or queued.
+        true => unsafe { new_gradient(framework, name, source, described) }
+            .map(|(gradient, view)| (Some(gradient), Some(view))),
+        false => Ok((None, None)),
+    };
+    let [of_value, of_references, of_offsets, of_logits] = wanted;
+    let (grad_value, value) = new(of_value, "grad_value", &operands.value, &described.value)?;
+    let references = (&operands.reference_points, &described.reference_points);
+    let (grad_references, reference_points) =
+        new(of_references, "grad_references", references.0, references.1)?;
+    let offsets = &operands.sampling_offsets;
+    let (grad_offsets, sampling_offsets, grad_logits, attention_logits) = match &described.both {
+        None => {
+            let source = &described.sampling_offsets;
+            let (grad_offsets, offsets) = new(of_offsets, "grad_offsets", offsets, source)?;
+            let (logits, source) = (operands.holding_logits(), &described.attention_logits);
+            let (grad_logits, logits) = new(of_logits, "grad_logits", logits, source)?;
+            (grad_offsets, offsets, grad_logits, logits)
         }
-    }
-    let [value, reference_points, sampling_offsets, attention_logits] = views;
+        Some(_) if !of_offsets => (None, None, None, None),
+        Some(both) => {
+            let gradient = framework.empty(offsets, both, both.element, &both.sizes)?;
+            let written = framework.describe_writable("grad_offsets", &gradient)?;
+            let [of_offsets, of_logits] = take_apart(py, &written, &described.value)?;
+            let layouts = (of_offsets.layout(&gradient)?, of_logits.layout(&gradient)?);
+            // SAFETY: as above; the parts do not overlap.
+            let views = unsafe {
+                (
+                    of_offsets.view_mut(layouts.0),
+                    of_logits.view_mut(layouts.1),
+                )
+            };
+            (Some(gradient), Some(views.0), None, Some(views.1))
+        }
+    };
+    let made = [grad_value, grad_references, grad_offsets, grad_logits];
     let gradients = ProjectionGradients {
         value,
         reference_points,

@@ -5,10 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::settings::Settings;
+use crate::errors::{Kind, unexpected};
 use crate::frameworks::Framework;
 use crate::levels::LevelsArgument;
 use crate::operands::saturating_product;
-use crate::tensor::Tensor;
+use crate::tensor::{Element, Tensor};
 
 /// The inputs of the operator as Python objects, in the order of the tuple that Python passes.
 #[derive(FromPyObject)]
@@ -18,7 +19,7 @@ pub struct OperandTuple<'py>(
     Option<Bound<'py, PyAny>>,
     Bound<'py, PyAny>,
     Bound<'py, PyAny>,
-    Bound<'py, PyAny>,
+    Option<Bound<'py, PyAny>>,
     Option<Bound<'py, PyAny>>,
     Bound<'py, PyTuple>,
 );
@@ -30,7 +31,8 @@ pub struct Operands<'py> {
     pub level_start_index: Option<Bound<'py, PyAny>>,
     pub reference_points: Bound<'py, PyAny>,
     pub sampling_offsets: Bound<'py, PyAny>,
-    pub attention_logits: Bound<'py, PyAny>,
+    /// `None` if `sampling_offsets` has both, `[N, Q, M * K * 2 + M * K]`: what one matrix product put out.
+    pub attention_logits: Option<Bound<'py, PyAny>>,
     pub value_mask: Option<Bound<'py, PyAny>>,
     /// See [`Settings::read`]. Not read at once: while tracing, numbers may be symbols, which reading would specialise.
     pub settings: Bound<'py, PyTuple>,
@@ -61,6 +63,8 @@ pub struct OperandDescs<'py> {
     pub reference_points: Tensor,
     pub sampling_offsets: Tensor,
     pub attention_logits: Tensor,
+    /// The tensor that offsets and logits are parts of, if it is one.
+    pub both: Option<Tensor>,
     value_mask: Option<Tensor>,
     pub settings: Settings,
 }
@@ -91,8 +95,15 @@ impl<'py> Operands<'py> {
             ("value", &self.value),
             ("reference_points", &self.reference_points),
             ("sampling_offsets", &self.sampling_offsets),
-            ("attention_logits", &self.attention_logits),
+            ("attention_logits", self.holding_logits()),
         ]
+    }
+
+    /// The tensor that the logits are in.
+    pub fn holding_logits(&self) -> &Bound<'py, PyAny> {
+        self.attention_logits
+            .as_ref()
+            .unwrap_or(&self.sampling_offsets)
     }
 
     /// The other operands that may be tensors.
@@ -126,12 +137,22 @@ impl<'py> Operands<'py> {
             Some(mask) => Some(framework.describe("value_mask", mask)?),
             None => None,
         };
+        let reference_points = describe(of_references, references)?;
+        let offsets = describe(of_offsets, offsets)?;
+        let (sampling_offsets, attention_logits, both) = match &self.attention_logits {
+            Some(_) => (offsets, describe(of_logits, logits)?, None),
+            None => {
+                let [of_offsets, of_logits] = take_apart(self.value.py(), &offsets, &value)?;
+                (of_offsets, of_logits, Some(offsets))
+            }
+        };
         Ok(OperandDescs {
             value,
             levels,
-            reference_points: describe(of_references, references)?,
-            sampling_offsets: describe(of_offsets, offsets)?,
-            attention_logits: describe(of_logits, logits)?,
+            reference_points,
+            sampling_offsets,
+            attention_logits,
+            both,
             value_mask,
             settings: Settings::read(&self.settings)?,
         })
@@ -163,7 +184,7 @@ impl<'py> Operands<'py> {
             levels,
             reference_points: view(&described.reference_points, &self.reference_points)?,
             sampling_offsets: view(&described.sampling_offsets, &self.sampling_offsets)?,
-            attention_logits: view(&described.attention_logits, &self.attention_logits)?,
+            attention_logits: view(&described.attention_logits, self.holding_logits())?,
             points: settings.points(self.value.py(), samples, levels.len())?,
             value_mask,
             mask_is_applied: settings.mask_is_applied,
@@ -171,4 +192,57 @@ impl<'py> Operands<'py> {
             box_scale: settings.box_scale(),
         })
     }
+}
+
+/// Offsets, `[N, Q, M, K, 2]`, and logits, `[N, Q, M, K]`, of a tensor that has both, `[N, Q, M * K * 2 + M * K]`.
+pub fn take_apart(py: Python<'_>, both: &Tensor, value: &Tensor) -> PyResult<[Tensor; 2]> {
+    let heads = match *value.sizes {
+        [_, _, heads, _] => heads.max(1),
+        _ => 1,
+    };
+    let (&[images, queries, all], &[by_image, by_query, by_number]) =
+        (&*both.sizes, &*both.strides)
+    else {
+        return Err(refused(py, both, heads));
+    };
+    if all % (3 * heads) != 0 {
+        return Err(refused(py, both, heads));
+    }
+    let samples = all / (3 * heads);
+    let bytes = match both.element {
+        Element::Real(dtype) => dtype.size(),
+        // Of another type, which is refused later.
+        _ => 0,
+    };
+    let along = by_number * samples as isize;
+    let part = |name, numbers_before: usize, sizes: &[usize], strides: &[isize]| Tensor {
+        name,
+        address: both.address + numbers_before * by_number.unsigned_abs() * bytes,
+        sizes: sizes.iter().copied().collect(),
+        strides: [&[by_image, by_query], strides]
+            .concat()
+            .into_iter()
+            .collect(),
+        ..both.clone()
+    };
+    Ok([
+        part(
+            "sampling_offsets",
+            0,
+            &[images, queries, heads, samples, 2],
+            &[2 * along, 2 * by_number, by_number],
+        ),
+        part(
+            "attention_logits",
+            heads * samples * 2,
+            &[images, queries, heads, samples],
+            &[along, by_number],
+        ),
+    ])
+}
+
+fn refused(py: Python<'_>, both: &Tensor, heads: usize) -> PyErr {
+    let expected = format!("shape [N, Q, 3 * {heads} * K], as attention_logits is None");
+    let found = format!("{:?}", &*both.sizes);
+    unexpected(py, Kind::Input, "sampling_offsets", &expected, found)
 }

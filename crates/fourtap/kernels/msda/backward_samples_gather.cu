@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (mine && in_group < VECTORS) {
                     const Vector weights = by[warp][step][group];
                     const u64 place = places[warp][step][group];
-                    const Vector of_step = load_shared(level_base + (chunk * CHUNK + step) / POINTS * 16);
+                    const Vector of_step = load_shared(level_base + level_number(chunk * CHUNK + step) * 16);
                     char *const above = grad_value + place * 16;
                     char *const beneath = above + static_cast<u64>(rows_apart(of_step) * PIXEL_UNITS) * 16;
                     // A neighbour that gets nothing is left alone: it may not be the sample's.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 
-from fourtap.nn import attend_from_layers
+from fourtap.nn import attend_from_layers, project
 
 __all__ = ["from_projections", "result_type"]
 
@@ -256,12 +256,12 @@ def _attend(
     box_scale: Sequence[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The attention, before any projection of it, and the logits, ``[N, Q, M, K]``."""
-    logits: Tensor = self.attention_weights(hidden_states)
+    offsets, logits = project(self, hidden_states, heads=self.n_heads, nearest=nearest)
     attended = attend_from_layers(
         value,
         shapes,
         references,
-        self.sampling_offsets(hidden_states),
+        offsets,
         logits,
         heads=self.n_heads,
         points=points,
@@ -271,6 +271,8 @@ def _attend(
         nearest=nearest,
         box_scale=box_scale,
     )
+    if logits is None:
+        logits = offsets[..., self.sampling_offsets.out_features :]
     return attended, torch.unflatten(logits, -1, (self.n_heads, -1))
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fourtap.compat._drop_in import Replacements
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
-from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers
+from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project
 
 __all__ = [
     "MultiScaleDeformableAttention",
@@ -241,12 +241,13 @@ def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Call
             query = query + named["query_pos"]
         if not self.batch_first:
             query, value = query.transpose(0, 1), value.transpose(0, 1)
+        offsets, logits = project(self, query, heads=self.num_heads)
         attended = attend_from_layers(
             self.value_proj(value),
             named["spatial_shapes"],
             named["reference_points"],
-            self.sampling_offsets(query),
-            self.attention_weights(query),
+            offsets,
+            logits,
             heads=self.num_heads,
             points=self.num_points,
             mask=named.get("key_padding_mask"),

@@ -466,6 +466,13 @@ impl<'a> ProjectedBackward<'a> {
             expect_shape(tensor, gradient.shape(), input.shape().sizes())?;
             expect_dtype(tensor, gradient.dtype(), source, input.dtype())?;
             expect_place(tensor, gradient.place(), "value", problem.place)?;
+            let offsets = gradients.sampling_offsets.as_ref();
+            if tensor == "grad_logits"
+                && offsets.is_some_and(|offsets| take_turns(offsets, gradient))
+            {
+                // The range of the offsets', in which the others lie, too.
+                occupied.pop();
+            }
             let range = claim(tensor, gradient, &occupied)?;
             occupied.push((tensor, range));
         }
@@ -476,4 +483,10 @@ impl<'a> ProjectedBackward<'a> {
             gradients,
         })
     }
+}
+
+/// Whether both are parts of the rows of one tensor, like what one linear layer puts out.
+fn take_turns(one: &ViewMut<'_>, other: &ViewMut<'_>) -> bool {
+    let bytes_apart = (other.as_mut_ptr() as isize).wrapping_sub(one.as_mut_ptr() as isize);
+    one.layout().takes_turns_with(other.layout(), bytes_apart)
 }

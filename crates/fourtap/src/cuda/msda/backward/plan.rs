@@ -12,7 +12,7 @@ use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
 use crate::cuda::msda::specialised::{
-    Gather, KernelVariant, Projection, SamplesChannel, SamplesGather, Sampling, Search,
+    Gather, KernelVariant, SamplesChannel, SamplesGather, Sampling, Search,
 };
 use crate::cuda::msda::tuning::{BackwardTuning, or_usual};
 use crate::cuda::recipe::SpecialisedKernel;
@@ -262,20 +262,11 @@ fn with_scatter(kernel: KernelVariant, scatter: bool) -> KernelVariant {
     }
 }
 
-/// Whether `grad_value` can be accumulated by atomic additions: f32, with the layout of `value`, all levels with the same
-/// number of points.
+/// Whether `grad_value` can be accumulated by atomic additions: f32, with the layout of `value`.
 fn can_scatter(operands: &Operands<'_>, gradients: &GradientOperands) -> bool {
     let value = &operands.value.layout;
-    // The kernel finds the level of a sample by division there.
-    let even = !matches!(
-        operands.kind.sampling,
-        Sampling::Projected(Projection {
-            uneven: Some(_),
-            ..
-        })
-    );
     gradients.value.as_ref().is_some_and(|gradient| {
-        even && value.dtype() == DType::F32
+        value.dtype() == DType::F32
             && value.is_contiguous()
             && gradient.layout.is_contiguous()
             && (gradient.first as usize).is_multiple_of(16)

@@ -4,6 +4,7 @@ mod bad_calls;
 mod example;
 mod gradients;
 mod hostile_numbers;
+mod one_tensor;
 mod oracle;
 mod reproducible;
 mod two_steps;
