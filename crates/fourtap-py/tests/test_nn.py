@@ -260,13 +260,16 @@ def test_forward_can_be_captured_into_a_cuda_graph(device: str) -> None:
             assert torch.equal(captured, module(*fixed.values(), SHAPES))
 
 
-@pytest.mark.parametrize("corners", [2, 4])
-def test_compiles_in_one_graph(device: str, corners: int) -> None:
+@pytest.mark.parametrize(("corners", "masked", "backend"), [(2, False, "aot_eager"), (4, True, "inductor")])
+def test_compiles_in_one_graph(device: str, corners: int, masked: bool, backend: str) -> None:
     module, tensors = build(device, torch.float32), inputs(device, corners, dtype=torch.float32)
-    expected = module(*tensors.values(), SHAPES)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    found = compiled(*tensors.values(), SHAPES)
+    operands = (*tensors.values(), SHAPES, None, padding(device) if masked else None)
+    expected = module(*operands)
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    found = compiled(*operands)
     reference.assert_close(found, expected, 1e-6)
+    with torch.no_grad():
+        reference.assert_close(compiled(*operands), expected, 1e-6)
     everything = {**tensors, **dict(module.named_parameters())}
     reference.assert_same_gradients(found, expected, everything, torch.randn_like(expected), 1e-5)
 

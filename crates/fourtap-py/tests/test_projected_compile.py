@@ -192,6 +192,31 @@ def test_the_registered_operators_pass_opcheck(device: str, name: str) -> None:
         opcheck(torch.ops.fourtap.msda_projected_backward.default, (case.grad_out, *operands, wanted))
 
 
+def test_offsets_and_logits_in_one_pass_opcheck(device: str) -> None:
+    case = projections.problem(2, device=device, dtype=torch.float32, channels=4, queries=3)
+    arguments = list(flat(case))
+    both = torch.cat([case.offsets.flatten(2), case.logits.flatten(2)], -1).detach().requires_grad_()
+    arguments[5:7] = both, None
+    found = torch.ops.fourtap.msda_projected.default(*arguments)
+    expected = torch.ops.fourtap.msda_projected.default(*flat(case))
+    assert torch.equal(found, expected)
+    (gradient,) = torch.autograd.grad(found, both, case.grad_out)
+    apart = torch.autograd.grad(expected, (case.offsets, case.logits), case.grad_out)
+    assert torch.equal(gradient, torch.cat([part.flatten(2) for part in apart], -1))
+    opcheck(torch.ops.fourtap.msda_projected.default, arguments)
+    operands = [tensor.detach() if isinstance(tensor, Tensor) else tensor for tensor in arguments]
+    opcheck(torch.ops.fourtap.msda_projected_backward.default, (case.grad_out, *operands, (True, True, True, False)))
+
+
+def test_zeros_are_written_in_place(device: str) -> None:
+    value = torch.full((2, 5, 3, 4), torch.nan, device=device)
+    mask = torch.rand(2, 5, device=device) < 0.5
+    expected = value.masked_fill(mask[..., None, None], 0.0)
+    torch.ops.fourtap.zero_pixels_(value, mask)
+    assert torch.equal(value.nan_to_num(7.0), expected.nan_to_num(7.0))
+    opcheck(torch.ops.fourtap.zero_pixels_.default, (torch.rand(2, 5, 3, 4, device=device), mask))
+
+
 def test_fake_tensors_give_fake_results(device: str) -> None:
     with FakeTensorMode() as mode:
         value = torch.empty(2, 66, 3, 5, device=device)

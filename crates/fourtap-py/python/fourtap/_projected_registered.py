@@ -1,6 +1,7 @@
 """The registered PyTorch operators ``torch.ops.fourtap.msda_projected`` and ``msda_projected_backward``.
 
-What :mod:`fourtap._registered` is for given locations and weights, for projections.
+What :mod:`fourtap._registered` is for given locations and weights, for projections. For compiled modules there is also
+``zero_pixels_``, which masks what a linear layer put out, in place.
 """
 
 from __future__ import annotations
@@ -165,6 +166,7 @@ _library.define(
     f"msda_projected_backward(Tensor grad_out, {_OPERANDS}, bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
+_library.define("zero_pixels_(Tensor(a!) value, Tensor mask) -> ()", tags=_tags)
 # Where the differentiable tensors are among the arguments.
 _REAL = (0, 4, 5, 6)
 _NAMES = ("value", "reference_points", "sampling_offsets", "attention_logits")
@@ -182,6 +184,11 @@ def _msda_projected_backward(grad_out: Tensor, *arguments: Any) -> tuple[Tensor,
     *operands, deterministic, wanted = arguments
     found = _native.torch_projected_backward(grad_out, _operands(*operands), deterministic, tuple(wanted))
     return tuple(grad_out.new_empty(0) if gradient is None else gradient for gradient in found)
+
+
+def _zero_pixels(value: Tensor, mask: Tensor) -> None:
+    if not _native.torch_zero_pixels(value, mask):
+        value.masked_fill_(mask[..., None, None], 0.0)
 
 
 def _msda_projected_fake(*arguments: Any) -> Tensor:
@@ -228,7 +235,11 @@ def _refuse(ctx: Any, *grads: Tensor) -> None:
 for _device in ("CPU", "CUDA"):
     _library.impl("msda_projected", _msda_projected, _device)
     _library.impl("msda_projected_backward", _msda_projected_backward, _device)
+    _library.impl("zero_pixels_", _zero_pixels, _device)
 torch.library.register_fake("fourtap::msda_projected", _msda_projected_fake, lib=_library)
 torch.library.register_fake("fourtap::msda_projected_backward", _msda_projected_backward_fake, lib=_library)
+torch.library.register_fake("fourtap::zero_pixels_", lambda value, mask: None, lib=_library)
+# Not seen by autograd: the attention that comes after it, with the same mask, gives masked pixels a gradient of zero.
+_library.impl("zero_pixels_", torch.library.fallthrough_kernel, "Autograd")
 torch.library.register_autograd("fourtap::msda_projected", _differentiate, setup_context=_remember, lib=_library)
 torch.library.register_autograd("fourtap::msda_projected_backward", _refuse, lib=_library)
