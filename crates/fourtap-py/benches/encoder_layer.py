@@ -37,6 +37,7 @@ from measuring import (
 from torch import Tensor, nn
 from transformers.models.deformable_detr import modeling_deformable_detr as modeling
 
+import fourtap.nn
 from fourtap.compat import transformers as compat
 
 LEVELS = [(100, 167), (50, 84), (25, 42), (13, 21)]
@@ -181,7 +182,7 @@ def measure(case: Case, layer: Layer, repetitions: int, calls: int) -> None:
                 case.call()
                 case.peak_bytes[name] = torch.cuda.max_memory_allocated(layer.device)
             if case.what == "forward":
-                case.operator_share[name] = operator_share(case.call, layer, calls)
+                case.operator_share[name] = operator_share(name, case.call, layer, calls)
     with no_garbage_collection():
         for repetition in range(repetitions):
             show_progress(f"{case.what}, {case.dtype}: repetition {repetition + 1} of {repetitions}")
@@ -190,15 +191,26 @@ def measure(case: Case, layer: Layer, repetitions: int, calls: int) -> None:
                     case.samples[name].seconds.append(device_seconds(case.call, layer.device, calls))
 
 
-def operator_share(call: Callable[[], object], layer: Layer, calls: int) -> float:
-    """Which part of the forward pass is the attention operator itself."""
+def operator_share(name: str, call: Callable[[], object], layer: Layer, calls: int) -> float:
+    """Which part of the forward pass is the attention operator itself; fourtap's takes the projections as they are."""
     marks: list[Any] = []
-    operator = layer.module.self_attn.attn
-    hooks = [
-        operator.register_forward_pre_hook(lambda *_: marks.append(mark(layer.device))),
-        operator.register_forward_hook(lambda *_: marks.append(mark(layer.device))),
-    ]
+    from_projections = fourtap.nn.from_projections
+
+    def marked(*arguments: Any) -> Tensor:
+        marks.append(mark(layer.device))
+        result = from_projections(*arguments)
+        marks.append(mark(layer.device))
+        return result
+
+    hooks = []
+    if name == "fourtap":
+        fourtap.nn.from_projections = marked
+    else:
+        operator = layer.module.self_attn.attn
+        hooks.append(operator.register_forward_pre_hook(lambda *_: marks.append(mark(layer.device))))
+        hooks.append(operator.register_forward_hook(lambda *_: marks.append(mark(layer.device))))
     total = device_seconds(call, layer.device, calls) * calls
+    fourtap.nn.from_projections = from_projections
     for hook in hooks:
         hook.remove()
     return sum(seconds_between(*pair) for pair in zip(marks[::2], marks[1::2], strict=True)) / total

@@ -101,7 +101,15 @@ class Inputs:
                 )
                 for height, width in workload.levels
             ]
-            references = torch.cat(centres)[None, :, None].expand(images, queries, levels, 2).contiguous()
+            references = torch.cat(centres)[None, :, None].expand(images, queries, levels, 2)
+            # Off the centres, as padded images have them: offsets of 16 bits would put one point in 64 on the border of
+            # two cells, where the gradient jumps.
+            cell = torch.cat(
+                [torch.tensor([1 / width, 1 / height]).expand(height * width, 2) for height, width in workload.levels]
+            )
+            references = (
+                references + (torch.rand(images, queries, levels, 2, generator=generator) - 0.5) * cell[:, None]
+            )
         else:
             references = torch.rand(images, queries, 1, 4 if workload.boxes else 2, generator=generator)
             references[..., 2:] *= 0.4
