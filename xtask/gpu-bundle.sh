@@ -81,7 +81,7 @@ for part in $parts; do
         ;;
     python-bench)
         : >"$results/python.txt"
-        for bench in call_overhead encoder_layer dense_attention; do
+        for bench in call_overhead encoder_layer projections dense_attention; do
             PYTHONPATH="$here/python" python3 "$here/python-benches/$bench.py" --json "$results/python.jsonl" \
                 >>"$results/python.txt" 2>&1 || failed=1
         done

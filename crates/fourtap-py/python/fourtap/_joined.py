@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as _hooks
 
-__all__ = ["forget", "is_untouched", "product_of_both"]
+__all__ = ["forget", "is_exported", "is_untouched", "product_of_both"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _is_compiling = torch.compiler.is_compiling
 _is_traced = torch.compiler.is_dynamo_compiling
-# Since PyTorch 2.7.
-_is_exporting = getattr(torch.compiler, "is_exporting", _is_compiling)
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_transforming = torch._C._are_functorch_transforms_active
 _is_tracing = torch._C._is_tracing
@@ -55,7 +53,7 @@ def product_of_both(
     if type(query) is not Tensor or not is_untouched(first) or not is_untouched(second):
         return None
     if _is_traced():
-        return None if _is_exporting() else _joined_anew(first, second, query)
+        return None if is_exported() else _joined_anew(first, second, query)
     if _is_watched():
         return None
     if _is_grad_enabled():
@@ -76,6 +74,12 @@ def _is_watched() -> bool:
     """Whether something intercepts calls of operators or layers. What it sees must be the layers themselves."""
     hooks = _hooks._global_forward_hooks or _hooks._global_forward_pre_hooks
     return bool(_is_compiling() or _count_modes() or _is_transforming() or _is_tracing() or hooks)
+
+
+def is_exported() -> bool:
+    """Whether a call may be part of an exported program, which should have nothing in it that only makes it faster."""
+    # Not `torch.compiler.is_exporting`: for Dynamo of PyTorch 2.11 that is always true. Nobody knows before 2.7.
+    return bool(getattr(torch.compiler, "_is_exporting_flag", True))
 
 
 def is_untouched(layer: nn.Module) -> bool:

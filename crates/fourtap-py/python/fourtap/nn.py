@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap import _native
-from fourtap._joined import forget, is_untouched, product_of_both
+from fourtap._joined import forget, is_exported, is_untouched, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["MSDeformAttn"]
 
 _is_traced = torch.compiler.is_dynamo_compiling
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 SpatialShapes: TypeAlias = "Tensor | Sequence[tuple[int, int]]"
 
@@ -120,16 +119,17 @@ def attend_from_layers(
     """
     value = torch.unflatten(value, -1, (heads, -1))
     mask_is_applied = False
-    if mask is not None and value_layer is not None and is_untouched(value_layer) and not _is_exporting():
+    if mask is not None:
         # A linear layer does not need its result for its gradients, so it may be changed.
-        if _is_traced():
+        may_change = value_layer is not None and is_untouched(value_layer)
+        if not _is_traced():
+            mask_is_applied = may_change and _native.torch_zero_pixels(value, mask)
+        elif may_change and not is_exported():
             torch.ops.fourtap.zero_pixels_(value, mask)
             mask_is_applied = True
         else:
-            mask_is_applied = _native.torch_zero_pixels(value, mask)
-    elif mask is not None and _is_traced():
-        # The compiler joins this with what comes before; the operator would make a copy.
-        value, mask = value.masked_fill(mask[..., None, None], 0.0), None
+            # The compiler joins this with what comes before; the operator would make a copy.
+            value, mask = value.masked_fill(mask[..., None, None], 0.0), None
     offsets = accepted_type(offsets, value)
     if logits is not None:
         offsets = torch.unflatten(offsets, -1, (heads, -1, 2))
