@@ -144,6 +144,7 @@ fn attend<'py>(
             query: view(&query, operands.query)?,
             key: view(&key, operands.key)?,
             value: view(&value, operands.value)?,
+            attn_mask: None,
         }
     };
     let options = wanted.options();

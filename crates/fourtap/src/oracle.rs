@@ -31,8 +31,17 @@ pub(crate) fn read<const RANK: usize>(view: &View<'_>, index: [usize; RANK]) -> 
         .zip(strides)
         .map(|(&i, &stride)| i as isize * stride)
         .sum();
-    let first = view.as_ptr();
     // SAFETY: the view was checked when the problem was, and the index is inside its shape.
+    unsafe { read_at(view, offset) }
+}
+
+/// The element that is `offset` elements after the first, exactly.
+///
+/// # Safety
+/// It is one of the view's, which was checked and is in host memory.
+pub(crate) unsafe fn read_at(view: &View<'_>, offset: isize) -> f64 {
+    let first = view.as_ptr();
+    // SAFETY: as the caller promises.
     unsafe {
         match view.dtype() {
             DType::F16 => first.cast::<f16>().offset(offset).read().to_f64(),

@@ -12,11 +12,8 @@ use crate::error::Result;
 /// use fourtap::{Backend, View, ViewMut};
 ///
 /// let (query, key, value) = ([0.0f32, 0.0], [1.0f32, 2.0], [10.0f32, 20.0]);
-/// let inputs = Inputs {
-///     query: View::new(&query, &[1, 1, 2, 1]),
-///     key: View::new(&key, &[1, 1, 2, 1]),
-///     value: View::new(&value, &[1, 1, 2, 1]),
-/// };
+/// let shape = [1, 1, 2, 1];
+/// let inputs = Inputs::new(View::new(&query, &shape), View::new(&key, &shape), View::new(&value, &shape));
 /// let mut out = [f32::NAN; 2];
 /// let outputs = ViewMut::new(&mut out, &[1, 1, 2, 1]);
 /// let call = dense::prepare_forward(&Backend::default(), inputs, Options::default(), outputs)?;

@@ -130,8 +130,7 @@ impl Numbers {
         let inputs = Inputs {
             query: self.query.view(),
             key: self.key.view(),
-            value: self.value.view(),
-        };
+            value: self.value.view(), attn_mask: None };
         Ok(Problem::new(&inputs, self.options())?)
     }
 
@@ -163,7 +162,7 @@ impl Numbers {
         out: &mut DeviceArray,
     ) -> Result<()> {
         let [query, key, value] = inputs.each_ref().map(DeviceArray::view);
-        let inputs = Inputs { query, key, value };
+        let inputs = Inputs { query, key, value, attn_mask: None };
         let backend = Backend::Cuda(*cuda);
         Ok(dense::forward(
             &backend,
@@ -236,7 +235,7 @@ mod tests {
     /// What the library computes on the processor.
     fn computed(numbers: &Numbers) -> Array {
         let [query, key, value] = numbers.inputs().map(Array::view);
-        let inputs = Inputs { query, key, value };
+        let inputs = Inputs { query, key, value, attn_mask: None };
         let mut out = numbers.poisoned().unwrap();
         let backend = Backend::Auto;
         dense::forward(&backend, inputs, numbers.options(), out.view_mut()).unwrap();

@@ -14,19 +14,23 @@
 //! All tensors have one dtype, f16, bf16, f32 or f64; `lse` is f32, or f64 where the others are. Sums are accumulated in
 //! f32 (f64 for f64).
 //!
-//! **Masks** are bands around a diagonal, causal ones included; the alignment of the diagonal is explicit: [`Mask`]. A
-//! query that sees no key gets an output of 0 and an `lse` of minus infinity.
+//! **Masks** are bands around a diagonal, causal ones included; the alignment of the diagonal is explicit: [`Mask`].
+//! Beside that there may be a tensor, [`AttnMask`]: booleans, true where a query sees a key, or a bias that is added to
+//! the scaled logits, where minus infinity hides a key. A query sees a key that none of them hides; one that sees no key gets an
+//! output of 0 and an `lse` of minus infinity.
 //!
 //! **Infinity and NaN** act by the rules of arithmetic, with two exceptions. A key that a query does not see never
 //! affects its row, whatever the key and its value hold. A logit of minus infinity is a weight of 0, and a query that
 //! sees only such logits is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
 //! NaN, and an infinite or NaN value propagates to its channel for every query that sees it.
 
+mod attn_mask;
 mod mask;
 mod model;
 pub mod oracle;
 mod problem;
 
+pub use attn_mask::{AttnMask, AttnMaskDesc};
 pub use mask::{Alignment, Mask};
 pub use model::Traffic;
 pub use problem::{Forward, Problem, Sizes, lse_dtype};
@@ -44,6 +48,20 @@ pub struct Inputs<'a> {
     pub key: View<'a>,
     /// `[B, Hk, Sk, Dv]`.
     pub value: View<'a>,
+    /// What else a query sees of the keys, or adds to its logits.
+    pub attn_mask: Option<AttnMask<'a>>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Without a tensor that masks.
+    pub fn new(query: View<'a>, key: View<'a>, value: View<'a>) -> Self {
+        Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        }
+    }
 }
 
 /// Scale and mask.
@@ -108,16 +126,13 @@ pub fn prepare_forward<'a>(
 /// The result is bitwise equal for any number of threads.
 ///
 /// ```
-/// use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs};
-/// use fourtap::{Backend, View, ViewMut};
+/// use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Outputs};
+/// use fourtap::{Backend, BoolView, View, ViewMut};
 ///
 /// // One sequence of two tokens, one head of one channel; queries of 0 give equal weight to all keys they see.
 /// let (query, key, value) = ([0.0f32, 0.0], [1.0f32, 2.0], [10.0f32, 20.0]);
-/// let inputs = Inputs {
-///     query: View::new(&query, &[1, 1, 2, 1]),
-///     key: View::new(&key, &[1, 1, 2, 1]),
-///     value: View::new(&value, &[1, 1, 2, 1]),
-/// };
+/// let shape = [1, 1, 2, 1];
+/// let inputs = Inputs::new(View::new(&query, &shape), View::new(&key, &shape), View::new(&value, &shape));
 /// let mut out = [f32::NAN; 2];
 /// let everything = Options::default();
 /// dense::forward(&Backend::default(), inputs, everything, ViewMut::new(&mut out, &[1, 1, 2, 1]))?;
@@ -132,6 +147,12 @@ pub fn prepare_forward<'a>(
 /// dense::forward(&Backend::default(), inputs, causal, outputs)?;
 /// assert_eq!(out, [10.0, 15.0]);
 /// assert_eq!(lse, [0.0, 2f32.ln()]);
+///
+/// // The first key is padding, for every query.
+/// let seen = [false, true];
+/// let padded = Inputs { attn_mask: Some(AttnMask::Seen(BoolView::new(&seen, &[2]))), ..inputs };
+/// dense::forward(&Backend::default(), padded, everything, ViewMut::new(&mut out, &[1, 1, 2, 1]))?;
+/// assert_eq!(out, [20.0, 20.0]);
 /// # Ok::<(), fourtap::Error>(())
 /// ```
 ///
@@ -143,7 +164,7 @@ pub fn prepare_forward<'a>(
 /// let (b, s, h, d) = (1, 5, 2, 3);
 /// let data = vec![1.0f32; b * s * h * d];
 /// let tensor = View::new(&data, &[b, s, h, d]).transposed(1, 2);
-/// let inputs = Inputs { query: tensor, key: tensor, value: tensor };
+/// let inputs = Inputs::new(tensor, tensor, tensor);
 /// let mut out = vec![f32::NAN; data.len()];
 /// let transposed = ViewMut::new(&mut out, &[b, s, h, d]).transposed(1, 2);
 /// dense::forward(&Backend::default(), inputs, Options::default(), transposed)?;

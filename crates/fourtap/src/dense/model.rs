@@ -23,11 +23,8 @@ impl Traffic {
     /// use fourtap::View;
     /// use fourtap::dense::{Alignment, Inputs, Mask, Options, Problem, Traffic};
     /// let (q, kv) = ([0f32; 3 * 8], [0f32; 5 * 8]);
-    /// let inputs = Inputs {
-    ///     query: View::new(&q, &[1, 1, 3, 8]),
-    ///     key: View::new(&kv, &[1, 1, 5, 8]),
-    ///     value: View::new(&kv, &[1, 1, 5, 8]),
-    /// };
+    /// let keys = View::new(&kv, &[1, 1, 5, 8]);
+    /// let inputs = Inputs::new(View::new(&q, &[1, 1, 3, 8]), keys, keys);
     /// let all = Traffic::of_forward(&Problem::new(&inputs, Options::default())?);
     /// assert_eq!(all.flop, 4 * 3 * 5 * 8);
     /// assert_eq!(all.compulsory_bytes, 4 * 8 * (3 + 5 + 5 + 3));

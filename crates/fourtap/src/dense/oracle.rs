@@ -3,10 +3,10 @@
 //! With `R = f64` this is the reference. With `R = f32` the same code is the naive implementation whose error
 //! sets the error tolerance.
 
-use crate::dense::{Inputs, Options, Problem, Sizes};
+use crate::dense::{AttnMask, Inputs, Options, Problem, Sizes};
 use crate::dtype::Real;
 use crate::error::Result;
-use crate::oracle::{Sum, read};
+use crate::oracle::{Sum, read, read_at};
 use crate::place::Place;
 use crate::tensor::View;
 
@@ -36,15 +36,13 @@ pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attenti
             let values = rows(&inputs.value, [b, kept], sizes.keys, sizes.value_channels);
             let queries = rows(&inputs.query, [b, head], sizes.queries, sizes.channels);
             for (i, query) in queries.iter().enumerate() {
-                let visible = problem.visible(i);
                 let scale = R::from_f64(problem.scale());
-                let (out, lse) = row(
-                    scale,
-                    query,
-                    &keys[visible.clone()],
-                    &values[visible],
-                    &sizes,
-                );
+                let seen = problem.visible(i).filter_map(|j| {
+                    let bias = bias(inputs, &problem, [b, head, i, j])?;
+                    let logit = logit(scale, query, &keys[j], R::from_f64(bias));
+                    Some((logit, &values[j][..]))
+                });
+                let (out, lse) = row(seen.collect(), &sizes);
                 attention.out.extend(out);
                 attention.lse.push(lse);
             }
@@ -53,15 +51,27 @@ pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attenti
     Ok(attention)
 }
 
-/// The attention of one query, given the keys and values it sees.
-fn row<R: Real>(
-    scale: R,
-    query: &[R],
-    keys: &[Vec<R>],
-    values: &[Vec<R>],
-    sizes: &Sizes,
-) -> (Vec<Sum<R>>, Sum<R>) {
-    let logits: Vec<Sum<R>> = keys.iter().map(|key| logit(scale, query, key)).collect();
+/// What is added to a logit; `None` if the key is hidden.
+fn bias(inputs: &Inputs<'_>, problem: &Problem, index: [usize; 4]) -> Option<f64> {
+    let (Some(mask), Some(described)) = (&inputs.attn_mask, problem.attn_mask()) else {
+        return Some(0.0);
+    };
+    let steps = index.iter().zip(described.strides);
+    let offset: isize = steps.map(|(&index, stride)| index as isize * stride).sum();
+    match mask {
+        // SAFETY: the problem was checked, and is in host memory; the index lies in the shape that the mask broadcasts to.
+        AttnMask::Seen(view) => unsafe { *view.as_ptr().offset(offset) != 0 }.then_some(0.0),
+        AttnMask::Bias(view) => {
+            // SAFETY: as above.
+            let bias = unsafe { read_at(view, offset) };
+            (bias != f64::NEG_INFINITY).then_some(bias)
+        }
+    }
+}
+
+/// The attention of one query, given the logits and values of the keys it sees.
+fn row<R: Real>(seen: Vec<(Sum<R>, &[R])>, sizes: &Sizes) -> (Vec<Sum<R>>, Sum<R>) {
+    let (logits, values): (Vec<Sum<R>>, Vec<&[R]>) = seen.into_iter().unzip();
     let highest = logits.iter().fold(R::NEG_INFINITY, |highest, logit| {
         if logit.total > highest {
             logit.total
@@ -83,7 +93,7 @@ fn row<R: Real>(
         };
         return (out, lse);
     }
-    for (weight, value) in weights.iter().zip(values) {
+    for (weight, &value) in weights.iter().zip(&values) {
         for (out, &value) in out.iter_mut().zip(value) {
             out.add(*weight / sum * value);
         }
@@ -94,7 +104,7 @@ fn row<R: Real>(
         mass: R::ZERO,
     };
     let totals: Vec<R> = out.iter().map(|out| out.total).collect();
-    for ((weight, logit), value) in weights.iter().zip(&logits).zip(values) {
+    for ((weight, logit), &value) in weights.iter().zip(&logits).zip(&values) {
         let share = *weight / sum * logit.mass;
         lse.mass += share;
         for ((out, &total), &value) in out.iter_mut().zip(&totals).zip(value) {
@@ -105,14 +115,14 @@ fn row<R: Real>(
     (out, lse)
 }
 
-fn logit<R: Real>(scale: R, query: &[R], key: &[R]) -> Sum<R> {
+fn logit<R: Real>(scale: R, query: &[R], key: &[R], bias: R) -> Sum<R> {
     let mut dot = Sum::default();
     for (&q, &k) in query.iter().zip(key) {
         dot.add(q * k);
     }
     Sum {
-        total: scale * dot.total,
-        mass: scale.magnitude() * dot.mass,
+        total: scale * dot.total + bias,
+        mass: scale.magnitude() * dot.mass + bias.magnitude(),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::checks::{
-    AddressRanges, claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
+    claim, expect_countable, expect_dtype, expect_place, expect_rank, expect_shape,
 };
-use crate::dense::{Inputs, Options, Outputs};
+use crate::dense::{AttnMaskDesc, Inputs, Options, Outputs};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -77,7 +77,11 @@ pub struct Problem {
     query: Layout,
     key: Layout,
     value: Layout,
+    attn_mask: Option<AttnMaskDesc>,
 }
+
+/// Which addresses the inputs occupy.
+type Occupied = Vec<(&'static str, Range<usize>)>;
 
 impl Problem {
     /// Checks `inputs` and `options` without any outputs.
@@ -86,8 +90,13 @@ impl Problem {
     }
 
     /// As `new`; also returns the address ranges of the inputs.
-    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, AddressRanges<3>)> {
-        let Inputs { query, key, value } = *inputs;
+    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, Occupied)> {
+        let Inputs {
+            query,
+            key,
+            value,
+            attn_mask,
+        } = *inputs;
         expect_rank("query", query.shape(), 4, "[B, Hq, Sq, D]")?;
         expect_rank("key", key.shape(), 4, "[B, Hk, Sk, D]")?;
         expect_rank("value", value.shape(), 4, "[B, Hk, Sk, Dv]")?;
@@ -135,7 +144,7 @@ impl Problem {
         expect_countable("out", &sizes.out())?;
         expect_dtype("key", key.dtype(), "query", query.dtype())?;
         expect_dtype("value", value.dtype(), "query", query.dtype())?;
-        let occupied = [
+        let mut occupied = vec![
             ("query", query.check("query")?),
             ("key", key.check("key")?),
             ("value", value.check("value")?),
@@ -143,6 +152,14 @@ impl Problem {
         let place = query.place();
         expect_place("key", key.place(), "query", place)?;
         expect_place("value", value.place(), "query", place)?;
+        let attn_mask = match attn_mask {
+            Some(mask) => {
+                let (described, range) = mask.check(&sizes, query.dtype(), place)?;
+                occupied.push(("attn_mask", range));
+                Some(described)
+            }
+            None => None,
+        };
         let problem = Problem {
             sizes,
             place,
@@ -150,6 +167,7 @@ impl Problem {
             query: *query.layout(),
             key: *key.layout(),
             value: *value.layout(),
+            attn_mask,
         };
         expect_scale(problem.scale(), query.dtype())?;
         Ok((problem, occupied))
@@ -186,7 +204,7 @@ impl Problem {
         &self.options
     }
 
-    /// The keys that a query sees.
+    /// The keys that a query sees, but for those that a tensor hides from it.
     pub fn visible(&self, query: usize) -> Range<usize> {
         let Sizes { queries, keys, .. } = self.sizes;
         self.options.mask.visible(query, queries, keys)
@@ -205,6 +223,11 @@ impl Problem {
     /// Layout of `value`.
     pub fn value(&self) -> &Layout {
         &self.value
+    }
+
+    /// The tensor that hides keys or is added to logits, if there is one.
+    pub fn attn_mask(&self) -> Option<&AttnMaskDesc> {
+        self.attn_mask.as_ref()
     }
 
     /// Refuses tensors that are not in `expected`, the memory that a backend works in.
@@ -239,8 +262,7 @@ pub struct Forward<'a> {
 impl<'a> Forward<'a> {
     /// Checks inputs, options and outputs against each other.
     pub fn new(inputs: Inputs<'a>, options: Options, outputs: Outputs<'a>) -> Result<Self> {
-        let (problem, occupied) = Problem::checked(&inputs, options)?;
-        let mut occupied = occupied.to_vec();
+        let (problem, mut occupied) = Problem::checked(&inputs, options)?;
         let out = &outputs.out;
         expect_rank("out", out.shape(), 4, "[B, Hq, Sq, Dv]")?;
         expect_shape("out", out.shape(), &problem.sizes.out())?;

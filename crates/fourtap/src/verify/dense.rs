@@ -5,6 +5,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::case::{CaseKind, pick, random_storage};
 use super::compare::{Failure, compare};
+use super::dense_mask::RandomMask;
 use super::rule::{Pass, judge};
 use super::tensor::{Storage, Tensor};
 use crate::backend::Backend;
@@ -25,6 +26,8 @@ pub struct DenseCase {
     pub key: Tensor,
     /// `[B, Hk, Sk, Dv]`.
     pub value: Tensor,
+    /// None, unless it was asked for.
+    pub attn_mask: Option<RandomMask>,
     /// Scale and mask.
     pub options: Options,
     /// Layout of the outputs: `out`, then `lse`.
@@ -93,11 +96,22 @@ impl DenseCase {
             query: tensor(&sizes.query(), spread),
             key: tensor(&sizes.key(), 1.0),
             value: tensor(&sizes.value(), 1.0),
+            attn_mask: None,
             options,
             outputs: [
                 dense_storage(rng, false),
                 random_storage(rng, 3, false, CaseKind::Any),
             ],
+        }
+    }
+
+    /// The same problem with the mask or bias of its seed.
+    pub fn with_mask(self) -> Self {
+        let plain = Problem::new(&self.inputs(), self.options);
+        let mask = plain.map(|plain| RandomMask::new(self.seed, plain.sizes(), plain.dtype()));
+        DenseCase {
+            attn_mask: mask.ok(),
+            ..self
         }
     }
 
@@ -107,6 +121,7 @@ impl DenseCase {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: self.attn_mask.as_ref().map(RandomMask::view),
         }
     }
 }

@@ -46,6 +46,7 @@ impl<'a> DenseOnCuda<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: None,
         };
         let (cuda, options) = (self.cuda, self.case.options);
         cuda.explain_dense(inputs, options, &self.out.view_mut().into())
@@ -57,6 +58,7 @@ impl<'a> DenseOnCuda<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: None,
         };
         let outputs = Outputs {
             out: self.out.view_mut(),

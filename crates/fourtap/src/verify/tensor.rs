@@ -206,6 +206,11 @@ impl Tensor {
         self.offset * self.dtype().size()
     }
 
+    /// How many elements of its memory lie before the first.
+    pub(super) fn first_element(&self) -> usize {
+        self.offset
+    }
+
     /// Where the elements lie.
     pub(super) fn layout(&self) -> Layout {
         self.layout

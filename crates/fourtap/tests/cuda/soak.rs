@@ -123,7 +123,12 @@ impl Large {
             .compute(on, &self.levels, gradients, asked)
             .unwrap();
         let [query, key, value] = self.dense.each_ref().map(OnDevice::view);
-        let inputs = dense::Inputs { query, key, value };
+        let inputs = dense::Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         let out = results.dense.view_mut();
         dense::forward(&backend, inputs, dense::Options::default(), out).unwrap();
     }

@@ -106,6 +106,7 @@ fn attend(cpu: Cpu) -> Result<()> {
         query: View::new(&numbers, &shape),
         key: View::new(&numbers, &shape),
         value: View::new(&numbers, &shape),
+        attn_mask: None,
     };
     let outputs = ViewMut::new(&mut out, &shape);
     dense::forward(&cpu, inputs, dense::Options::default(), outputs)

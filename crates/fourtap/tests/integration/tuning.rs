@@ -91,7 +91,12 @@ fn bits_of_dense_attention_change_only_where_it_is_declared() {
             out: ViewMut::new(&mut out, &shape),
             lse: None,
         };
-        let inputs = dense::Inputs { query, key, value };
+        let inputs = dense::Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         dense::forward(
             &Backend::Cpu(cpu),
             inputs,

@@ -31,6 +31,7 @@ fn peak_is_within<E: Element>(bytes: usize) {
             query: tensor,
             key: tensor,
             value: tensor,
+            attn_mask: None,
         };
         let mut attend = || {
             let out = ViewMut::new(&mut out, &shape);

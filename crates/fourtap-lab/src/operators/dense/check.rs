@@ -85,6 +85,7 @@ fn wrong(case: &DenseCase, cuda: Cuda) -> Result<Option<String>> {
         query: query.view(),
         key: key.view(),
         value: value.view(),
+        attn_mask: None,
     };
     let trial = Trial::new(Backend::Cuda(cuda), inputs, case.options)?.with_lse();
     let (outputs, _) = computed(&trial)?;

@@ -79,6 +79,7 @@ impl<'a> Tensors<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: None,
         }
     }
 }

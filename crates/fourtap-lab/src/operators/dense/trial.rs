@@ -81,7 +81,9 @@ impl Computation for Trial<'_> {
     }
 
     fn tensors(&self) -> Vec<(&'static str, View<'_>)> {
-        let Inputs { query, key, value } = self.inputs;
+        let Inputs {
+            query, key, value, ..
+        } = self.inputs;
         vec![("query", query), ("key", key), ("value", value)]
     }
 
@@ -181,5 +183,13 @@ fn arranged<'t>(inputs: &[View<'t>], outputs: Vec<ViewMut<'t>>) -> (Inputs<'t>, 
         out: outputs.next().expect("there is an output"),
         lse: outputs.next(),
     };
-    (Inputs { query, key, value }, outputs)
+    (
+        Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        },
+        outputs,
+    )
 }

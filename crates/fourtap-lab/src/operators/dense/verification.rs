@@ -109,6 +109,7 @@ fn attention<R: Real>(
         query: part(&inputs.query, [sequence, head, query], 1),
         key: keys(&inputs.key),
         value: keys(&inputs.value),
+        attn_mask: None,
     };
     let options = Options {
         scale: Some(problem.scale()),
@@ -208,8 +209,7 @@ mod tests {
         let inputs = Inputs {
             query: all([3, 5, 700, 8]),
             key: all([3, 5, 9, 8]),
-            value: all([3, 5, 9, 8]),
-        };
+            value: all([3, 5, 9, 8]), attn_mask: None };
         let trial = Trial::new(Backend::Auto, inputs, Options::default()).unwrap();
         let rows = some_rows(&trial, 0);
         assert_eq!(rows.len(), ROWS);

@@ -231,6 +231,7 @@ impl Workload {
             query: all(sizes.query()),
             key: all(sizes.key()),
             value: all(sizes.value()),
+            attn_mask: None,
         };
         Ok(Problem::new(&inputs, self.options())?)
     }

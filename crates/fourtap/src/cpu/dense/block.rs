@@ -4,6 +4,7 @@ use std::f64::consts::LN_2;
 use std::ops::Range;
 
 use super::lanes::{Lane, QUERIES};
+use super::mask::{self, ApplyMask, MaskRow, Seen};
 use super::plan::Plan;
 use super::product::{ADDED, Product, SCALED};
 use super::rows::{Collect, Rows, Spread};
@@ -24,6 +25,8 @@ pub(super) struct Block<'a, R> {
     /// One per channel.
     sums: &'a mut [Lane<R>],
     softmax: Softmax<R>,
+    /// Of each row, or one that is that of all; none without a mask.
+    mask: Vec<MaskRow>,
 }
 
 impl<'a, R: VectorReal> Block<'a, R> {
@@ -42,6 +45,12 @@ impl<'a, R: VectorReal> Block<'a, R> {
             to: queries,
         });
         sums.fill(Lane([R::ZERO; QUERIES]));
+        let places = rows.clone().map(|row| task.plan.place(task.head, row));
+        let mask = task
+            .plan
+            .mask
+            .as_ref()
+            .map(|mask| mask::rows_of(mask, task.sequence, places));
         let first = task.plan.visible(rows.start);
         let last = task.plan.visible(rows.end - 1);
         Block {
@@ -51,6 +60,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
             queries,
             sums,
             softmax: Softmax::new(),
+            mask: mask.unwrap_or_default(),
         }
     }
 
@@ -70,6 +80,14 @@ impl<'a, R: VectorReal> Block<'a, R> {
         if seen.is_empty() {
             return;
         }
+        // SAFETY: these keys are the problem's.
+        let by_mask = match self.mask.is_empty() {
+            true => Seen::Everything,
+            false => unsafe { mask::seen(&self.mask, &seen) },
+        };
+        if by_mask == Seen::Nothing {
+            return;
+        }
         let (sizes, lanes) = (task.plan.sizes, self.rows.len());
         let keys = keys.after(seen.start - step.start);
         let values = values.after(seen.start - step.start);
@@ -84,10 +102,19 @@ impl<'a, R: VectorReal> Block<'a, R> {
             lanes,
         });
         let all = &self.seen_by_all;
-        let seen_by_all = all.start <= seen.start && seen.end <= all.end;
-        if !seen_by_all {
+        let in_every_band = all.start <= seen.start && seen.end <= all.end;
+        if !in_every_band {
             self.hide(task.plan, &seen, weights);
         }
+        if by_mask == Seen::Some {
+            task.cpu.run(ApplyMask {
+                rows: &self.mask,
+                keys: seen.clone(),
+                logits: weights,
+                lanes,
+            });
+        }
+        let seen_by_all = in_every_band && by_mask == Seen::Everything;
         task.cpu.run(Step {
             softmax: &mut self.softmax,
             logits: weights,
@@ -110,7 +137,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
         });
     }
 
-    /// Sets the logits of masked-out keys to minus infinity. Visible ranges only move forward from row to row, so a
+    /// Sets the logits of keys outside of the band to minus infinity. Visible ranges only move forward from row to row, so a
     /// key is hidden from the first rows, whose range ends before it, and from the last.
     fn hide<E: Element>(&self, plan: &Plan<'_, E>, keys: &Range<usize>, logits: &mut [Lane<R>]) {
         let row = |lane: usize| plan.visible(self.rows.start + lane);
@@ -141,12 +168,15 @@ impl<'a, R: VectorReal> Block<'a, R> {
     ) {
         for (lane, row) in self.rows.clone().enumerate() {
             let visible = plan.visible(row);
+            let mask = self.mask.get(lane).or(self.mask.first());
+            // SAFETY: the key is one of the problem's.
+            let hides = |key: usize| mask.is_some_and(|mask| unsafe { mask.hides(key) });
             for (channel, Lane(sums)) in self.sums.iter_mut().enumerate() {
                 let mut sum = R::ZERO;
                 for (index, _) in keys
                     .clone()
                     .enumerate()
-                    .filter(|(_, key)| visible.contains(key))
+                    .filter(|(_, key)| visible.contains(key) && !hides(*key))
                 {
                     // SAFETY: the key is one of these, the channel one of its value's.
                     let value = unsafe { *values.after(index).first.add(channel) };

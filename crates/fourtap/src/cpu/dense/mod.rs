@@ -8,6 +8,7 @@
 
 mod block;
 mod lanes;
+mod mask;
 mod plan;
 mod product;
 mod rows;

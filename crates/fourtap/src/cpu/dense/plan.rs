@@ -4,6 +4,7 @@ use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
+use super::mask::MaskTensor;
 use crate::cpu::raw::Raw;
 use crate::dense::{Forward, Problem, Sizes};
 use crate::dtype::Element;
@@ -18,6 +19,7 @@ pub(super) struct Plan<'a, E: Element> {
     pub lse: Option<Raw<E::Accumulator, 3>>,
     /// The scale times log2(e): turns the product of query and key into the exponent of 2 of its weight.
     pub factor: E::Accumulator,
+    pub mask: Option<MaskTensor>,
     /// Maximum blocks per task.
     pub blocks: usize,
     problem: &'a Problem,
@@ -37,6 +39,7 @@ impl<'a, E: Element> Plan<'a, E> {
                 .as_ref()
                 .map(|lse| Raw::new(lse.as_mut_ptr(), lse.layout())),
             factor: Element::from_f64(call.problem.scale() * LOG2_E),
+            mask: MaskTensor::of(call),
             blocks,
             problem: &call.problem,
         }
@@ -50,7 +53,7 @@ impl<'a, E: Element> Plan<'a, E> {
         [head * group + row % group, row / group]
     }
 
-    /// The keys a row sees.
+    /// The keys a row sees, but for those that a mask hides from it.
     pub fn visible(&self, row: usize) -> Range<usize> {
         self.problem.visible(row / self.sizes.group())
     }

@@ -9,7 +9,7 @@ use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::dense::{Forward, Implementation, Inputs, Options, Outputs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::prepared::Prepared;
 use crate::tensor::ViewMut;
 
@@ -26,6 +26,11 @@ impl Implementation for Cuda {
         options: Options,
         outputs: Outputs<'a>,
     ) -> Result<Prepared<'a>> {
+        if inputs.attn_mask.is_some() {
+            let call = Forward::new(inputs, options, outputs)?;
+            call.problem.expect_in(self.place())?;
+            return Err(no_mask());
+        }
         let cache: &'static LocalKey<ForwardCache> = &FORWARD;
         let addresses = Addresses::new(&inputs, &outputs);
         let views = [
@@ -70,7 +75,19 @@ impl Cuda {
         options: Options,
         outputs: &Outputs<'_>,
     ) -> Result<Plan> {
-        Plan::on(self, &Forward::new(inputs, options, outputs.alias())?)
+        let call = Forward::new(inputs, options, outputs.alias())?;
+        match inputs.attn_mask {
+            Some(_) => Err(no_mask()),
+            None => Plan::on(self, &call),
+        }
+    }
+}
+
+fn no_mask() -> Error {
+    Error::Unsupported {
+        backend: "cuda",
+        expected: "dense attention without attn_mask".to_string(),
+        found: "one".to_string(),
     }
 }
 

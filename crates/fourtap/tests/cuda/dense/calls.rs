@@ -48,6 +48,7 @@ impl Tensors {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: None,
         };
         let outputs = self.out.view_mut().into();
         let plan = cuda.explain_dense(inputs, Options::default(), &outputs);
@@ -63,6 +64,7 @@ impl Tensors {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
+            attn_mask: None,
         };
         let out = self.out.view_mut();
         on.launch(dense::prepare_forward(
@@ -133,6 +135,7 @@ fn a_captured_graph_is_bitwise_equal() {
             query: tensors.query.view(),
             key: tensors.key.view(),
             value: tensors.value.view(),
+            attn_mask: None,
         };
         let backend = Backend::Cuda(captured);
         dense::forward(&backend, inputs, Options::default(), tensors.out.view_mut()).unwrap();
@@ -162,6 +165,7 @@ fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
         query: query.view(),
         key: key.view(),
         value: value.view(),
+        attn_mask: None,
     };
     let refused = dense::forward(&Backend::Auto, inputs, Options::default(), out.view_mut());
     assert_eq!(
@@ -190,6 +194,7 @@ fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
             query: view(&some.query, &empty.query()),
             key: view(&some.key, &empty.key()),
             value: view(&some.value, &empty.value()),
+            attn_mask: None,
         };
         // SAFETY: likewise.
         let result =
@@ -229,6 +234,7 @@ impl Call {
             query: view(self.at[0], sizes.query()),
             key: view(self.at[1], sizes.key()),
             value: view(self.at[2], sizes.value()),
+            attn_mask: None,
         };
         let mut own = OnDevice::poisoned(cuda, DType::F16, &sizes.out());
         let mut lse = OnDevice::poisoned(cuda, DType::F32, &sizes.lse());

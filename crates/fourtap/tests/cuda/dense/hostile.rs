@@ -35,6 +35,7 @@ fn case(
         value: tensor(2, keys),
         options: Options { scale: None, mask },
         outputs: [4, 3].map(Storage::dense),
+        attn_mask: None,
     }
 }
 

@@ -43,6 +43,7 @@ fn check<T: Element + Plain>(cuda: &fourtap::cuda::Cuda, sizes: Sizes, mask: Mas
         query: query.view(),
         key: key.view(),
         value: value.view(),
+        attn_mask: None,
     };
     let options = Options { scale: None, mask };
     dense::forward(&Backend::Cuda(*cuda), inputs, options, out.view_mut()).unwrap();
@@ -77,6 +78,7 @@ fn check<T: Element + Plain>(cuda: &fourtap::cuda::Cuda, sizes: Sizes, mask: Mas
             value: some(&values, first_key, seen.len()),
             options: Options::default(),
             outputs: [4, 3].map(Storage::dense),
+            attn_mask: None,
         };
         let result = some(&found, plane * sizes.queries + row, 1);
         let expected = ExpectedDenseResults::new(&case).unwrap();

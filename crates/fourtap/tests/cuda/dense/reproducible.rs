@@ -32,6 +32,7 @@ fn runs<T: Element + Plain>(cuda: &Cuda, sizes: Sizes, mask: Mask) {
             query: query.view(),
             key: key.view(),
             value: value.view(),
+            attn_mask: None,
         };
         dense::forward(&Backend::Cuda(*cuda), inputs, options, out.view_mut()).unwrap();
         gpu::wait(cuda);

@@ -37,11 +37,12 @@ fn failures(case: &DenseCase) -> Vec<String> {
             ..
         } = case;
         Some(format!(
-            "seed {seed} on {simd}, {} q {} k {} v {} {options:?}: {failure}",
+            "seed {seed} on {simd}, {} q {} k {} v {} {options:?} {:?}: {failure}",
             query.dtype(),
             query.shape(),
             key.shape(),
-            value.shape()
+            value.shape(),
+            case.attn_mask.as_ref().map(|mask| mask.view().shape()),
         ))
     };
     Simd::available().filter_map(failure).collect()
@@ -60,6 +61,12 @@ fn assert_none(failures: Vec<String>) {
 #[test]
 fn every_path_agrees_with_the_oracle() {
     let check = |seed| failures(&DenseCase::random(seed));
+    assert_none((0..cases()).into_par_iter().flat_map_iter(check).collect());
+}
+
+#[test]
+fn every_path_agrees_with_the_oracle_on_masks_and_biases() {
+    let check = |seed| failures(&DenseCase::random(seed).with_mask());
     assert_none((0..cases()).into_par_iter().flat_map_iter(check).collect());
 }
 
@@ -157,6 +164,7 @@ fn very_large_and_very_small_numbers_agree_with_the_oracle() {
                 ..Options::default()
             },
             outputs: [4, 3].map(Storage::dense),
+            attn_mask: None,
         };
         assert_none(failures(&case));
     }
@@ -197,6 +205,7 @@ fn small_faults_are_noticed() {
             value: tensor(&sizes.value()),
             options: right,
             outputs: [4, 3].map(Storage::dense),
+            attn_mask: None,
         };
         let expected = ExpectedDenseResults::new(&case).unwrap();
         let check = |options: Options| {

@@ -69,6 +69,7 @@ impl Call {
             query: view(0),
             key: view(1),
             value: view(2),
+            attn_mask: None,
         };
         let outputs = Outputs {
             out: view_mut(3),
@@ -98,7 +99,12 @@ fn the_call_they_are_spoiled_from_is_legal() {
     let shape = call.layouts[3].shape();
     dense::forward(
         &Backend::default(),
-        Inputs { query, key, value },
+        Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        },
         Options::default(),
         ViewMut::new(&mut out, shape.sizes()),
     )
@@ -318,6 +324,7 @@ fn memory_of_a_device_is_refused_in_words() {
         query: view(0),
         key: view(1),
         value: view(2),
+        attn_mask: None,
     };
     // SAFETY: likewise.
     let out = || unsafe { ViewMut::on_cuda(0, 4096 * 4, call.layouts[3]) };

@@ -52,6 +52,7 @@ impl<E: Element> Problem<E> {
             query: View::new(&self.query, &[1, 1, self.queries, self.channels]),
             key: View::new(&self.key, &[1, 1, self.keys, self.channels]),
             value: View::new(&self.value, &[1, 1, self.keys, self.channels]),
+            attn_mask: None,
         }
     }
 

@@ -10,6 +10,7 @@ fn attend(query: &[f64], key: &[f64], value: &[f64], options: Options) -> Attent
         query: View::new(query, &[1, 1, query.len(), 1]),
         key: View::new(key, &[1, 1, key.len(), 1]),
         value: View::new(value, &[1, 1, value.len(), 1]),
+        attn_mask: None,
     };
     oracle::forward(&inputs, options).unwrap()
 }
@@ -50,6 +51,7 @@ fn the_scale_is_one_over_the_root_of_the_channels_unless_given() {
         query: View::new(&query, &[1, 1, 1, 4]),
         key: View::new(&keys, &[1, 1, 2, 4]),
         value: View::new(&[8.0, 16.0], &[1, 1, 2, 1]),
+        attn_mask: None,
     };
     let by_default = oracle::forward::<f64>(&inputs, Options::default()).unwrap();
     assert_near(&totals(&by_default.out), &[14.0]);
@@ -115,6 +117,7 @@ fn heads_of_a_group_follow_each_other() {
         query: View::new(&[0.0f64; 4], &[1, 4, 1, 1]),
         key: View::new(&[0.0f64; 2], &[1, 2, 1, 1]),
         value: View::new(&[3.0f64, 7.0], &[1, 2, 1, 1]),
+        attn_mask: None,
     };
     let result = oracle::forward::<f64>(&inputs, Options::default()).unwrap();
     assert_near(&totals(&result.out), &[3.0, 3.0, 7.0, 7.0]);

@@ -156,6 +156,7 @@ fn alone_as_among_others<E: Element>() {
             query: View::new(&query, &[1, 1, 1, channels]),
             key: View::new(&key, &[1, 1, i + 1, channels]),
             value: View::new(&value, &[1, 1, i + 1, values]),
+            attn_mask: None,
         };
         let options = Options {
             mask: Mask::window(Alignment::BottomRight, Some(190), Some(0)),

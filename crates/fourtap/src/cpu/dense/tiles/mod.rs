@@ -39,7 +39,8 @@ const FACTORS: Range<f32> = f32::MIN_POSITIVE..1e9;
 
 /// Whether tiles are the way to compute such a call.
 pub fn serves<E: Split>(plan: &Plan<'_, E>) -> bool {
-    FACTORS.contains(&plan.factor.abs())
+    // They have no masks that are tensors.
+    FACTORS.contains(&plan.factor.abs()) && plan.mask.is_none()
 }
 
 /// How long a worker's memory is for tasks of so many rows.
