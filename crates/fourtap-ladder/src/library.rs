@@ -304,7 +304,12 @@ mod tests {
     fn right_rows() -> Vec<u8> {
         let numbers = dense::Numbers::random(&WORKLOAD, false, 1.0, 3).unwrap();
         let [query, key, value] = numbers.inputs().map(fourtap_lab::extension::Array::view);
-        let inputs = fourtap::dense::Inputs { query, key, value, attn_mask: None };
+        let inputs = fourtap::dense::Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         let mut out = numbers.poisoned().unwrap();
         let backend = fourtap::Backend::Auto;
         fourtap::dense::forward(&backend, inputs, Default::default(), out.view_mut()).unwrap();

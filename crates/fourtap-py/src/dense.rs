@@ -2,7 +2,7 @@
 
 use std::iter::repeat_n;
 
-use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs};
+use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Outputs};
 use fourtap::{View, ViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -50,57 +50,90 @@ impl DenseSettings {
     }
 }
 
-#[pyfunction(signature = (query, key, value, wanted, /))]
+#[pyfunction(signature = (query, key, value, attn_mask, wanted, /))]
 pub fn torch_dense<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
+    attn_mask: Option<Any<'_, 'py>>,
     wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::get(query.py())?;
-    attend(
-        torch,
-        Operands { query, key, value },
-        KnownTensors::default(),
-        wanted,
-    )
+    let operands = Operands {
+        query,
+        key,
+        value,
+        attn_mask,
+    };
+    let described = operands.describe(torch, KnownTensors::default())?;
+    attend(torch, operands, described, wanted)
 }
 
 /// The result of a plain call, or the route that it must take.
-#[pyfunction(signature = (query, key, value, wanted, /))]
+#[pyfunction(signature = (query, key, value, attn_mask, wanted, /))]
 pub fn torch_dense_if_plain<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
+    attn_mask: Option<Any<'_, 'py>>,
     wanted: Any<'_, 'py>,
 ) -> PyResult<Answer<'py>> {
     let py = query.py();
     let torch = Torch::get(py)?;
-    let operands = Operands { query, key, value };
-    let Some(known) = torch.reads_directly(py, operands.named(), &[])? else {
-        return Ok(Answer::Take(Route::Registered));
+    let operands = Operands {
+        query,
+        key,
+        value,
+        attn_mask,
     };
-    if let Some(route) = Route::of_plain(torch, py, operands.named())? {
+    let [of_query, of_key, of_value] = operands.named();
+    let (known, route) = match attn_mask {
+        None => {
+            let Some(known) = torch.reads_directly(py, operands.named(), &[])? else {
+                return Ok(Answer::Take(Route::Registered));
+            };
+            (known, Route::of_plain(torch, py, operands.named())?)
+        }
+        Some(mask) => {
+            let named = [of_query, of_key, of_value, (MASK, mask)];
+            let Some([query, key, value, _]) = torch.reads_directly(py, named, &[])? else {
+                return Ok(Answer::Take(Route::Registered));
+            };
+            ([query, key, value], Route::of_plain(torch, py, named)?)
+        }
+    };
+    if let Some(route) = route {
         return Ok(Answer::Take(route));
     }
     // Not before: while tracing, numbers may be symbols, which reading would specialise.
-    attend(torch, operands, known, wanted.extract()?).map(Answer::Done)
+    let wanted: DenseSettings = wanted.extract()?;
+    let described = operands.describe(torch, known)?;
+    if !described.are_aligned(py, wanted.enable_gqa) {
+        return Ok(Answer::Take(Route::Broadcast));
+    }
+    attend(torch, operands, described, wanted).map(Answer::Done)
 }
 
-#[pyfunction(signature = (query, key, value, wanted, /))]
+#[pyfunction(signature = (query, key, value, attn_mask, wanted, /))]
 pub fn numpy_dense<'py>(
     query: Any<'_, 'py>,
     key: Any<'_, 'py>,
     value: Any<'_, 'py>,
+    attn_mask: Option<Any<'_, 'py>>,
     wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
-    attend(
-        &NumPy,
-        Operands { query, key, value },
-        KnownTensors::default(),
-        wanted,
-    )
+    let operands = Operands {
+        query,
+        key,
+        value,
+        attn_mask,
+    };
+    let described = operands.describe(&NumPy, KnownTensors::default())?;
+    attend(&NumPy, operands, described, wanted)
 }
+
+/// The mask's name in messages.
+const MASK: &str = "attn_mask";
 
 /// The inputs of the operator as Python objects.
 #[derive(Clone, Copy)]
@@ -108,9 +141,11 @@ struct Operands<'a, 'py> {
     query: Any<'a, 'py>,
     key: Any<'a, 'py>,
     value: Any<'a, 'py>,
+    attn_mask: Option<Any<'a, 'py>>,
 }
 
 impl<'a, 'py> Operands<'a, 'py> {
+    /// All but the mask.
     fn named(&self) -> [(&'static str, Any<'a, 'py>); 3] {
         [
             ("query", self.query),
@@ -120,22 +155,69 @@ impl<'a, 'py> Operands<'a, 'py> {
     }
 }
 
+/// The inputs, described for the library.
+struct OperandDescs {
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Option<Tensor>,
+}
+
+impl Operands<'_, '_> {
+    fn describe(&self, framework: &impl Framework, known: KnownTensors) -> PyResult<OperandDescs> {
+        let describe = |(name, object), known: Option<Tensor>| {
+            known.map_or_else(|| framework.describe(name, object), Ok)
+        };
+        let [of_query, of_key, of_value] = self.named();
+        let [query, key, value] = known;
+        Ok(OperandDescs {
+            query: describe(of_query, query)?,
+            key: describe(of_key, key)?,
+            value: describe(of_value, value)?,
+            attn_mask: match self.attn_mask {
+                Some(mask) => Some(framework.describe(MASK, mask)?),
+                None => None,
+            },
+        })
+    }
+}
+
+impl OperandDescs {
+    /// Whether the library can take them, or knows best what is wrong with them: as `are_aligned` of
+    /// python/fourtap/_broadcast.py, but for axes before the heads that can be joined without a copy.
+    fn are_aligned(&self, py: Python<'_>, grouped: bool) -> bool {
+        let (query, rank) = (&self.query, self.query.sizes.len());
+        if rank < 2 {
+            return true;
+        }
+        let outer = rank.saturating_sub(if grouped { 3 } else { 2 });
+        let fits = |tensor: &Tensor| {
+            tensor.sizes.len() == rank && tensor.sizes[..outer] == query.sizes[..outer]
+        };
+        let joins =
+            |tensor: &Tensor| with_one_sequence_axis(py, tensor, HEADS_AND_CHANNELS).is_ok();
+        let tensors = [query, &self.key, &self.value];
+        if rank > 4 && !(self.attn_mask.is_none() && tensors.into_iter().all(joins)) {
+            return false;
+        }
+        tensors.into_iter().all(fits)
+    }
+}
+
 /// The attention in a new tensor; with `return_lse` a pair of it and the log-sum-exp (LSE).
 fn attend<'py>(
     framework: &impl Framework,
     operands: Operands<'_, 'py>,
-    known: KnownTensors,
+    described: OperandDescs,
     wanted: DenseSettings,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = operands.query.py();
-    let describe = |(name, object), known: Option<Tensor>| {
-        known.map_or_else(|| framework.describe(name, object), Ok)
-    };
-    let [of_query, of_key, of_value] = operands.named();
-    let [known_query, known_key, known_value] = known;
-    let query = describe(of_query, known_query)?;
-    let key = describe(of_key, known_key)?;
-    let value = describe(of_value, known_value)?;
+    let OperandDescs {
+        query,
+        key,
+        value,
+        attn_mask,
+    } = described;
     check_shapes(py, [&query, &key, &value], wanted.enable_gqa)?;
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
@@ -144,7 +226,10 @@ fn attend<'py>(
             query: view(&query, operands.query)?,
             key: view(&key, operands.key)?,
             value: view(&value, operands.value)?,
-            attn_mask: None,
+            attn_mask: match (&attn_mask, operands.attn_mask) {
+                (Some(mask), Some(object)) => Some(mask_view(mask, object)?),
+                _ => None,
+            },
         }
     };
     let options = wanted.options();
@@ -256,6 +341,34 @@ unsafe fn view<'a>(tensor: &Tensor, object: &Bound<'_, PyAny>) -> PyResult<View<
     let layout = tensor.layout(object)?;
     // SAFETY: as the caller promises.
     Ok(unsafe { tensor.view(layout) })
+}
+
+/// A mask or bias to be read.
+///
+/// # Safety
+/// As of [`Tensor::view`].
+unsafe fn mask_view<'a>(tensor: &Tensor, object: &Bound<'_, PyAny>) -> PyResult<AttnMask<'a>> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match tensor.element {
+            Element::Bool => Ok(AttnMask::Seen(tensor.bool_view(object)?)),
+            Element::Real(_) => {
+                let layout = tensor.layout(object)?;
+                Ok(AttnMask::Bias(tensor.view(layout)))
+            }
+            _ => {
+                let found = object.getattr("dtype")?.to_string();
+                let expected = "element type bool, f32 or that of query";
+                Err(unexpected(
+                    object.py(),
+                    Kind::DType,
+                    tensor.name,
+                    expected,
+                    found,
+                ))
+            }
+        }
+    }
 }
 
 /// A result to be written.

@@ -11,6 +11,7 @@ pub enum Route {
     Registered,
     Autocast,
     Autograd,
+    Broadcast,
 }
 
 /// The outcome of a call that may be plain.
@@ -37,7 +38,7 @@ impl Route {
 
     /// The member of the Python class.
     fn member<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
+        static MEMBERS: PyOnceLock<[Py<PyAny>; 4]> = PyOnceLock::new();
         let members = MEMBERS.get_or_try_init(py, || -> PyResult<_> {
             let class = py.import("fourtap._route")?.getattr("Route")?;
             let member = |name: &str| class.getattr(name).map(Bound::unbind);
@@ -45,6 +46,7 @@ impl Route {
                 member("REGISTERED")?,
                 member("AUTOCAST")?,
                 member("AUTOGRAD")?,
+                member("BROADCAST")?,
             ])
         })?;
         Ok(members[self as usize].bind(py).clone())

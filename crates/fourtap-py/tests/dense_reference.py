@@ -82,18 +82,30 @@ def band(
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None, **mask: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool | None = None,
+    **mask: Any,
 ) -> tuple[Tensor, Tensor]:
     """The result and the logarithms of the sums in f64; 0 and minus infinity for queries that see no key."""
     query, key, value = (tensor.detach().cpu().double() for tensor in (query, key, value))
     seen = band(query.shape[-2], key.shape[-2], **mask)
-    grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
+    bias = torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    if attn_mask is not None:
+        attn_mask = attn_mask.detach().cpu()
+        if attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros(attn_mask.shape, dtype=torch.float64).masked_fill(~attn_mask, -torch.inf)
+        bias = bias + attn_mask.double()
+    grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3] if enable_gqa is None else enable_gqa
     with sdpa_kernel(SDPBackend.MATH):
         out = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, scale=scale, enable_gqa=grouped
+            query, key, value, attn_mask=bias, scale=scale, enable_gqa=grouped
         )
     if grouped:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    logits = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    lse = logits.masked_fill(~seen, -torch.inf).logsumexp(-1)
-    return out.where(seen.any(-1)[:, None], 0), lse
+    logits = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale) + bias
+    return out.where((logits > -torch.inf).any(-1)[..., None], 0), logits.logsumexp(-1)

@@ -142,12 +142,48 @@ def test_matrices_are_one_head(device: str) -> None:
     assert attend(query, key, value, return_lse=True)[1].shape == (37,)
 
 
-def test_axes_that_cannot_be_joined_are_refused_until_they_can(device: str) -> None:
+def test_axes_that_cannot_be_joined_are_copied(device: str) -> None:
     case = problem(14, device=device, batch=(3, 2))
     exchanged = case.key.transpose(0, 1).contiguous().transpose(0, 1)
-    with pytest.raises(fourtap.InputError, match=r"key: expected axes before the heads that can be joined.*contiguous"):
-        attend(case.query, exchanged, case.value)
-    assert torch.equal(attend(case.query, exchanged.contiguous(), case.value), attend(*case.operands))
+    assert torch.equal(attend(case.query, exchanged, case.value), attend(*case.operands))
+    arrays = [tensor.cpu().numpy() for tensor in (case.query, exchanged, case.value)]
+    reference.assert_close(torch.from_numpy(attend(*arrays)), attend(*case.operands).cpu(), TOLERANCE[case.query.dtype])
+
+
+# Axes before positions and channels, of query, key and value.
+BROADCAST = {
+    "one sequence of keys": ((3, 2), (1, 2), (1, 2)),
+    "one query for all": ((1, 2), (3, 2), (3, 2)),
+    "values of their own": ((3, 2), (1, 2), (3, 1)),
+    "one head of keys": ((3, 2), (3, 1), (3, 1)),
+    "heads of keys only": ((3, 1), (3, 2), (3, 2)),
+    "fewer axes": ((3, 2), (2,), ()),
+    "more axes": ((2,), (4, 3, 2), (3, 1)),
+    "axes that cross": ((4, 1, 2), (1, 3, 2), (4, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_leading_axes_are_broadcast_as_by_pytorch(device: str, name: str, kind: str) -> None:
+    generator = torch.Generator().manual_seed(15)
+    shapes = [(*axes, size, 16) for axes, size in zip(BROADCAST[name], (5, 7, 7), strict=True)]
+    operands = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    expected, lse = dense_reference.attention(*operands, enable_gqa=False)
+    given: Any = [operand.to(device, dense_reference.usual_dtype(device)) for operand in operands]
+    if kind == "arrays":
+        given = [tensor.cpu().numpy() for tensor in given]
+    found = [torch.as_tensor(result) for result in attend(*given, return_lse=True)]
+    assert found[0].shape == expected.shape and found[1].shape == lse.shape
+    reference.assert_close(found[0], expected, TOLERANCE[found[0].dtype])
+    reference.assert_close(found[1], lse, TOLERANCE[found[0].dtype])
+
+
+def test_groups_are_broadcast_before_their_heads(device: str) -> None:
+    query, key, value = problem(16, device=device, batch=(3,), heads=(6, 2)).operands
+    expected = attend(query, key[:1].expand(3, -1, -1, -1), value, enable_gqa=True)
+    assert torch.equal(attend(query, key[:1], value, enable_gqa=True), expected)
+    assert torch.equal(attend(query[None], key[:1], value, enable_gqa=True)[0], expected)
 
 
 def test_empty_problems_have_empty_or_zero_results(device: str) -> None:

@@ -130,11 +130,11 @@ def test_fake_and_meta_tensors_have_the_shape_type_and_strides_of_the_result(dev
     ("name", "change", "error", "message"),
     [
         ("query", lambda t: t[0, 0, 0], fourtap.InputError, "query: expected rank 2 or more"),
-        ("key", lambda t: t[0], fourtap.InputError, "key: expected rank 4"),
-        ("key", lambda t: t[:1], fourtap.InputError, "key: expected batch and channels of query"),
-        ("key", lambda t: t[:, :3], fourtap.InputError, "value: expected shape"),
+        ("key", lambda t: t[0, 0, 0], fourtap.InputError, "key: expected rank 2 or more"),
+        ("key", lambda t: t[..., :3], fourtap.InputError, "key: expected batch and channels of query"),
+        ("key", lambda t: t[:, :3], fourtap.InputError, "key: expected axes before the positions that broadcast"),
         ("value", lambda t: t[:, :, 1:], fourtap.InputError, "value: expected shape"),
-        ("query", lambda t: t[:, :3], fourtap.InputError, "key: expected heads that fit the 3 of query, found 4"),
+        ("query", lambda t: t[:, :3], fourtap.InputError, "key: expected axes before the positions that broadcast"),
         ("value", lambda t: t.double(), fourtap.DTypeError, "value: expected element type"),
     ],
 )

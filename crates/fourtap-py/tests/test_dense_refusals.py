@@ -16,12 +16,12 @@ from fourtap import scaled_dot_product_attention as attend
 Case = tuple[str, str, Callable[[Any], Any], type[Exception], str]
 CHANGES: list[Case] = [
     ("rank of query", "query", lambda t: t[0, 0, 0], ValueError, "query: expected rank 2 or more [..., H, S, D]"),
-    ("rank of key", "key", lambda t: t[0], ValueError, "key: expected rank 4 (that of query), found rank 3"),
-    ("rank of value", "value", lambda t: t[None], ValueError, "value: expected rank 4 (that of query), found rank 5"),
-    ("sequences", "key", lambda t: t[:1], ValueError, "key: expected shape [2, Hk, Sk, 64], found [1, 4, 53, 64]"),
+    ("rank of key", "key", lambda t: t[0, 0, 0], ValueError, "key: expected rank"),
+    ("rank of value", "value", lambda t: t[0, 0, 0], ValueError, "value: expected rank"),
+    ("sequences", "key", lambda t: t[[0, 1, 1]], ValueError, "key: expected"),
     ("channels", "key", lambda t: t[..., :32], ValueError, "key: expected shape [2, Hk, Sk, 64], found"),
     ("keys", "value", lambda t: t[:, :, 1:], ValueError, "value: expected shape [2, 4, 53, Dv], found [2, 4, 52, 64]"),
-    ("heads of value", "value", lambda t: t[:, :2], ValueError, "value: expected shape [2, 4, 53, Dv], found"),
+    ("heads of value", "value", lambda t: t[:, :2], ValueError, "value: expected"),
     ("no channels", "value", lambda t: t[..., :0], ValueError, "value: expected at least 1 channel"),
     ("another type", "key", lambda t: t.bfloat16(), TypeError, "key: expected element type"),
     ("whole numbers", "query", lambda t: t.int(), TypeError, "query: expected element type f16, bf16, f32 or f64"),
@@ -69,7 +69,8 @@ def test_heads_must_fit(device: str, kind: str) -> None:
     unequal: Any = problem(2, device=device, heads=(8, 3)).operands
     if kind == "arrays":
         operands, unequal = ([tensor.cpu().numpy() for tensor in case] for case in (operands, unequal))
-    refused(ValueError, "key: expected 8 heads, as query has (with enable_gqa=True", lambda: attend(*operands))
+    message = "key: expected axes before the positions that broadcast with [2, 8] of query (with enable_gqa=True"
+    refused(ValueError, message, lambda: attend(*operands))
     refused(ValueError, "that divides the 8 of query, found 3", lambda: attend(*unequal, enable_gqa=True))
 
 
@@ -97,10 +98,11 @@ def test_a_wrong_argument_is_named(device: str, options: dict[str, Any], error: 
     refused(error, message, lambda: attend(*(tensor.cpu().numpy() for tensor in operands), **options))
 
 
-@pytest.mark.parametrize("options", [{"attn_mask": None}, {"dropout_p": 0.0}])
-def test_arguments_that_are_not_there_are_refused_by_python(device: str, options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        attend(*problem(4, device=device).operands, **options)
+@pytest.mark.parametrize("p", [0.1, 1, -0.5])
+def test_dropout_is_refused_not_forgotten(device: str, p: float) -> None:
+    operands = problem(4, device=device).operands
+    refused(NotImplementedError, "dropout_p: expected 0.0, as dense", lambda: attend(*operands, dropout_p=p))
+    assert torch.equal(attend(*operands, None, 0.0), attend(*operands))
 
 
 def test_things_that_are_no_tensors_are_named(device: str) -> None:

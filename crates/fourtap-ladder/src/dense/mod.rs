@@ -130,7 +130,9 @@ impl Numbers {
         let inputs = Inputs {
             query: self.query.view(),
             key: self.key.view(),
-            value: self.value.view(), attn_mask: None };
+            value: self.value.view(),
+            attn_mask: None,
+        };
         Ok(Problem::new(&inputs, self.options())?)
     }
 
@@ -162,7 +164,12 @@ impl Numbers {
         out: &mut DeviceArray,
     ) -> Result<()> {
         let [query, key, value] = inputs.each_ref().map(DeviceArray::view);
-        let inputs = Inputs { query, key, value, attn_mask: None };
+        let inputs = Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         let backend = Backend::Cuda(*cuda);
         Ok(dense::forward(
             &backend,
@@ -235,7 +242,12 @@ mod tests {
     /// What the library computes on the processor.
     fn computed(numbers: &Numbers) -> Array {
         let [query, key, value] = numbers.inputs().map(Array::view);
-        let inputs = Inputs { query, key, value, attn_mask: None };
+        let inputs = Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         let mut out = numbers.poisoned().unwrap();
         let backend = Backend::Auto;
         dense::forward(&backend, inputs, numbers.options(), out.view_mut()).unwrap();

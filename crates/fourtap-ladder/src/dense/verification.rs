@@ -40,7 +40,12 @@ impl Numbers {
             return self.verify_rows(Product::Attention, &rows, &found.collect::<Vec<_>>(), rule);
         }
         let [query, key, value] = self.inputs().map(Array::view);
-        let inputs = Inputs { query, key, value, attn_mask: None };
+        let inputs = Inputs {
+            query,
+            key,
+            value,
+            attn_mask: None,
+        };
         let reference = oracle::forward::<f64>(&inputs, self.options())?.out;
         let naive = oracle::forward::<f32>(&inputs, self.options())?.out;
         let found = out.to_f64(0, out.element_count());
@@ -135,7 +140,9 @@ impl Numbers {
         let inputs = Inputs {
             query: View::new(&query, &[1, 1, 1, channels]),
             key: View::new(&key, &[1, 1, seen.len(), channels]),
-            value: View::new(&value, &[1, 1, seen.len(), channels]), attn_mask: None };
+            value: View::new(&value, &[1, 1, seen.len(), channels]),
+            attn_mask: None,
+        };
         let options = Options {
             scale: Some(problem.scale()),
             ..Options::default()

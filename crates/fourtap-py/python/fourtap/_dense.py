@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fourtap import _native
+from fourtap._broadcast import are_aligned, attend_broadcast
 from fourtap._registered import has_tangent, refuse_nested
 from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError, UnsupportedError
@@ -22,47 +23,70 @@ if TYPE_CHECKING:
 
 __all__ = ["attend_densely"]
 
-_NAMES = ("query", "key", "value")
+_NAMES = ("query", "key", "value", "attn_mask")
 _is_traced = torch.compiler.is_dynamo_compiling
 _attend_if_plain = _native.torch_dense_if_plain
 
 
-def attend_densely(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
+def attend_densely(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings) -> Any:
     """As ``fourtap.scaled_dot_product_attention``: the result, or with ``return_lse`` a pair of it and the LSE."""
     if _is_traced():
-        return _attend_registered(query, key, value, wanted)
-    result = _attend_if_plain(query, key, value, wanted)
+        return _attend_registered(query, key, value, attn_mask, wanted)
+    result = _attend_if_plain(query, key, value, attn_mask, wanted)
     if type(result) is not Route:
         return result
     if result is Route.REGISTERED:
-        return _attend_registered(query, key, value, wanted)
-    query, key, value = _autocast(query, key, value)
-    _refuse_derivatives(query, key, value)
-    return _native.torch_dense(query, key, value, wanted)
+        return _attend_registered(query, key, value, attn_mask, wanted)
+    query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+    _refuse_derivatives(query, key, value, attn_mask)
+    return _attend_any(_native.torch_dense, query, key, value, attn_mask, wanted)
 
 
-def _attend_registered(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings) -> Any:
-    refuse_nested(query=query, key=key, value=value)
-    query, key, value = _autocast(query, key, value)
-    _refuse_derivatives(query, key, value)
-    out, lse = torch.ops.fourtap.dense(query, key, value, *wanted)
+def _attend_registered(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings
+) -> Any:
+    refuse_nested(query=query, key=key, value=value, attn_mask=attn_mask)
+    query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+    _refuse_derivatives(query, key, value, attn_mask)
+    return _attend_any(_call_operator, query, key, value, attn_mask, wanted)
+
+
+def _call_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings) -> Any:
+    out, lse = torch.ops.fourtap.dense(query, key, value, *wanted, attn_mask)
     return (out, lse) if wanted[-1] else out
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in autocast's dtype, as for PyTorch's scaled_dot_product_attention: all but float64."""
-    kind = tensors[0].device.type
+def _attend_any(
+    attend: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings
+) -> Any:
+    """What ``attend`` gives for tensors that may have to be broadcast first."""
+    grouped = wanted[4]
+    are_tensors = all(isinstance(tensor, Tensor) for tensor in (query, key, value))
+    if not are_tensors or are_aligned(query, key, value, grouped):
+        return attend(query, key, value, attn_mask, wanted)
+    return attend_broadcast(lambda *aligned: attend(*aligned, wanted), query, key, value, attn_mask, grouped, torch)
+
+
+def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """The tensors in autocast's dtype, as for PyTorch's scaled_dot_product_attention: all but float64.
+
+    A bias may stay in float32.
+    """
+    *operands, attn_mask = tensors
+    kind = operands[0].device.type  # type: ignore[union-attr]
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
-    return tuple(tensor.to(dtype) if _is_cast(tensor) else tensor for tensor in tensors)
+    if _is_cast(attn_mask) and attn_mask.dtype is not torch.float32:  # type: ignore[union-attr]
+        attn_mask = attn_mask.to(dtype)  # type: ignore[union-attr]
+    return *(tensor.to(dtype) if _is_cast(tensor) else tensor for tensor in operands), attn_mask  # type: ignore[union-attr]
 
 
-def _is_cast(tensor: Tensor) -> bool:
+def _is_cast(tensor: Tensor | None) -> bool:
     return isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _refuse_derivatives(*tensors: Tensor) -> None:
+def _refuse_derivatives(*tensors: Tensor | None) -> None:
     """Refuse to lose a gradient or a tangent."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
         if not isinstance(tensor, Tensor):
@@ -83,19 +107,25 @@ def _no_gradient(name: str) -> UnsupportedError:
 _library: Any = torch.library.Library("fourtap", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(
     "dense(Tensor query, Tensor key, Tensor value, float? scale, SymInt? left, SymInt? right, bool bottom_right, "
-    "bool enable_gqa, bool return_lse) -> (Tensor, Tensor)",
+    "bool enable_gqa, bool return_lse, Tensor? attn_mask=None) -> (Tensor, Tensor)",
     # The result has the memory order of query, so query's strides must not change between tracing and running.
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
 
-def _dense(query: Tensor, key: Tensor, value: Tensor, *wanted: Any) -> tuple[Tensor, Tensor]:
-    found = _native.torch_dense(query, key, value, wanted)
+def _dense(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    wanted, attn_mask = _settings(others)
+    found = _native.torch_dense(query, key, value, attn_mask, wanted)
     return found if isinstance(found, tuple) else (found, query.new_empty(0))
 
 
-def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *wanted: Any) -> tuple[Tensor, Tensor]:
-    _, _, _, _, enable_gqa, return_lse = wanted
+def _settings(others: tuple[Any, ...]) -> tuple[Any, Tensor | None]:
+    """The settings, and the mask, which comes last, since it may be left out."""
+    return others[:6], others[6] if len(others) > 6 else None
+
+
+def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    (_, _, _, _, enable_gqa, return_lse), attn_mask = _settings(others)
     rank = query.dim()
     if rank < 2:
         raise InputError(f"query: expected rank 2 or more [..., H, S, D], found rank {rank}")
@@ -112,6 +142,8 @@ def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *wanted: Any) -> tupl
         raise InputError(f"value: expected shape {[*key.shape[:-1]]} and channels, found {list(value.shape)}")
     if rank > 2 and not (query.shape[-3] % key.shape[-3] == 0 if enable_gqa else query.shape[-3] == key.shape[-3]):
         raise InputError(f"key: expected heads that fit the {query.shape[-3]} of query, found {key.shape[-3]}")
+    if attn_mask is not None:
+        _check_mask(attn_mask, query, key)
     *rows, _ = query.shape
     # As empty_out in src/dense.rs: heads together, where they are in query.
     if rank > 2 and rows[-2] > 1 and rows[-1] > 1 and query.stride(-3) < query.stride(-2):
@@ -123,8 +155,22 @@ def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *wanted: Any) -> tupl
     return out, query.new_empty(rows, dtype=torch.float64 if query.dtype is torch.float64 else torch.float32)
 
 
+def _check_mask(attn_mask: Tensor, query: Tensor, key: Tensor) -> None:
+    whole = (*query.shape[:-1], key.shape[-2])
+    found = tuple(attn_mask.shape)
+    if len(found) > len(whole) or not all(
+        size == 1 or size == axis for size, axis in zip(reversed(found), reversed(whole), strict=False)
+    ):
+        raise InputError(f"attn_mask: expected shape broadcasting to {list(whole)}, found {list(found)}")
+    if attn_mask.device != query.device:
+        raise InputError(f"attn_mask: expected {query.device} (where query is), found {attn_mask.device}")
+    if attn_mask.dtype not in (torch.bool, torch.uint8, torch.float32, query.dtype):
+        raise DTypeError(f"attn_mask: expected element type bool, float32 or {query.dtype}, found {attn_mask.dtype}")
+
+
 def _refuse_gradient(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    raise _no_gradient(_NAMES[ctx.needs_input_grad.index(True)])
+    names = {at: name for at, name in zip((0, 1, 2, 9), _NAMES, strict=True)}
+    raise _no_gradient(names[ctx.needs_input_grad.index(True)])
 
 
 def _no_backward(ctx: Any, *grads: Tensor) -> None:

@@ -122,11 +122,17 @@ def torch_zero_pixels(value: Tensor, mask: Tensor, /) -> bool:
 def numpy_projected_forward(operands: Projections[Array], out: Array | None, /) -> Array:
     """Attention from projections on all cores."""
 
-def torch_dense(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Tensor | tuple[Tensor, Tensor]:
+def torch_dense(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings, /
+) -> Tensor | tuple[Tensor, Tensor]:
     """Dense attention on the device of the tensors and its current stream; with return_lse a pair."""
 
-def torch_dense_if_plain(query: Tensor, key: Tensor, value: Tensor, wanted: DenseSettings, /) -> Any | Route:
+def torch_dense_if_plain(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings, /
+) -> Any | Route:
     """The same for a plain call. Otherwise as `torch_forward_if_plain`."""
 
-def numpy_dense(query: Array, key: Array, value: Array, wanted: DenseSettings, /) -> Array | tuple[Array, Array]:
+def numpy_dense(
+    query: Array, key: Array, value: Array, attn_mask: Array | None, wanted: DenseSettings, /
+) -> Array | tuple[Array, Array]:
     """Dense attention on all cores; with return_lse a pair."""

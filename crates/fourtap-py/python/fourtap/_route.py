@@ -19,3 +19,6 @@ class Route(enum.Enum):
 
     AUTOGRAD = "let autograd record the call"
     """A tensor needs a gradient."""
+
+    BROADCAST = "broadcast the tensors first"
+    """Of dense attention: their leading axes differ, or cannot be seen as one."""

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 
 from fourtap import _native
+from fourtap._broadcast import are_aligned, attend_broadcast
 from fourtap._route import Route
-from fourtap.errors import DTypeError, InputError
+from fourtap.errors import DTypeError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+    from fourtap._native import DenseSettings
 
     Levels = torch.Tensor | NDArray[Any] | Sequence[Sequence[int]]
     Starts = torch.Tensor | NDArray[Any] | Sequence[int] | None
@@ -248,12 +251,14 @@ def scaled_dot_product_attention(
     query: T,
     key: T,
     value: T,
-    *,
+    attn_mask: T | None = ...,
+    dropout_p: float = ...,
     is_causal: bool = ...,
-    causal_alignment: Alignment = ...,
-    window: Window = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
+    *,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
     return_lse: Literal[False] = ...,
 ) -> T: ...
 
@@ -263,12 +268,14 @@ def scaled_dot_product_attention(
     query: T,
     key: T,
     value: T,
-    *,
+    attn_mask: T | None = ...,
+    dropout_p: float = ...,
     is_causal: bool = ...,
-    causal_alignment: Alignment = ...,
-    window: Window = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
+    *,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
     return_lse: Literal[True],
 ) -> tuple[T, T]: ...
 
@@ -278,12 +285,14 @@ def scaled_dot_product_attention(
     query: T,
     key: T,
     value: T,
-    *,
+    attn_mask: T | None = ...,
+    dropout_p: float = ...,
     is_causal: bool = ...,
-    causal_alignment: Alignment = ...,
-    window: Window = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
+    *,
+    causal_alignment: Alignment = ...,
+    window: Window = ...,
     return_lse: bool,
 ) -> T | tuple[T, T]: ...
 
@@ -292,35 +301,41 @@ def scaled_dot_product_attention(
     query: T,
     key: T,
     value: T,
-    *,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
-    causal_alignment: Alignment = "top_left",
-    window: Window = None,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    causal_alignment: Alignment = "top_left",
+    window: Window = None,
     return_lse: bool = False,
 ) -> T | tuple[T, T]:
     """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``, without gradients so far.
 
-    Called like PyTorch's function of this name. Query ``i`` is aligned to key ``c`` and sees the keys from ``c - left``
-    to ``c + right``, as ``window`` and ``is_causal`` allow. A query that sees no key gets 0, and an LSE of minus
-    infinity.
+    Called like PyTorch's function of this name, whose arguments come first and in its order. Query ``i`` is aligned to
+    key ``c`` and sees the keys from ``c - left`` to ``c + right``, as ``window`` and ``is_causal`` allow, that
+    ``attn_mask`` does not hide. A query that sees no key gets 0, and an LSE of minus infinity.
 
     Args:
         query: ``[..., Hq, Sq, D]``: any batch axes, heads, positions, channels per head; float16, bfloat16, float32 or
-            float64. Any strides, so ``x.transpose(1, 2)`` of a ``[B, S, H, D]`` tensor is read without a copy;
-            several batch axes must be joinable to one without a copy. ``[S, D]`` is one head.
-        key: ``[..., Hk, Sk, D]`` in the dtype of ``query``, with the same batch axes: nothing is broadcast, but
-            ``expand`` costs nothing.
+            float64. Any strides, so ``x.transpose(1, 2)`` of a ``[B, S, H, D]`` tensor is read without a copy; only
+            several batch axes that cannot be seen as one are copied. ``[S, D]`` is one head.
+        key: ``[..., Hk, Sk, D]`` in the dtype of ``query``. All axes before positions and channels (with
+            ``enable_gqa`` those before the heads) are broadcast against those of the others, without a copy.
         value: ``[..., Hk, Sk, Dv]``, likewise.
+        attn_mask: Anything that broadcasts to ``[..., Hq, Sq, Sk]``, read by its strides: booleans, true where a query
+            sees a key; or numbers in the dtype of ``query`` or float32 that are added to the scaled logits, where minus
+            infinity hides a key. It may come together with ``is_causal`` and ``window``. On the CPU only, so far.
+        dropout_p: Must be 0: nothing is dropped.
         is_causal: Whether keys after ``c`` are masked out.
+        scale: Any finite number; by default ``1 / sqrt(D)``.
+        enable_gqa: Whether ``Hq`` may be a multiple of ``Hk``. Consecutive query heads then share a key and value
+            head.
         causal_alignment: Where ``c`` is, for ``is_causal`` and ``window``: ``i`` ("top_left", as PyTorch's
             ``is_causal``) or ``i + Sk - Sq`` ("bottom_right", as FlashAttention's: the last query is at the last key).
         window: ``(left, right)``, how many keys before and after ``c`` are seen; None for all on that side. A number
             alone is both.
-        scale: Any finite number; by default ``1 / sqrt(D)``.
-        enable_gqa: Whether ``Hq`` may be a multiple of ``Hk``. Consecutive query heads then share a key and value
-            head.
         return_lse: Whether to return the log-sum-exp (LSE) of the logits, natural logarithm, too.
 
     Returns:
@@ -342,6 +357,8 @@ def scaled_dot_product_attention(
         array([20., 20.], dtype=float32)
         >>> fourtap.scaled_dot_product_attention(query, key, value, is_causal=True).ravel()
         array([10., 15.], dtype=float32)
+        >>> fourtap.scaled_dot_product_attention(query, key, value, np.array([True, False, True])).ravel()
+        array([20., 20.], dtype=float32)
         >>> out, lse = fourtap.scaled_dot_product_attention(query, key, value, window=(1, 0), return_lse=True)
         >>> out.ravel(), np.exp(lse).round(3).ravel()
         (array([10., 15.], dtype=float32), array([1., 2.], dtype=float32))
@@ -350,6 +367,8 @@ def scaled_dot_product_attention(
     left, right = _band(window)
     if causal_alignment != "top_left" and causal_alignment != "bottom_right":
         raise InputError(f"causal_alignment: expected 'top_left' or 'bottom_right', found {causal_alignment!r}")
+    if dropout_p != 0:
+        raise UnsupportedError(f"dropout_p: expected 0.0, as dense attention drops nothing, found {dropout_p!r}")
     wanted = (
         _real(scale),
         left,
@@ -359,10 +378,21 @@ def scaled_dot_product_attention(
         return_lse,
     )
     if _HAS_TORCH and isinstance(query, Tensor):
-        return attend_densely(query, key, value, wanted)  # type: ignore[no-any-return]
+        return attend_densely(query, key, value, attn_mask, wanted)  # type: ignore[no-any-return]
     if isinstance(query, np.ndarray):
-        return _native.numpy_dense(query, key, value, wanted)
+        return _attend_arrays(query, key, value, attn_mask, wanted)  # type: ignore[no-any-return]
     raise _strange("query", query)
+
+
+def _attend_arrays(query: Any, key: Any, value: Any, attn_mask: Any, wanted: DenseSettings) -> Any:
+    def attend(*arrays: Any) -> Any:
+        return _native.numpy_dense(*arrays, wanted)  # type: ignore[call-arg]
+
+    grouped = wanted[4]
+    are_arrays = all(isinstance(array, np.ndarray) for array in (query, key, value))
+    if not are_arrays or are_aligned(query, key, value, grouped):
+        return attend(query, key, value, attn_mask)
+    return attend_broadcast(attend, query, key, value, attn_mask, grouped, np)
 
 
 def _band(window: object) -> tuple[int | None, int | None]:

@@ -209,7 +209,9 @@ mod tests {
         let inputs = Inputs {
             query: all([3, 5, 700, 8]),
             key: all([3, 5, 9, 8]),
-            value: all([3, 5, 9, 8]), attn_mask: None };
+            value: all([3, 5, 9, 8]),
+            attn_mask: None,
+        };
         let trial = Trial::new(Backend::Auto, inputs, Options::default()).unwrap();
         let rows = some_rows(&trial, 0);
         assert_eq!(rows.len(), ROWS);

@@ -80,9 +80,9 @@ impl<'a, R: VectorReal> Block<'a, R> {
         if seen.is_empty() {
             return;
         }
-        // SAFETY: these keys are the problem's.
         let by_mask = match self.mask.is_empty() {
             true => Seen::Everything,
+            // SAFETY: these keys are the problem's.
             false => unsafe { mask::seen(&self.mask, &seen) },
         };
         if by_mask == Seen::Nothing {
