@@ -4,7 +4,7 @@ use std::f64::consts::LN_2;
 use std::ops::Range;
 
 use super::lanes::{Lane, QUERIES};
-use super::mask::{self, ApplyMask, MaskRow, Seen};
+use super::mask::{self, AddBias, Hide, MaskRow, Seen, SeenBits};
 use super::plan::Plan;
 use super::product::{ADDED, Product, SCALED};
 use super::rows::{Collect, Rows, Spread};
@@ -75,15 +75,21 @@ impl<'a, R: VectorReal> Block<'a, R> {
         keys: Rows<R>,
         values: Rows<R>,
         weights: &mut [Lane<R>],
+        biases: &mut [Lane<R>],
     ) {
         let seen = self.seen.start.max(step.start)..self.seen.end.min(step.end);
         if seen.is_empty() {
             return;
         }
-        let by_mask = match self.mask.is_empty() {
-            true => Seen::Everything,
-            // SAFETY: these keys are the problem's.
-            false => unsafe { mask::seen(&self.mask, &seen) },
+        let bits = match task.plan.mask {
+            // SAFETY: these keys are the problem's; a step has no more.
+            Some(mask) if mask.is_boolean() => Some(unsafe { SeenBits::new(&self.mask, &seen) }),
+            _ => None,
+        };
+        let by_mask = match &bits {
+            Some(bits) => bits.seen(self.mask.len(), seen.len()),
+            None if self.mask.is_empty() => Seen::Everything,
+            None => Seen::Some,
         };
         if by_mask == Seen::Nothing {
             return;
@@ -106,13 +112,19 @@ impl<'a, R: VectorReal> Block<'a, R> {
         if !in_every_band {
             self.hide(task.plan, &seen, weights);
         }
-        if by_mask == Seen::Some {
-            task.cpu.run(ApplyMask {
+        match bits {
+            Some(bits) if by_mask == Seen::Some => task.cpu.run(Hide {
+                seen: bits,
+                is_same_for_rows: self.mask.len() == 1,
+                logits: weights,
+            }),
+            None if by_mask == Seen::Some => task.cpu.run(AddBias {
                 rows: &self.mask,
                 keys: seen.clone(),
                 logits: weights,
-                lanes,
-            });
+                room: biases,
+            }),
+            _ => {}
         }
         let seen_by_all = in_every_band && by_mask == Seen::Everything;
         task.cpu.run(Step {

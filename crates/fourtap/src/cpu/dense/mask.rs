@@ -3,8 +3,8 @@
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
-use super::lanes::{KEYS, Lane};
-use crate::cpu::simd::{Isa, Kernel, VectorReal};
+use super::lanes::{KEYS, Lane, QUERIES};
+use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal, Vectorized, load_some};
 use crate::dense::{AttnMask, Forward};
 use crate::dtype::{DType, bf16, f16};
 
@@ -38,6 +38,11 @@ impl MaskTensor {
             bias: described.bias,
             strides: described.strides,
         })
+    }
+
+    /// Whether there are booleans, not biases.
+    pub fn is_boolean(&self) -> bool {
+        self.bias.is_none()
     }
 
     /// Whether all rows of a sequence have the same.
@@ -93,95 +98,216 @@ impl MaskRow {
     }
 }
 
-/// What the rows of a block see of the keys of a step, by the booleans of a mask; a bias says `Some`.
-///
-/// # Safety
-/// The keys are those of the problem.
-pub(super) unsafe fn seen(rows: &[MaskRow], keys: &Range<usize>) -> Seen {
-    let (mut any, mut all) = (0u8, true);
-    for row in rows {
-        if row.bias.is_some() {
-            return Seen::Some;
-        }
-        let mut row_all = true;
-        for key in keys.clone() {
+/// Which keys of a step the rows of a block see, by the booleans of a mask: for each row, or for all, a bit for each key.
+pub(super) struct SeenBits([u64; QUERIES]);
+
+impl SeenBits {
+    /// # Safety
+    /// The rows are booleans, and the keys, at most 64, are the problem's.
+    pub unsafe fn new(rows: &[MaskRow], keys: &Range<usize>) -> Self {
+        let mut bits = [0; QUERIES];
+        for (bits, row) in bits.iter_mut().zip(rows) {
             // SAFETY: as the caller promises.
-            let byte = unsafe { *row.at::<u8>(key) };
-            any |= byte;
-            row_all &= byte != 0;
+            *bits = unsafe { row.bits(keys) };
         }
-        all &= row_all;
+        SeenBits(bits)
     }
-    match (any, all) {
-        (0, _) => Seen::Nothing,
-        (_, true) => Seen::Everything,
-        _ => Seen::Some,
+
+    /// What the first `rows` rows see of that many keys.
+    pub fn seen(&self, rows: usize, keys: usize) -> Seen {
+        let every = u64::MAX >> (64 - keys.clamp(1, 64));
+        let (mut any, mut all) = (0, every);
+        for bits in &self.0[..rows] {
+            any |= bits;
+            all &= bits;
+        }
+        match (any & every, all & every == every) {
+            (0, _) => Seen::Nothing,
+            (_, true) => Seen::Everything,
+            _ => Seen::Some,
+        }
+    }
+
+    /// Row `i` becomes bit `i` of each key's number.
+    fn transpose(&mut self) {
+        let mut width = 32;
+        let mut kept = u64::MAX >> 32;
+        while width > 0 {
+            let mut row = 0;
+            while row < 64 {
+                let moved = (self.0[row] >> width ^ self.0[row + width]) & kept;
+                self.0[row] ^= moved << width;
+                self.0[row + width] ^= moved;
+                row = (row + width + 1) & !width;
+            }
+            width /= 2;
+            kept ^= kept << width;
+        }
     }
 }
 
-/// Adds biases to the logits of a step, and hides what is to be hidden.
-pub(super) struct ApplyMask<'a, R> {
+impl MaskRow {
+    /// A bit for each key, set where the boolean is true.
+    ///
+    /// # Safety
+    /// They are booleans, of keys of the problem, at most 64.
+    unsafe fn bits(&self, keys: &Range<usize>) -> u64 {
+        // The lowest bit of each byte of a word, side by side.
+        const GATHER: u64 = 0x0102_0408_1020_4080;
+        let (mut bits, mut done) = (0, 0);
+        // SAFETY: as the caller promises: every byte that is read is that of a key.
+        unsafe {
+            while self.stride == 1 && done + 8 <= keys.len() {
+                let mut word = self
+                    .at::<u64>(0)
+                    .byte_add(keys.start + done)
+                    .read_unaligned();
+                // Any bit of a byte sets its lowest.
+                word |= word >> 4;
+                word |= word >> 2;
+                word |= word >> 1;
+                word &= 0x0101_0101_0101_0101;
+                bits |= (word.wrapping_mul(GATHER) >> 56) << done;
+                done += 8;
+            }
+            for index in done..keys.len() {
+                bits |= u64::from(*self.at::<u8>(keys.start + index) != 0) << index;
+            }
+        }
+        bits
+    }
+}
+
+/// Hides the logits of keys that a row does not see.
+pub(super) struct Hide<'a, R> {
+    pub seen: SeenBits,
+    /// Whether the bits of the first row are those of all.
+    pub is_same_for_rows: bool,
+    /// One per key, at most 64.
+    pub logits: &'a mut [Lane<R>],
+}
+
+impl<R: VectorReal> Kernel for Hide<'_, R> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(mut self) {
+        if self.is_same_for_rows {
+            let bits = self.seen.0[0];
+            for (key, Lane(logits)) in self.logits.iter_mut().enumerate() {
+                if bits >> key & 1 == 0 {
+                    logits.fill(R::NEG_INFINITY);
+                }
+            }
+            return;
+        }
+        self.seen.transpose();
+        for (&bits, Lane(logits)) in self.seen.0.iter().zip(self.logits) {
+            if bits == u64::MAX {
+                continue;
+            }
+            for (lane, logit) in logits.iter_mut().enumerate() {
+                *logit = match bits >> lane & 1 {
+                    0 => R::NEG_INFINITY,
+                    _ => *logit,
+                };
+            }
+        }
+    }
+}
+
+/// Adds biases to the logits of a step; minus infinity hides a key, whatever its logit is.
+pub(super) struct AddBias<'a, R> {
     /// One per lane; a single one is that of all.
     pub rows: &'a [MaskRow],
     pub keys: Range<usize>,
     /// One per key.
     pub logits: &'a mut [Lane<R>],
-    /// How many lanes are in use.
-    pub lanes: usize,
+    /// Room for as many.
+    pub room: &'a mut [Lane<R>],
 }
 
-impl<R: VectorReal> Kernel for ApplyMask<'_, R> {
+impl<R: VectorReal> Kernel for AddBias<'_, R> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(mut self) {
-        let Some(row) = self.rows.first() else { return };
-        // SAFETY: the rows are those of one tensor, which has this element type; the keys are the problem's.
-        unsafe {
-            match row.bias {
-                None => self.apply::<u8>(|byte| match byte {
-                    0 => R::NEG_INFINITY,
-                    _ => R::ZERO,
-                }),
-                Some(DType::F16) => self.apply::<f16>(|bias| R::from_f64(bias.to_f64())),
-                Some(DType::BF16) => self.apply::<bf16>(|bias| R::from_f64(bias.to_f64())),
-                Some(DType::F32) => self.apply::<f32>(|bias| R::from_f64(f64::from(bias))),
-                Some(DType::F64) => self.apply::<f64>(R::from_f64),
-            }
-        }
-    }
-}
-
-impl<R: VectorReal> ApplyMask<'_, R> {
-    /// Adds what `read` makes of each number, times log2(e) like the logits; minus infinity hides.
-    ///
-    /// # Safety
-    /// The elements have this type.
-    #[inline(always)]
-    unsafe fn apply<T: Copy>(&mut self, read: impl Fn(T) -> R) {
-        let factor = R::from_f64(LOG2_E);
+    unsafe fn run<I: Isa>(self) {
+        let count = self.keys.len();
+        let mut numbers = [R::ZERO; KEYS];
+        let logits = &mut self.logits[..count];
         let add = |logit: &mut R, bias: R| {
             *logit = match bias == R::NEG_INFINITY {
-                // Whatever the logit is.
                 true => bias,
-                false => bias.fused(factor, *logit),
+                false => *logit + bias,
             };
         };
-        let (first, count) = (self.keys.start, self.keys.len());
-        debug_assert!(count <= KEYS);
-        if let [row] = *self.rows {
-            for (index, Lane(logits)) in self.logits[..count].iter_mut().enumerate() {
-                // SAFETY: the key is one of the problem's.
-                let bias = read(unsafe { *row.at::<T>(first + index) });
-                for logit in &mut logits[..self.lanes] {
+        if let [row] = self.rows {
+            // SAFETY: the keys are the problem's, as many as there is room for.
+            unsafe { row.read::<R, I>(&self.keys, &mut numbers) };
+            for (Lane(logits), &bias) in logits.iter_mut().zip(&numbers) {
+                for logit in logits {
                     add(logit, bias);
                 }
             }
             return;
         }
+        let room = &mut self.room[..count];
         for (lane, row) in self.rows.iter().enumerate() {
-            for (index, Lane(logits)) in self.logits[..count].iter_mut().enumerate() {
-                // SAFETY: as above.
-                let bias = read(unsafe { *row.at::<T>(first + index) });
-                add(&mut logits[lane], bias);
+            // SAFETY: as above.
+            unsafe { row.read::<R, I>(&self.keys, &mut numbers) };
+            for (Lane(room), &bias) in room.iter_mut().zip(&numbers) {
+                room[lane] = bias;
+            }
+        }
+        for (Lane(logits), Lane(room)) in logits.iter_mut().zip(room) {
+            for (logit, &bias) in logits.iter_mut().zip(room.iter()) {
+                add(logit, bias);
+            }
+        }
+    }
+}
+
+impl MaskRow {
+    /// The biases of some keys, times log2(e) like the logits.
+    ///
+    /// # Safety
+    /// They are numbers, of keys of the problem, at most as many as there is room for.
+    #[inline(always)]
+    unsafe fn read<R: VectorReal, I: Isa>(&self, keys: &Range<usize>, to: &mut [R; KEYS]) {
+        let factor = R::from_f64(LOG2_E);
+        let mut numbers = [0f32; KEYS];
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.bias {
+                Some(DType::F16) => self.load::<f16, I>(keys, &mut numbers),
+                Some(DType::BF16) => self.load::<bf16, I>(keys, &mut numbers),
+                Some(DType::F32) => self.load::<f32, I>(keys, &mut numbers),
+                Some(DType::F64) => {
+                    for (to, key) in to.iter_mut().zip(keys.clone()) {
+                        *to = R::from_f64(*self.at::<f64>(key)) * factor;
+                    }
+                    return;
+                }
+                None => return,
+            }
+        }
+        for (to, &number) in to.iter_mut().zip(&numbers) {
+            *to = R::from_f64(f64::from(number)) * factor;
+        }
+    }
+
+    /// # Safety
+    /// As of `read`; they have this type.
+    #[inline(always)]
+    unsafe fn load<E: Vectorized<Accumulator = f32>, I: Isa>(
+        &self,
+        keys: &Range<usize>,
+        to: &mut [f32; KEYS],
+    ) {
+        let lanes = E::Lanes::<I>::COUNT;
+        for first in (0..keys.len()).step_by(lanes) {
+            let some = lanes.min(keys.len() - first);
+            // SAFETY: the keys are the problem's, and there is room for them.
+            unsafe {
+                let from = self.at::<E>(keys.start);
+                let numbers = load_some::<E, I>(from, self.stride, first, some);
+                Access::<f32>::store_first(numbers, to.as_mut_ptr().add(first), some);
             }
         }
     }

@@ -63,7 +63,36 @@ impl<'a, E: Element> Plan<'a, E> {
     pub fn workspace(&self) -> usize {
         let channels = self.sizes.channels + self.sizes.value_channels;
         let packed = packed(self.sizes.channels) + packed(self.sizes.value_channels);
-        KEYS + packed + self.blocks * channels
+        KEYS + self.room_for_biases() + packed + self.blocks * channels
+    }
+
+    /// Room for the biases of a step.
+    fn room_for_biases(&self) -> usize {
+        match self.mask {
+            Some(mask) if !mask.is_boolean() => KEYS,
+            _ => 0,
+        }
+    }
+
+    /// A worker's workspace, split into its parts.
+    ///
+    /// # Panics
+    /// If `memory` is not as long as [`Plan::workspace`] says.
+    pub fn split<'m>(
+        &self,
+        memory: &'m mut [Lane<E::Accumulator>],
+    ) -> Workspace<'m, E::Accumulator> {
+        let (weights, rest) = memory.split_at_mut(KEYS);
+        let (biases, rest) = rest.split_at_mut(self.room_for_biases());
+        let (keys, rest) = rest.split_at_mut(packed(self.sizes.channels));
+        let (values, blocks) = rest.split_at_mut(packed(self.sizes.value_channels));
+        Workspace {
+            weights,
+            biases,
+            keys,
+            values,
+            blocks,
+        }
     }
 }
 
@@ -76,26 +105,12 @@ const fn packed(channels: usize) -> usize {
 pub(super) struct Workspace<'a, R> {
     /// Weights, one per key.
     pub weights: &'a mut [Lane<R>],
+    /// Room for the biases of a step, if there are any.
+    pub biases: &'a mut [Lane<R>],
     /// Room for the keys of a step, row by row.
     pub keys: &'a mut [Lane<R>],
     /// Room for its values.
     pub values: &'a mut [Lane<R>],
     /// Room for queries and sums of all blocks, one per channel.
     pub blocks: &'a mut [Lane<R>],
-}
-
-impl<'a, R> Workspace<'a, R> {
-    /// # Panics
-    /// If `memory` is not as long as [`Plan::workspace`] says.
-    pub fn new(memory: &'a mut [Lane<R>], sizes: &Sizes) -> Self {
-        let (weights, rest) = memory.split_at_mut(KEYS);
-        let (keys, rest) = rest.split_at_mut(packed(sizes.channels));
-        let (values, blocks) = rest.split_at_mut(packed(sizes.value_channels));
-        Workspace {
-            weights,
-            keys,
-            values,
-            blocks,
-        }
-    }
 }

@@ -18,10 +18,11 @@ impl<E: Vectorized> Task<'_, E> {
         memory.resize(plan.workspace(), Lane([E::Accumulator::ZERO; QUERIES]));
         let Workspace {
             weights,
+            biases,
             keys: room_for_keys,
             values: room_for_values,
             blocks,
-        } = Workspace::new(memory, &sizes);
+        } = plan.split(memory);
         let starts = self.rows.clone().step_by(QUERIES);
         let mut blocks: Vec<_> = starts
             .zip(blocks.chunks_exact_mut(sizes.channels + sizes.value_channels))
@@ -41,7 +42,7 @@ impl<E: Vectorized> Task<'_, E> {
             let values = self.rows_of(&plan.value, &keys, sizes.value_channels, room_for_values);
             for block in &mut blocks {
                 // SAFETY: the last row sees keys up to `end`, so these lie in the problem.
-                unsafe { block.step(self, &keys, key_rows, values, weights) };
+                unsafe { block.step(self, &keys, key_rows, values, weights, biases) };
             }
         }
         for block in blocks {
