@@ -12,13 +12,18 @@ use std::ops::Range;
 
 const NAME: &str = "attn_mask";
 
+/// A finite bias counts as no more than this, and no less than its negative. Models hide keys by the lowest number there is; a row
+/// that has nothing else then sees all its keys alike, and no product of a bias overflows.
+pub const MOST_BIAS: f64 = 1e30;
+
 /// A tensor that says which keys a query sees, or what is added to its logits. It has any shape that broadcasts to
 /// `[B, Hq, Sq, Sk]`, aligned to its last axes: an axis that is missing, or has size 1, is the same for all.
 #[derive(Clone, Copy, Debug)]
 pub enum AttnMask<'a> {
     /// True where a query sees a key.
     Seen(BoolView<'a>),
-    /// Added to the scaled logits; in the type of `query` or f32. Minus infinity hides a key.
+    /// Added to the scaled logits; in the type of `query` or f32. Minus infinity hides a key; finite numbers count as
+    /// [`MOST_BIAS`] at most.
     Bias(View<'a>),
 }
 

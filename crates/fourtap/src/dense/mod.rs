@@ -30,7 +30,7 @@ mod model;
 pub mod oracle;
 mod problem;
 
-pub use attn_mask::{AttnMask, AttnMaskDesc};
+pub use attn_mask::{AttnMask, AttnMaskDesc, MOST_BIAS};
 pub use mask::{Alignment, Mask};
 pub use model::Traffic;
 pub use problem::{Forward, Problem, Sizes, lse_dtype};

@@ -3,7 +3,7 @@
 //! With `R = f64` this is the reference. With `R = f32` the same code is the naive implementation whose error
 //! sets the error tolerance.
 
-use crate::dense::{AttnMask, Inputs, Options, Problem, Sizes};
+use crate::dense::{AttnMask, Inputs, MOST_BIAS, Options, Problem, Sizes};
 use crate::dtype::Real;
 use crate::error::Result;
 use crate::oracle::{Sum, read, read_at};
@@ -64,7 +64,11 @@ fn bias(inputs: &Inputs<'_>, problem: &Problem, index: [usize; 4]) -> Option<f64
         AttnMask::Bias(view) => {
             // SAFETY: as above.
             let bias = unsafe { read_at(view, offset) };
-            (bias != f64::NEG_INFINITY).then_some(bias)
+            let counts = match bias.is_finite() {
+                true => bias.clamp(-MOST_BIAS, MOST_BIAS),
+                false => bias,
+            };
+            (bias != f64::NEG_INFINITY).then_some(counts)
         }
     }
 }

@@ -33,9 +33,16 @@ impl RandomMask {
         if rng.random_bool(0.5) {
             let dtype = pick(rng, &[dtype, DType::F32]);
             let spread = pick(rng, &[1.0, 1.0, 10.0]);
+            // Models hide keys by the lowest number, too.
+            let lowest = if dtype == DType::F16 {
+                -65504.0
+            } else {
+                -3.38e38
+            };
+            let unseen = pick(rng, &[f64::NEG_INFINITY, lowest]);
             return RandomMask::Bias(Tensor::from_fn(dtype, &shape, &storage, || {
                 match rng.random_bool(hidden) {
-                    true => f64::NEG_INFINITY,
+                    true => unseen,
                     false => spread * rng.random_range(-1.0..1.0),
                 }
             }));

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal, Vectorized, load_some};
-use crate::dense::{AttnMask, Forward};
-use crate::dtype::{DType, bf16, f16};
+use crate::dense::{AttnMask, Forward, MOST_BIAS};
+use crate::dtype::{DType, Real, bf16, f16};
 
 /// A mask or bias, read by strides.
 #[derive(Clone, Copy)]
@@ -280,7 +280,7 @@ impl MaskRow {
                 Some(DType::F32) => self.load::<f32, I>(keys, &mut numbers),
                 Some(DType::F64) => {
                     for (to, key) in to.iter_mut().zip(keys.clone()) {
-                        *to = R::from_f64(*self.at::<f64>(key)) * factor;
+                        *to = limited(R::from_f64(*self.at::<f64>(key))) * factor;
                     }
                     return;
                 }
@@ -288,7 +288,7 @@ impl MaskRow {
             }
         }
         for (to, &number) in to.iter_mut().zip(&numbers) {
-            *to = R::from_f64(f64::from(number)) * factor;
+            *to = limited(R::from_f64(f64::from(number))) * factor;
         }
     }
 
@@ -311,6 +311,77 @@ impl MaskRow {
             }
         }
     }
+}
+
+/// A bias within [`MOST_BIAS`]; infinity and NaN stay.
+#[inline(always)]
+fn limited<R: VectorReal>(bias: R) -> R {
+    let most = R::from_f64(MOST_BIAS);
+    let least = R::ZERO - most;
+    let is_finite = bias * R::ZERO == R::ZERO;
+    match (is_finite && bias < least, is_finite && bias > most) {
+        (true, _) => least,
+        (_, true) => most,
+        _ => bias,
+    }
+}
+
+/// Applies a row of a mask or of biases to logits that follow each other.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) struct ApplyToRow<'a> {
+    pub row: MaskRow,
+    pub keys: Range<usize>,
+    /// One per key.
+    pub logits: &'a mut [f32],
+    /// What they will be multiplied with to be powers of two.
+    pub factor: f32,
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+impl Kernel for ApplyToRow<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let (row, inverse) = (self.row, 1.0 / self.factor);
+        let firsts = self.keys.clone().step_by(KEYS);
+        for (first, logits) in firsts.zip(self.logits.chunks_mut(KEYS)) {
+            let keys = first..first + logits.len();
+            if row.bias.is_none() {
+                // SAFETY: the keys are the problem's.
+                let bits = unsafe { row.bits(&keys) };
+                for (index, logit) in logits.iter_mut().enumerate() {
+                    *logit = match bits >> index & 1 {
+                        0 => f32::NEG_INFINITY,
+                        _ => *logit,
+                    };
+                }
+                continue;
+            }
+            let mut biases = [0.0; KEYS];
+            // SAFETY: as above.
+            unsafe { row.read::<f32, I>(&keys, &mut biases) };
+            for (logit, &bias) in logits.iter_mut().zip(&biases) {
+                *logit = match bias == f32::NEG_INFINITY {
+                    true => bias,
+                    false => bias.fused(inverse, *logit),
+                };
+            }
+        }
+    }
+}
+
+/// Whether booleans hide all of these keys from all of these rows.
+///
+/// # Safety
+/// The keys are the problem's.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) unsafe fn hide_everything(rows: &[MaskRow], keys: &Range<usize>) -> bool {
+    let parts = || {
+        let firsts = keys.clone().step_by(KEYS);
+        firsts.map(|first| first..(first + KEYS).min(keys.end))
+    };
+    // SAFETY: as the caller promises.
+    let hides = |row: &MaskRow| parts().all(|keys| unsafe { row.bits(&keys) } == 0);
+    !rows.is_empty() && rows.iter().all(|row| row.bias.is_none() && hides(row))
 }
 
 /// The rows of a mask for a block: one for each lane, or a single one that is that of all.

@@ -3,5 +3,6 @@
 mod agreement;
 mod bad_calls;
 mod hostile_numbers;
+mod masks;
 mod oracle;
 mod reproducible;

@@ -11,6 +11,7 @@ use super::split::{NUMBERS, Split};
 use super::store::Round;
 use super::task::{Step, Task};
 use crate::cpu::amx::{PRODUCT, Product, SIDE};
+use crate::cpu::dense::mask::{self, ApplyToRow, MaskRow};
 use crate::dtype::{Element, bf16};
 
 /// A block of rows, and what is known of them so far.
@@ -23,6 +24,8 @@ pub struct Block<'a> {
     /// Rows that tiles cannot multiply, counted from the first.
     extraordinary: Vec<usize>,
     kept: Kept<'a>,
+    /// Of each row, or one that is that of all; none without a mask.
+    mask: Vec<MaskRow>,
 }
 
 impl<'a> Block<'a> {
@@ -45,6 +48,9 @@ impl<'a> Block<'a> {
                 extraordinary.push(index);
             }
         }
+        let places = rows.clone().map(|row| task.plan.place(task.head, row));
+        let mask = task.plan.mask.as_ref();
+        let mask = mask.map(|mask| mask::rows_of(mask, task.sequence, places));
         let first = task.plan.visible(rows.start);
         let last = task.plan.visible(rows.end - 1);
         Block {
@@ -53,6 +59,7 @@ impl<'a> Block<'a> {
             seen_by_all: last.start..first.end,
             extraordinary,
             kept,
+            mask: mask.unwrap_or_default(),
         }
     }
 
@@ -65,12 +72,19 @@ impl<'a> Block<'a> {
         // Of the step, in whole tiles; so a key has its place whatever keys are seen beside it.
         let range = (seen.start - step.base) / PRODUCT * PRODUCT
             ..(seen.end - step.base).next_multiple_of(PRODUCT);
+        let keys = step.keys_in(&range);
+        let keys = step.base + keys.start..step.base + keys.end;
+        // SAFETY: these keys are the problem's.
+        if unsafe { mask::hide_everything(&self.mask, &keys) } {
+            return;
+        }
         self.multiply_keys(task, range.clone(), shared);
         self.patch_logits(task, step, &range, shared.logits);
         let all = &self.seen_by_all;
         if step.base + range.start < all.start || all.end < step.base + range.end {
             self.hide(task, step.base, &range, shared.logits);
         }
+        self.apply_mask(task, step.base, keys, shared.logits);
         // SAFETY: the range is of the step, its logits are there, and whoever runs this has the instructions.
         unsafe {
             weigh(
@@ -150,6 +164,31 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Hides keys that a mask hides, and adds biases.
+    fn apply_mask<E: Split>(
+        &self,
+        task: &Task<'_, E>,
+        base: usize,
+        keys: Range<usize>,
+        logits: &mut [Line],
+    ) {
+        let Some(first) = self.mask.first() else {
+            return;
+        };
+        for (index, logits) in numbers(logits)
+            .chunks_exact_mut(KEYS)
+            .take(self.rows.len())
+            .enumerate()
+        {
+            task.cpu.run(ApplyToRow {
+                row: *self.mask.get(index).unwrap_or(first),
+                keys: keys.clone(),
+                logits: &mut logits[keys.start - base..keys.end - base],
+                factor: task.factor,
+            });
+        }
+    }
+
     /// Computes the logits again that tiles cannot.
     fn patch_logits<E: Split>(
         &self,
@@ -194,7 +233,11 @@ impl<'a> Block<'a> {
     ) {
         for &key in &step.extraordinary_values {
             for (index, row) in self.rows.clone().enumerate() {
-                if !range.contains(&key) || !task.plan.visible(row).contains(&(step.base + key)) {
+                let mask = self.mask.get(index).or(self.mask.first());
+                // SAFETY: the key is one of the problem's.
+                let is_hidden = mask.is_some_and(|mask| unsafe { mask.hides(step.base + key) });
+                let visible = task.plan.visible(row);
+                if !range.contains(&key) || !visible.contains(&(step.base + key)) || is_hidden {
                     continue;
                 }
                 let part = |part: usize| {

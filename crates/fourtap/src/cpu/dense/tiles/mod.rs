@@ -37,10 +37,13 @@ pub const LONGER_TASKS: usize = 2;
 /// Factors with which tiles' rounding of the least numbers to 0 cannot show.
 const FACTORS: Range<f32> = f32::MIN_POSITIVE..1e9;
 
+const LEAST_WITH_BIASES: f32 = 1e-6;
+
 /// Whether tiles are the way to compute such a call.
 pub fn serves<E: Split>(plan: &Plan<'_, E>) -> bool {
-    // They have no masks that are tensors.
-    FACTORS.contains(&plan.factor.abs()) && plan.mask.is_none()
+    // Biases are divided by the factor.
+    let has_biases = plan.mask.is_some_and(|mask| !mask.is_boolean());
+    FACTORS.contains(&plan.factor.abs()) && !(has_biases && plan.factor.abs() < LEAST_WITH_BIASES)
 }
 
 /// How long a worker's memory is for tasks of so many rows.
