@@ -333,7 +333,8 @@ host memory and, every third problem, in device memory; backward in both modes, 
 --deterministic only in that one. Each seed stands for two problems: one with given sampling
 locations and attention weights, one from projections (offsets, logits and reference points).
 
-Dense attention has a forward pass: on the CPU with and without LSE, on CUDA in f16 and bf16.")]
+Dense attention has a forward pass: on the CPU with and without LSE, and each seed stands for two
+problems, one with attn_mask; on CUDA in f16 and bf16, without.")]
 pub struct CheckArgs {
     /// Operators to check: msda, dense [default: both]
     #[arg(

@@ -16,7 +16,7 @@ use crate::computation::computed;
 use crate::error::Result;
 use crate::operators::Operator;
 
-/// These problems through each of `paths`, with `lse` and without.
+/// These problems through each of `paths`, with `lse` and without; each without a tensor that masks, and with one.
 pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
     let backends: Vec<_> = paths
         .iter()
@@ -24,26 +24,31 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
         .collect();
     let names = paths.iter().map(|simd| simd.name().to_string()).collect();
     each(Dense.name(), seeds, names, |seed| {
-        let case = &DenseCase::random(seed);
-        let expected = ExpectedDenseResults::new(case);
-        let check = |backend: &Backend, with_lse| match &expected {
-            Ok(expected) => expected.check(case, backend, with_lse),
-            Err(refused) => Err(Failure::Refused(refused.clone())),
-        };
-        let outcome = |(simd, backends): &(&'static str, Vec<Backend>)| {
-            let ways = backends
-                .iter()
-                .flat_map(|backend| [true, false].map(|with_lse| (backend, with_lse)));
-            let mut checks = ways.map(|(backend, with_lse)| check(backend, with_lse));
-            Outcome {
-                path: Path::Cpu { simd, inputs: None },
-                found: checks.find_map(|check| Some(check.err()?.to_string())),
-                repeat: format!(
-                    "fourtap check --operator dense --simd {simd} --cases 1 --seed {seed}"
-                ),
+        let case = DenseCase::random(seed);
+        let cases = [("", case.clone()), ("with attn_mask: ", case.with_mask())];
+        let expected = cases
+            .each_ref()
+            .map(|(_, case)| ExpectedDenseResults::new(case));
+        let mut outcomes = Vec::new();
+        for (simd, backends) in &backends {
+            for ((what, case), expected) in cases.iter().zip(&expected) {
+                let check = |(backend, with_lse)| match expected {
+                    Ok(expected) => expected.check(case, backend, with_lse),
+                    Err(refused) => Err(Failure::Refused(refused.clone())),
+                };
+                let mut ways = backends
+                    .iter()
+                    .flat_map(|backend| [true, false].map(|with_lse| (backend, with_lse)));
+                outcomes.push(Outcome {
+                    path: Path::Cpu { simd, inputs: None },
+                    found: ways.find_map(|way| Some(format!("{what}{}", check(way).err()?))),
+                    repeat: format!(
+                        "fourtap check --operator dense --simd {simd} --cases 1 --seed {seed}"
+                    ),
+                });
             }
-        };
-        backends.iter().map(outcome).collect()
+        }
+        outcomes
     })
 }
 
