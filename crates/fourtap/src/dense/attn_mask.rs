@@ -13,8 +13,9 @@ use std::ops::Range;
 const NAME: &str = "attn_mask";
 
 /// A finite bias counts as no more than this, and no less than its negative. Models hide keys by the lowest number there is; a row
-/// that has nothing else then sees all its keys alike, and no product of a bias overflows.
-pub const MOST_BIAS: f64 = 1e30;
+/// that has nothing else then sees all its keys alike, and no product of a bias overflows. It is 2 to the power of 100, which every type
+/// holds that has such numbers.
+pub const MOST_BIAS: f64 = (1u128 << 100) as f64;
 
 /// A tensor that says which keys a query sees, or what is added to its logits. It has any shape that broadcasts to
 /// `[B, Hq, Sq, Sk]`, aligned to its last axes: an axis that is missing, or has size 1, is the same for all.
