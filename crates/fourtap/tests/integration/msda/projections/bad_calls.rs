@@ -471,10 +471,10 @@ fn gradients_that_do_not_fit_are_refused() {
         let memory = example.grad_out.as_ptr().cast_mut().cast();
         // SAFETY: the call is refused before anything is written.
         let shared = unsafe { ViewMut::from_raw(memory, layout) };
-        assert_eq!(
-            refused(example.grad_out(), only(input, shared)),
-            format!("{name}: expected memory of its own, found it sharing bytes with grad_out")
-        );
+        // It is longer than `grad_out`: what lies behind that in memory may be named as well.
+        let message = refused(example.grad_out(), only(input, shared));
+        let expected = format!("{name}: expected memory of its own, found it sharing bytes with");
+        assert!(message.starts_with(&expected), "{message}");
     }
 }
 
