@@ -3,8 +3,8 @@
 use std::f64::consts::LN_2;
 use std::ops::Range;
 
-use super::lanes::{Lane, QUERIES};
-use super::mask::{self, AddBias, Hide, MaskRow, Seen, SeenBits};
+use super::lanes::{KEYS, Lane, QUERIES};
+use super::mask::{self, AddBias, Hide, KeptBiases, MaskRow, Seen, SeenBits};
 use super::plan::Plan;
 use super::product::{ADDED, Product, SCALED};
 use super::rows::{Collect, Rows, Spread};
@@ -75,7 +75,7 @@ impl<'a, R: VectorReal> Block<'a, R> {
         keys: Rows<R>,
         values: Rows<R>,
         weights: &mut [Lane<R>],
-        biases: &mut [Lane<R>],
+        biases: &mut KeptBiases<'_, R>,
     ) {
         let seen = self.seen.start.max(step.start)..self.seen.end.min(step.end);
         if seen.is_empty() {
@@ -118,12 +118,18 @@ impl<'a, R: VectorReal> Block<'a, R> {
                 is_same_for_rows: self.mask.len() == 1,
                 logits: weights,
             }),
-            None if by_mask == Seen::Some => task.cpu.run(AddBias {
-                rows: &self.mask,
-                keys: seen.clone(),
-                logits: weights,
-                room: biases,
-            }),
+            None if by_mask == Seen::Some => {
+                let is_whole = seen.start.is_multiple_of(KEYS)
+                    && (seen.len() == KEYS || seen.end == sizes.keys);
+                let number = task.plan.bias_tile(task.head, self.rows.start, seen.start);
+                task.cpu.run(AddBias {
+                    rows: &self.mask,
+                    keys: seen.clone(),
+                    logits: weights,
+                    biases,
+                    tile: is_whole.then_some(number),
+                });
+            }
             _ => {}
         }
         let seen_by_all = in_every_band && by_mask == Seen::Everything;

@@ -45,6 +45,11 @@ impl MaskTensor {
         self.bias.is_none()
     }
 
+    /// Whether all sequences have the same.
+    pub fn is_same_for_sequences(&self) -> bool {
+        self.strides[0] == 0
+    }
+
     /// Whether all rows of a sequence have the same.
     fn is_same_for_rows(&self) -> bool {
         self.strides[1..3] == [0, 0]
@@ -214,18 +219,60 @@ impl<R: VectorReal> Kernel for Hide<'_, R> {
     }
 }
 
+/// Tiles of biases that lie like the logits of a step. Where all sequences have the same, a worker makes each but once.
+pub(super) struct KeptBiases<'a, R> {
+    /// Which are there: a number that is not 0. Then the tiles; a single one where none are kept.
+    memory: &'a mut [Lane<R>],
+    kept: usize,
+}
+
+impl<'a, R: Real> KeptBiases<'a, R> {
+    /// Tiles that a worker keeps at most: for f32 that is 1 MiB.
+    pub const MOST: usize = QUERIES;
+
+    /// Room for so many tiles, or for the one that is made anew for every step.
+    pub fn room(kept: usize) -> usize {
+        1 + kept.max(1) * KEYS
+    }
+
+    /// In memory that was all 0 before the first call.
+    pub fn new(memory: &'a mut [Lane<R>], kept: usize) -> Self {
+        KeptBiases { memory, kept }
+    }
+
+    /// A tile, and whether its biases are there already. `number` is that of a whole step.
+    fn tile(&mut self, number: Option<usize>) -> (&mut [Lane<R>], bool) {
+        let Some((Lane(there), tiles)) = self.memory.split_first_mut() else {
+            return (&mut [], false);
+        };
+        match number.filter(|&number| number < self.kept) {
+            Some(number) => {
+                let was_there = std::mem::replace(&mut there[number], R::from_f64(1.0)) != R::ZERO;
+                (&mut tiles[number * KEYS..][..KEYS], was_there)
+            }
+            None if self.kept == 0 => (tiles, false),
+            // Part of a step, in the place of the first tile.
+            None => {
+                there[0] = R::ZERO;
+                (&mut tiles[..KEYS], false)
+            }
+        }
+    }
+}
+
 /// Adds biases to the logits of a step; minus infinity hides a key, whatever its logit is.
-pub(super) struct AddBias<'a, R> {
+pub(super) struct AddBias<'a, 'b, R> {
     /// One per lane; a single one is that of all.
     pub rows: &'a [MaskRow],
     pub keys: Range<usize>,
     /// One per key.
     pub logits: &'a mut [Lane<R>],
-    /// Room for as many.
-    pub room: &'a mut [Lane<R>],
+    pub biases: &'a mut KeptBiases<'b, R>,
+    /// The tile's number, if the keys are those of a whole step.
+    pub tile: Option<usize>,
 }
 
-impl<R: VectorReal> Kernel for AddBias<'_, R> {
+impl<R: VectorReal> Kernel for AddBias<'_, '_, R> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let count = self.keys.len();
@@ -247,16 +294,18 @@ impl<R: VectorReal> Kernel for AddBias<'_, R> {
             }
             return;
         }
-        let room = &mut self.room[..count];
-        for (lane, row) in self.rows.iter().enumerate() {
+        let (tile, is_there) = self.biases.tile(self.tile);
+        let tile = &mut tile[..count];
+        let missing = if is_there { &[] } else { self.rows };
+        for (lane, row) in missing.iter().enumerate() {
             // SAFETY: as above.
             unsafe { row.read::<R, I>(&self.keys, &mut numbers) };
-            for (Lane(room), &bias) in room.iter_mut().zip(&numbers) {
-                room[lane] = bias;
+            for (Lane(tile), &bias) in tile.iter_mut().zip(&numbers) {
+                tile[lane] = bias;
             }
         }
-        for (Lane(logits), Lane(room)) in logits.iter_mut().zip(room) {
-            for (logit, &bias) in logits.iter_mut().zip(room.iter()) {
+        for (Lane(logits), Lane(tile)) in logits.iter_mut().zip(tile) {
+            for (logit, &bias) in logits.iter_mut().zip(tile.iter()) {
                 add(logit, bias);
             }
         }

@@ -4,7 +4,7 @@ use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
-use super::mask::MaskTensor;
+use super::mask::{KeptBiases, MaskTensor};
 use crate::cpu::raw::Raw;
 use crate::dense::{Forward, Problem, Sizes};
 use crate::dtype::Element;
@@ -66,12 +66,29 @@ impl<'a, E: Element> Plan<'a, E> {
         KEYS + self.room_for_biases() + packed + self.blocks * channels
     }
 
-    /// Room for the biases of a step.
+    /// Room for biases that lie like logits: those of a step, or all there are, where a worker keeps them.
     fn room_for_biases(&self) -> usize {
-        match self.mask {
-            Some(mask) if !mask.is_boolean() => KEYS,
+        match (self.mask, self.kept_biases()) {
+            (Some(mask), kept) if !mask.is_boolean() => KeptBiases::<E::Accumulator>::room(kept),
             _ => 0,
         }
+    }
+
+    /// Tiles of biases that a worker keeps, because all sequences have the same; 0 if it keeps none.
+    fn kept_biases(&self) -> usize {
+        let is_shared = self.mask.is_some_and(|mask| mask.is_same_for_sequences());
+        let tiles = self.bias_tile(self.sizes.key_heads, 0, 0);
+        match is_shared && self.sizes.batch > 1 && tiles <= KeptBiases::<E::Accumulator>::MOST {
+            true => tiles,
+            false => 0,
+        }
+    }
+
+    /// The number of a tile of biases, of a head of keys, a block of rows and a step.
+    pub fn bias_tile(&self, head: usize, first_row: usize, first_key: usize) -> usize {
+        let rows = self.sizes.queries * self.sizes.group();
+        let (blocks, steps) = (rows.div_ceil(QUERIES), self.sizes.keys.div_ceil(KEYS));
+        (head * blocks + first_row / QUERIES) * steps + first_key / KEYS
     }
 
     /// A worker's workspace, split into its parts.
@@ -84,6 +101,7 @@ impl<'a, E: Element> Plan<'a, E> {
     ) -> Workspace<'m, E::Accumulator> {
         let (weights, rest) = memory.split_at_mut(KEYS);
         let (biases, rest) = rest.split_at_mut(self.room_for_biases());
+        let biases = KeptBiases::new(biases, self.kept_biases());
         let (keys, rest) = rest.split_at_mut(packed(self.sizes.channels));
         let (values, blocks) = rest.split_at_mut(packed(self.sizes.value_channels));
         Workspace {
@@ -105,8 +123,8 @@ const fn packed(channels: usize) -> usize {
 pub(super) struct Workspace<'a, R> {
     /// Weights, one per key.
     pub weights: &'a mut [Lane<R>],
-    /// Room for the biases of a step, if there are any.
-    pub biases: &'a mut [Lane<R>],
+    /// Biases, if there are any.
+    pub biases: KeptBiases<'a, R>,
     /// Room for the keys of a step, row by row.
     pub keys: &'a mut [Lane<R>],
     /// Room for its values.

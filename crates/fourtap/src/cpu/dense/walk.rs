@@ -18,7 +18,7 @@ impl<E: Vectorized> Task<'_, E> {
         memory.resize(plan.workspace(), Lane([E::Accumulator::ZERO; QUERIES]));
         let Workspace {
             weights,
-            biases,
+            mut biases,
             keys: room_for_keys,
             values: room_for_values,
             blocks,
@@ -42,7 +42,7 @@ impl<E: Vectorized> Task<'_, E> {
             let values = self.rows_of(&plan.value, &keys, sizes.value_channels, room_for_values);
             for block in &mut blocks {
                 // SAFETY: the last row sees keys up to `end`, so these lie in the problem.
-                unsafe { block.step(self, &keys, key_rows, values, weights, biases) };
+                unsafe { block.step(self, &keys, key_rows, values, weights, &mut biases) };
             }
         }
         for block in blocks {
