@@ -6,7 +6,7 @@ use super::common::sources::{
     BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, PROJECTION, RUNS, SAMPLES,
     TYPES,
 };
-use super::common::{Sampling, Types, smallest_capacity};
+use super::common::{Sampling, Types, smallest_capacity, step};
 use super::forward::Gather;
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, name, number};
@@ -180,33 +180,6 @@ impl fmt::Display for Sort {
         }
         write!(f, "-w{}", self.warps)
     }
-}
-
-/// The same recipe for another kernel.
-macro_rules! step {
-    ($step:ident($of:ty), $entry:ident, $parts:ident, $name:literal) => {
-        pub(super) struct $step(pub $of);
-
-        impl Recipe for $step {
-            fn entry(&self) -> &'static str {
-                $entry
-            }
-
-            fn parts(&self) -> &'static [&'static str] {
-                $parts
-            }
-
-            fn defines(&self) -> Defines {
-                self.0.common_defines()
-            }
-        }
-
-        impl fmt::Display for $step {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.describe(f, $name)
-            }
-        }
-    };
 }
 
 /// Summing sorted samples; see kernels/msda/runs.cuh.

@@ -179,3 +179,31 @@ impl Sampling {
 pub(super) fn smallest_capacity() -> (&'static str, String) {
     ("LEVEL_CAPACITY", LEVEL_CAPACITIES[0].to_string())
 }
+
+/// One of several kernels that are compiled for the same things: the type of these has `common_defines` and `describe`.
+macro_rules! step {
+    ($step:ident($of:ty), $entry:ident, $parts:ident, $name:literal) => {
+        pub(super) struct $step(pub $of);
+
+        impl Recipe for $step {
+            fn entry(&self) -> &'static str {
+                $entry
+            }
+
+            fn parts(&self) -> &'static [&'static str] {
+                $parts
+            }
+
+            fn defines(&self) -> Defines {
+                self.0.common_defines()
+            }
+        }
+
+        impl fmt::Display for $step {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.describe(f, $name)
+            }
+        }
+    };
+}
+pub(super) use step;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::common::sources::{DIVISOR, PROBLEM, PROJECTION, TYPES};
-use super::common::{Sampling, Types, smallest_capacity};
+use super::common::{Sampling, Types, smallest_capacity, step};
 use crate::cuda::recipe::{Defines, Recipe, flag, number};
 
 const STATISTICS_ENTRY: &str = "msda_projected_statistics";
@@ -60,38 +60,25 @@ impl ProjectedPass {
         defines.push(smallest_capacity());
         defines
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        write!(f, "msda-projected-{name}-{}", self.types)?;
+        self.sampling.describe(f)
+    }
 }
 
-/// The recipe of such a pass.
-macro_rules! pass {
-    ($pass:ident, $entry:ident, $parts:ident, $name:literal) => {
-        pub(super) struct $pass(pub ProjectedPass);
-
-        impl Recipe for $pass {
-            fn entry(&self) -> &'static str {
-                $entry
-            }
-
-            fn parts(&self) -> &'static [&'static str] {
-                $parts
-            }
-
-            fn defines(&self) -> Defines {
-                self.0.common_defines()
-            }
-        }
-
-        impl fmt::Display for $pass {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!("msda-projected-", $name, "-{}"), self.0.types)?;
-                self.0.sampling.describe(f)
-            }
-        }
-    };
-}
-
-pass!(Statistics, STATISTICS_ENTRY, STATISTICS_PARTS, "statistics");
-pass!(References, REFERENCES_ENTRY, REFERENCES_PARTS, "references");
+step!(
+    Statistics(ProjectedPass),
+    STATISTICS_ENTRY,
+    STATISTICS_PARTS,
+    "statistics"
+);
+step!(
+    References(ProjectedPass),
+    REFERENCES_ENTRY,
+    REFERENCES_PARTS,
+    "references"
+);
 
 /// Zeros in place of padding; see kernels/msda/projected_mask.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
