@@ -15,9 +15,9 @@ import pytest
 import reference
 import torch
 from torch import Tensor, nn
+from watching import shapes_of_calls
 
 import fourtap.nn
-from fourtap import attention
 from fourtap.compat import transformers as compat
 
 transformers = pytest.importorskip("transformers")
@@ -51,29 +51,10 @@ def restored() -> Iterator[None]:
     compat.unpatch()
 
 
-def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tensor]:
-    """The operator, which notes the spatial shapes of every call."""
-
-    def count(value: Tensor, spatial_shapes: Any, *arguments: Tensor, **options: Any) -> Tensor:
-        seen.append(spatial_shapes)
-        return real(value, spatial_shapes, *arguments, **options)
-
-    return count
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The spatial shapes of every call of the operator."""
-    seen: list[Any] = []
-    monkeypatch.setattr(attention, "ms_deform_attn", counted(attention.ms_deform_attn, seen))
-    real = fourtap.nn.from_projections
-
-    def count(operands: Any, *options: Any) -> Tensor:
-        seen.append(operands[1])
-        return real(operands, *options)
-
-    monkeypatch.setattr(fourtap.nn, "from_projections", count)
-    return seen
+    return shapes_of_calls(monkeypatch)
 
 
 def operands(problem: reference.Problem) -> dict[str, Tensor]:

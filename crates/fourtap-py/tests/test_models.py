@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from small_models import CASES, Built
 from torch import Tensor, nn
+from watching import shapes_of_calls
 
-import fourtap.nn
-from fourtap import attention
 from fourtap.compat import transformers as compat
 
 
@@ -78,28 +77,10 @@ def gradient_scales(gradients: dict[str, Tensor]) -> dict[str, float]:
     return scales
 
 
-def counted(real: Callable[..., Tensor], seen: list[Any]) -> Callable[..., Tensor]:
-    """The operator, which notes the spatial shapes of every call."""
-
-    def count(value: Tensor, spatial_shapes: Any, *arguments: Tensor, **options: Any) -> Tensor:
-        seen.append(spatial_shapes)
-        return real(value, spatial_shapes, *arguments, **options)
-
-    return count
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """The spatial shapes of every call of the operator, and transformers as it was afterwards."""
-    seen: list[object] = []
-    monkeypatch.setattr(attention, "ms_deform_attn", counted(attention.ms_deform_attn, seen))
-    real = fourtap.nn.from_projections
-
-    def count(operands: Any, *options: Any) -> Tensor:
-        seen.append(operands[1])
-        return real(operands, *options)
-
-    monkeypatch.setattr(fourtap.nn, "from_projections", count)
+    seen = shapes_of_calls(monkeypatch)
     # Rounded differently, nearly equal inputs of a convolution after the attention would become unequal.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield seen
