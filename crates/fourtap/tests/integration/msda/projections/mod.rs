@@ -1,6 +1,7 @@
 //! From projections on.
 
 mod bad_calls;
+mod bad_outputs;
 mod example;
 mod gradients;
 mod hostile_numbers;
