@@ -15,4 +15,5 @@ mod no_driver;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod nvrtc;
 mod small;
+mod tabled_kernels;
 mod tuning;
