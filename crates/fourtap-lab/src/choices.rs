@@ -34,10 +34,22 @@ pub struct TuningEntry {
 impl Choices {
     /// Of a computation, by what computes it.
     pub fn of(computation: &dyn Computation) -> Self {
-        Choices::by(&computation.backend(), computation.tuned_as())
+        Choices::on(&computation.backend(), computation)
     }
 
     /// Of a computation by another backend.
+    pub fn on(backend: &Backend, computation: &dyn Computation) -> Self {
+        let choices = Choices::by(backend, computation.tuned_as());
+        match backend {
+            Backend::Cuda(_) if !computation.is_tuned_on_cuda() => Choices {
+                entry: None,
+                ..choices
+            },
+            _ => choices,
+        }
+    }
+
+    /// Of a problem that is known to be as tables have it, by a backend.
     pub fn by(backend: &Backend, (computed, class, dtype): TuningKey) -> Self {
         let cpu = match backend {
             Backend::Cuda(cuda) => {

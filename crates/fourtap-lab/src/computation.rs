@@ -60,7 +60,7 @@ pub trait Computation: Debug + Sync {
     /// What is read, by name, in the order of [`Computation::prepare`].
     fn tensors(&self) -> Vec<(&'static str, View<'_>)>;
 
-    /// The padding that is left out, if the operator was told of any.
+    /// The booleans that say what is left out, as the operator takes them, if it was told of any.
     fn mask(&self) -> Option<BoolView<'_>> {
         None
     }
@@ -101,6 +101,11 @@ pub trait Computation: Debug + Sync {
 
     /// What tables know it by.
     fn tuned_as(&self) -> TuningKey;
+
+    /// Whether tables choose its kernels on a CUDA device, too.
+    fn is_tuned_on_cuda(&self) -> bool {
+        true
+    }
 
     /// Whether the device has a fast mode and a bitwise reproducible one.
     fn has_modes(&self) -> bool {

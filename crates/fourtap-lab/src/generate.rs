@@ -13,7 +13,7 @@ use crate::error::Result;
 pub const CHUNK: usize = 1 << 15;
 
 /// What a stream is for, by a number of its own, so that no two tensors hold the same numbers. Deformable attention has 1
-/// to 4 and 9, dense attention 6 to 8; another operator's tensors begin at 10.
+/// to 4 and 9, dense attention 6 to 8 and 10; another operator's tensors begin at 11.
 pub type Purpose = u64;
 
 /// What is verified.

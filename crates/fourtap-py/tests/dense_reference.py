@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,13 +16,8 @@ SIZES = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024)]
 
 
 def usual_dtype(device: str) -> torch.dtype:
-    """A type that is there on this device."""
+    """The type most used on this device."""
     return torch.float16 if device == "cuda" else torch.float32
-
-
-def skip_types_of_the_cpu(device: str, dtype: torch.dtype) -> None:
-    if device == "cuda" and dtype not in (torch.float16, torch.bfloat16):
-        pytest.skip("of 32 and 64 bits on the CPU alone")
 
 
 @dataclass

@@ -40,18 +40,16 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def only_where_there_are_masks(device: str) -> None:
-    if device == "cuda":
-        pytest.skip("masks are on the CPU only, so far")
+# As the fixture `device` says.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def seen(shape: tuple[int, ...], *, part: float = 0.6, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < part
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < part).to(DEVICE)
 
 
 def bias(shape: tuple[int, ...], dtype: torch.dtype, *, hidden: float = 0.2, seed: int = 0) -> Tensor:
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE)
     return numbers.masked_fill(seen(shape, part=hidden, seed=seed + 1), -torch.inf).to(dtype)
 
 
@@ -61,7 +59,7 @@ def assert_right(operands: Any, mask: Tensor, *, times: float = 1.0, **options: 
     assert torch.equal(attend(*operands, mask, **options), found)
     dtype = operands[0].dtype
     reference.assert_close(found, out, times * TOLERANCE[dtype])
-    unseen = lse == -torch.inf
+    found_lse, unseen = found_lse.cpu(), lse == -torch.inf
     assert torch.equal(found_lse == -torch.inf, unseen)
     tolerance = times * (1e-13 if dtype is torch.float64 else 2e-6)
     reference.assert_close(found_lse.masked_fill(unseen, 0), lse.masked_fill(unseen, 0), tolerance)
@@ -100,14 +98,14 @@ def test_masks_may_lie_as_they_like(device: str, name: str) -> None:
 @pytest.mark.parametrize("sizes", [(1, 1), (300, 1), (1, 300), (130, 200)])
 @pytest.mark.parametrize("group", [10, 64, 100])
 def test_groups_that_do_not_see_each_other(device: str, sizes: tuple[int, int], group: int) -> None:
-    queries, keys = torch.arange(sizes[0]) // group, torch.arange(sizes[1]) // group
+    queries, keys = (torch.arange(size, device=device) // group for size in sizes)
     assert_right(problem(3, device=device, sizes=sizes).operands, queries[:, None] == keys)
     assert_right(problem(3, device=device, sizes=sizes).operands, queries[:, None] > keys)
 
 
 def test_queries_that_see_nothing_get_zero(device: str) -> None:
     operands = problem(4, device=device).operands
-    for mask in (torch.zeros(37, 53, dtype=torch.bool), torch.full((37, 53), -torch.inf)):
+    for mask in (torch.zeros(37, 53, dtype=torch.bool, device=device), torch.full((37, 53), -torch.inf, device=device)):
         out, lse = attend(*operands, mask, return_lse=True)
         assert not out.any() and bool((lse == -torch.inf).all())
 
@@ -116,15 +114,16 @@ def test_queries_that_see_nothing_get_zero(device: str) -> None:
 @pytest.mark.parametrize("kind", ["seen", "bias"])
 def test_what_is_hidden_may_hold_anything(device: str, number: float, kind: str) -> None:
     query, key, value = problem(5, device=device).operands
-    padding = torch.arange(53) < 40
-    mask = padding if kind == "seen" else torch.zeros(53).masked_fill(~padding, -torch.inf)
+    padding = torch.arange(53, device=device) < 40
+    mask = padding if kind == "seen" else torch.zeros(53, device=device).masked_fill(~padding, -torch.inf)
     expected = attend(query, key[:, :, :40], value[:, :, :40])
     key[:, :, 40:], value[:, :, 40:] = number, number
-    reference.assert_close(attend(query, key, value, mask), expected, 1e-6)
+    tolerance = TOLERANCE[query.dtype]
+    reference.assert_close(attend(query, key, value, mask), expected, tolerance)
     # Here rows of one block see different keys.
-    rows = padding | (torch.arange(37)[:, None] == 0)
+    rows = padding | (torch.arange(37, device=device)[:, None] == 0)
     found = attend(query, key, value, rows)
-    reference.assert_close(found[:, :, 1:], expected[:, :, 1:], 1e-6)
+    reference.assert_close(found[:, :, 1:], expected[:, :, 1:], tolerance)
     if number is not -torch.inf:
         assert bool(found[:, :, 0].isnan().any())
 
@@ -133,12 +132,12 @@ def test_biases_without_number_spoil_their_row_alone(device: str) -> None:
     operands = problem(6, device=device).operands
     expected = attend(*operands)
     for number in (torch.nan, torch.inf):
-        mask = torch.zeros(37, 53)
+        mask = torch.zeros(37, 53, device=device)
         mask[5, 50] = number
         found = attend(*operands, mask)
         assert bool(found[:, :, 5].isnan().all())
-        others = torch.arange(37) != 5
-        reference.assert_close(found[:, :, others], expected[:, :, others], 1e-6)
+        others = torch.arange(37, device=device) != 5
+        reference.assert_close(found[:, :, others], expected[:, :, others], TOLERANCE[found.dtype])
 
 
 def test_any_axes_before_the_heads(device: str) -> None:
@@ -155,7 +154,8 @@ def test_any_axes_before_the_heads(device: str) -> None:
 def test_arrays_have_masks_too(dtype: Any) -> None:
     tensors = problem(8, device="cpu", dtype=torch.float64).operands
     arrays = [tensor.numpy().astype(dtype) for tensor in tensors]
-    for mask in (seen((2, 1, 1, 53)), bias((37, 53), torch.float32), bias(WHOLE, arrays_dtype(dtype))):
+    masks = seen((2, 1, 1, 53)), bias((37, 53), torch.float32), bias(WHOLE, arrays_dtype(dtype))
+    for mask in (mask.cpu() for mask in masks):
         found = attend(*arrays, mask.numpy())
         expected = attend(*map(torch.from_numpy, arrays), mask)
         np.testing.assert_array_equal(found, expected.numpy())
@@ -177,10 +177,11 @@ def test_compiled_and_exported_calls_are_the_same(device: str, backend: str, sha
 
     arguments = (*operands, seen(shape), bias(shape, torch.float32))
     expected = Layer()(*arguments)
-    reference.assert_close(torch.compile(Layer(), fullgraph=True, backend=backend)(*arguments), expected, 1e-6)
+    tolerance = TOLERANCE[expected.dtype]
+    reference.assert_close(torch.compile(Layer(), fullgraph=True, backend=backend)(*arguments), expected, tolerance)
     program = torch.export.export(Layer(), arguments)
     assert "fourtap.dense" in program.graph_module.code
-    reference.assert_close(program.module()(*arguments), expected, 1e-6)
+    reference.assert_close(program.module()(*arguments), expected, tolerance)
 
 
 def test_the_registered_operator_passes_opcheck_with_a_mask(device: str) -> None:
@@ -214,15 +215,15 @@ def test_autocast_takes_masks(device: str, dtype: torch.dtype) -> None:
     ],
 )
 def test_a_wrong_mask_is_named(device: str, mask: Any, error: type[Exception], message: str) -> None:
-    operands = problem(12, device=device).operands
+    operands = problem(12, device=device, dtype=torch.float32).operands
     with pytest.raises(error) as caught:
-        attend(*operands, mask)
+        attend(*operands, mask.to(device) if isinstance(mask, Tensor) else mask)
     assert isinstance(caught.value, fourtap.Error) and message in str(caught.value)
 
 
 def test_a_gradient_of_a_bias_is_refused_not_forgotten(device: str) -> None:
     operands = problem(13, device=device).operands
-    mask = torch.zeros(37, 53, requires_grad=True)
+    mask = torch.zeros(37, 53, device=device, requires_grad=True)
     with pytest.raises(fourtap.UnsupportedError, match="attn_mask: expected a tensor that needs no gradient"):
         attend(*operands, mask)
     with torch.no_grad():
@@ -279,7 +280,8 @@ def test_models_of_transformers_give_the_same(device: str, name: str, calls: lis
         config = transformers.ViTConfig(image_size=32, patch_size=8, **SMALL)
         given = {"pixel_values": torch.randn(2, 3, 32, 32)}
     config._attn_implementation = "sdpa"
-    model = getattr(transformers, f"{name}Model")(config).eval()
+    model = getattr(transformers, f"{name}Model")(config).eval().to(device)
+    given = {name: tensor.to(device) for name, tensor in given.items()}
     assert_same_when_replaced(calls, lambda: model(**given).last_hidden_state)
 
 
@@ -287,8 +289,8 @@ def test_models_of_transformers_give_the_same(device: str, name: str, calls: lis
 def test_multihead_attention_gives_the_same(device: str, masked: str, calls: list[Any]) -> None:
     torch.manual_seed(0)
     # Trained so far: in evaluation PyTorch has a fused path of its own.
-    module = nn.MultiheadAttention(32, 4, batch_first=True).train()
-    tokens = torch.randn(2, 17, 32)
+    module = nn.MultiheadAttention(32, 4, batch_first=True).train().to(device)
+    tokens = torch.randn(2, 17, 32, device=device)
     options: dict[str, Any] = {
         "nothing": {},
         "keys": {"key_padding_mask": torch.arange(17) > torch.tensor([[11], [20]])},
@@ -296,4 +298,5 @@ def test_multihead_attention_gives_the_same(device: str, masked: str, calls: lis
         "bias": {"attn_mask": torch.randn(8, 17, 17)},
         "causal": {"attn_mask": nn.Transformer.generate_square_subsequent_mask(17), "is_causal": True},
     }[masked]
+    options = {name: option.to(device) if isinstance(option, Tensor) else option for name, option in options.items()}
     assert_same_when_replaced(calls, lambda: module(tokens, tokens, tokens, need_weights=False, **options)[0])

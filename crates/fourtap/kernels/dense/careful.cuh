@@ -1,60 +1,89 @@
 // Rows that a tensor core cannot compute: it adds all keys of a tile to all rows, and a weight of zero does not keep out
 // a value that is infinite or NaN. They are few, or else everything is NaN, and found by looking at the result.
 
-// Where the inputs of a block's queries begin, and the keys among which it looked.
-struct Source {
-    const u16 *query, *key, *value;
-    int from, to;
-};
-
 // One query's output computed plainly, by a warp, of logits, maximum and sum of its own: products are added up in another
-// order than a tensor core does, and of huge ones not even the greatest need be the same. `sum` is what was stored before.
-static __device__ __forceinline__ void compute_carefully(const Target &target, const Source &source, int i, float sum, u32 lane) {
-    const Arguments &a = target.a;
-    const int from = MASK ? max(source.from, i + a.first) : source.from;
-    const int to = min(min(source.to, a.keys), MASK ? i + a.past : a.keys);
-    const auto logit = [&](int key) {
+// order than a tensor core does, and of huge ones not even the greatest need be the same. A lane computes a key's logit and
+// then, of the output, every 32nd channel. `first_key`, `past_key`: among which the block looked. Not inlined, so that others
+// have its registers.
+static __device__ __noinline__ void compute_carefully(const Arguments &a, u32 b, u32 h, int first_key, int past_key, int i, u32 lane) {
+    typedef Value::Storage Storage;
+    const Target target(a, b, h);
+    const int from = MASK ? max(first_key, i + a.first) : first_key;
+    const int to = min(min(past_key, a.keys), MASK ? i + a.past : a.keys);
+    const Storage *const query = static_cast<const Storage *>(a.query) + b * a.query_strides[0] + h * a.query_strides[1] + i * a.query_strides[2];
+    const Storage *const keys = static_cast<const Storage *>(a.key) + b * a.key_strides[0] + h / a.group * a.key_strides[1];
+    const Storage *const values = static_cast<const Storage *>(a.value) + b * a.value_strides[0] + h / a.group * a.value_strides[1];
+    const char *const mask = a.mask + (ATTN == NONE ? 0 : b * a.mask_strides[0] + h * a.mask_strides[1]);
+    const auto logit = [&](int key, bool &seen) {
+        seen = key < to;
+        float bias = 0.0f;
+#if ATTN == BITS
+        seen = seen && is_seen(a, mask, i, key);
+#elif ATTN == BIAS
+        if (seen) bias = bias_at(a, mask, i, key);
+        seen = seen && bias != minus_infinity();
+#endif
+        if (!seen) return minus_infinity();
         float dot = 0.0f;
-#pragma unroll 1
-        for (u32 c = lane; c < a.channels; c += 32) {
-            const u16 query = source.query[i * a.query_strides[2] + c * a.query_strides[3]];
-            dot += Value::widen(query) * Value::widen(source.key[key * a.key_strides[2] + c * a.key_strides[3]]);
+#pragma unroll 4
+        for (u32 c = 0; c < a.channels; c++) {
+            dot += Value::widen(query[c * a.query_strides[3]]) * Value::widen(keys[key * a.key_strides[2] + c * a.key_strides[3]]);
         }
-#pragma unroll
-        for (u32 w = 16; w > 0; w /= 2) dot += __shfl_xor_sync(ALL, dot, w);
         if (a.kept == 0) dot *= 0.0f;
-        return __fmul_rn(a.sign != 0 ? -dot : dot, a.scale); // rounded, not merged with what is subtracted from it
+        dot = a.sign != 0 ? -dot : dot;
+        // Rounded, not merged with what is subtracted from it.
+        if (ATTN != BIAS) return __fmul_rn(dot, a.scale);
+        return __fmaf_rn(dot, a.scale, bias);
     };
     float top = minus_infinity();
 #pragma unroll 1
-    for (int key = from; key < to; key++) top = fmaxf(top, logit(key));
+    for (int first = from; first < to; first += 32) {
+        bool seen;
+        top = fmaxf(top, logit(first + static_cast<int>(lane), seen));
+    }
+#pragma unroll
+    for (u32 lanes = 16; lanes > 0; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(ALL, top, lanes));
     float out[HEAD_V / 32] = {}, weights = 0.0f;
 #pragma unroll 1
-    for (int key = from; key < to; key++) {
-        const float weight = power_of_two(logit(key) - subtrahend(top));
+    for (int first = from; first < to; first += 32) {
+        bool seen;
+        const float x = logit(first + static_cast<int>(lane), seen), weight = seen ? power_of_two(x - subtrahend(top)) : 0.0f;
         weights += weight;
+#pragma unroll 1
+        for (u32 others = __ballot_sync(ALL, seen); others != 0; others &= others - 1) {
+            const int other = __ffs(others) - 1;
+            const float of_other = __shfl_sync(ALL, weight, other);
 #pragma unroll
-        for (u32 c = 0; c < HEAD_V / 32; c++) {
-            const u32 channel = 32 * c + lane;
-            if (channel >= a.value_channels) continue;
-            out[c] += weight * Value::widen(source.value[key * a.value_strides[2] + channel * a.value_strides[3]]);
+            for (u32 c = 0; c < HEAD_V / 32; c++) {
+                const u32 channel = 32 * c + lane;
+                if (channel >= a.value_channels) continue;
+                out[c] += of_other * Value::widen(values[(first + other) * a.value_strides[2] + channel * a.value_strides[3]]);
+            }
+        }
+    }
+#pragma unroll
+    for (u32 lanes = 16; lanes > 0; lanes /= 2) weights += __shfl_xor_sync(ALL, weights, lanes);
+    if (lane == 0) {
+        if (SPLIT) {
+            a.states[target.plane * a.queries + i] = {top, weights};
+        } else {
+            target.store_lse(i, top, weights);
         }
     }
 #pragma unroll
     for (u32 c = 0; c < HEAD_V / 32; c++) {
         const u32 channel = 32 * c + lane;
-        const float mean = out[c] / weights;
         if (SPLIT) {
-            target.partial(i)[channel] = weights == 0.0f ? 0.0f : mean * sum;
+            target.partial(i)[channel] = out[c];
         } else if (channel < a.value_channels) {
-            target.row(i)[channel * target.apart()] = Value::round(mean);
+            target.row(i)[channel * target.apart()] = Value::round(weights == 0.0f ? 0.0f : out[c] / weights);
         }
     }
 }
 
-// Those of a warp's rows, from `first` on, that have something infinite or NaN in them, once more. A maximum and a sum are
-// right whatever the values hold; a row whose sum is no number is NaN throughout.
-static __device__ __forceinline__ void mend(const Rows &rows, const Target &target, const Source &source, int first, u32 lane) {
+// Those of a warp's rows, from `first` on, that have something infinite or NaN in them, once more. Of 16-bit numbers without
+// biases a sum is right whatever the values hold, and a row whose sum is no number is NaN throughout.
+static __device__ __forceinline__ void mend(const Rows &rows, const Arguments &a, u32 b, u32 h, int first_key, int past_key, int first, u32 lane) {
     u32 unsound = 0;
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++) {
@@ -64,22 +93,15 @@ static __device__ __forceinline__ void mend(const Rows &rows, const Target &targ
 #pragma unroll
             for (u32 c = 0; c < OUT_TILES; c++) sound &= is_finite(rows.out[r][c][i]);
             const float sum = rows.sum[r][i / 2];
-            if (!sound && is_finite(sum) && (SPLIT || sum != 0.0f)) unsound |= 1u << (2 * r + i / 2);
+            if (!sound && (ATTN == BIAS || VALUE == F32 || is_finite(sum)) && (SPLIT || sum != 0.0f)) unsound |= 1u << (2 * r + i / 2);
         }
     }
     if (!__any_sync(ALL, unsound != 0)) return;
     __syncwarp(); // these rows were stored by other lanes
 #pragma unroll 1
     for (u32 row = 0; row < ROWS; row++) {
-        const u32 half = row / 8, owner = row % 8 * 4;
-        const bool mine = lane / 4 == row % 8 && (unsound >> half & 1);
+        const bool mine = lane / 4 == row % 8 && (unsound >> row / 8 & 1);
         const int i = first + static_cast<int>(row);
-        if (!__any_sync(ALL, mine) || i >= target.a.queries) continue;
-        float sum = rows.sum[0][0];
-#pragma unroll
-        for (u32 other = 1; other < 2 * ROW_TILES; other++) {
-            if (half == other) sum = rows.sum[other / 2][other % 2];
-        }
-        compute_carefully(target, source, i, __shfl_sync(ALL, sum, owner), lane);
+        if (__any_sync(ALL, mine) && i < a.queries) compute_carefully(a, b, h, first_key, past_key, i, lane);
     }
 }

@@ -36,21 +36,25 @@ extern "C" __global__ void __launch_bounds__(256) dense_combine(const __grid_con
     const u32 plane = static_cast<u32>(row / static_cast<u32>(a.queries)), b = plane / a.query_heads, h = plane - b * a.query_heads;
     const i64 i = static_cast<i64>(row - static_cast<u64>(plane) * a.queries);
     if (a.lse != nullptr && channel == 0) {
-        a.lse[b * a.lse_strides[0] + h * a.lse_strides[1] + i * a.lse_strides[2]] =
+        static_cast<float *>(a.lse)[b * a.lse_strides[0] + h * a.lse_strides[1] + i * a.lse_strides[2]] =
             sum == 0.0f ? minus_infinity() : __fmaf_rn(maximum, LN_2, logf(sum));
     }
     const float inverse = 1.0f / sum;
-    const u32 low = sum == 0.0f ? 0 : Value::round(out.x * inverse, out.y * inverse);
-    const u32 high = sum == 0.0f ? 0 : Value::round(out.z * inverse, out.w * inverse);
-    u16 *const to = static_cast<u16 *>(a.out) + b * a.out_strides[0] + h * a.out_strides[1] + i * a.out_strides[2];
+    const float numbers[4] = {out.x * inverse, out.y * inverse, out.z * inverse, out.w * inverse};
+    const i64 at = b * a.out_strides[0] + h * a.out_strides[1] + i * a.out_strides[2], apart = ALIGN == 2 ? a.out_strides[3] : 1;
+    Value::Storage *const to = static_cast<Value::Storage *>(a.out) + at + channel * apart;
+    Value::Storage rounded[4];
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) rounded[e] = Value::round(sum == 0.0f ? 0.0f : numbers[e]);
     if (ALIGN == 16 && (!PADDED || channel + 4 <= a.value_channels)) {
-        *reinterpret_cast<uint2 *>(to + channel) = {low, high};
+        struct __align__(4 * sizeof(Value::Storage)) Four {
+            Value::Storage of[4];
+        };
+        *reinterpret_cast<Four *>(to) = {rounded[0], rounded[1], rounded[2], rounded[3]};
     } else {
-        const u32 words[2] = {low, high};
-        const i64 apart = ALIGN == 2 ? a.out_strides[3] : 1;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-            if (channel + e < a.value_channels) to[(channel + e) * apart] = static_cast<u16>(words[e / 2] >> 16 * (e % 2));
+            if (channel + e < a.value_channels) to[e * apart] = rounded[e];
         }
     }
 }

@@ -1,9 +1,10 @@
 // Dense attention, forward, on tensor cores (sm_80 and up): f16 and bf16, sums in f32.
 //
 // A block computes BLOCK_M queries of one head, over all keys or, SPLIT, a part of them. K and V pass through shared
-// memory in tiles of BLOCK_N keys, one of each: while the keys are multiplied the values arrive, and the other way round.
-// With two blocks or more on a multiprocessor, that hides more than further tiles in flight would, which would leave room
-// for fewer. The warps lie WARPS / KEY_WARPS rows by KEY_WARPS columns on a tile.
+// memory in tiles of BLOCK_N keys. STAGES 1: one of each; while the keys are multiplied the values arrive, and the other way
+// round. With two blocks or more on a multiprocessor, that hides more than further tiles in flight would, which would leave
+// room for fewer. STAGES 2: for narrow heads, whose tiles are small: while one tile of both is multiplied the next arrives.
+// The WARPS lie WARPS / KEY_WARPS rows by KEY_WARPS columns on a tile.
 // Large problems are limited by the tensor cores (D 128), the exponentials (D 64) and reading shared memory (D 256), small
 // ones by latency.
 //
@@ -72,7 +73,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     const u32 tiles = (a.queries + BLOCK_M - 1) / BLOCK_M;
     const u32 tile = MASK ? tiles - 1 - blockIdx.x / a.planes : blockIdx.x % tiles;
     const u32 plane = MASK ? blockIdx.x % a.planes : blockIdx.x / tiles;
-    const u32 b = plane / a.query_heads, h = plane - b * a.query_heads, key_head = h / a.group;
+    u32 b = plane / a.query_heads, h = plane - b * a.query_heads;
+    if (ATTN == BIAS && a.mask_strides[0] == 0) { // blocks that run together then read the same biases
+        const u32 batch = a.planes / a.query_heads;
+        h = plane / batch;
+        b = plane - h * batch;
+    }
+    const u32 key_head = h / a.group;
     const int first_row = tile * BLOCK_M, last_row = min(first_row + BLOCK_M, a.queries) - 1;
 
     // The tiles of keys that some query of the block sees.
@@ -109,17 +116,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     };
     Logits logits;
     Weights weights;
-    const auto make_weights = [&](int j) {
-        const int key = key_of(j);
-        if (key < seen_by_all_from || key + static_cast<int>(KEYS) > seen_by_all_to) {
-            hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
-        }
-        weigh(rows, logits, weights, a.scale);
-    };
+    const char *const mask = a.mask + (ATTN == NONE ? 0 : b * a.mask_strides[0] + h * a.mask_strides[1]);
+#if ATTN == BITS
+    SeenKeys seen_keys;
+    const char *const first_seen = mask + (warp_row + lane / 4) * a.mask_strides[2];
+    const i64 states_at = b * a.state_strides[0] + h * a.state_strides[1] + tile * a.state_strides[2] + first_tile;
+    TileStates states{a.mask_states + states_at, count, -32, 0, 0};
+    const auto next_tile = [&](int j) { return states.next(j, lane); };
+#else
+    const auto next_tile = [&](int j) { return j; };
+#endif
+    const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, (first_tile + j) * BLOCK_N, a.keys); };
+    const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, (first_tile + j) * BLOCK_N, a.keys); };
 
-    if (count > 0) {
+    int j = next_tile(0);
+    if (j < count) {
         queries.copy(shared, first_row, a.queries);
-        keys.copy(shared + KEYS_AT, first_tile * BLOCK_N, a.keys);
+        copy_keys(j, 0);
+        if (STAGES > 1) copy_values(j, 0);
         if (a.sign != 0 || a.kept == 0) {
             wait_for_copies();
             queries.change_bits(shared, a.kept, a.sign);
@@ -133,22 +147,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
 #pragma unroll
                 for (int step = 0; step < KEPT; step++) load_queries(kept[r][step], queries_at, r, step);
         }
+        u32 stage = 0;
 #pragma unroll 1
-        for (int j = 0; j < count; j++) {
+        while (j < count) {
+            const int key = key_of(j);
+            const bool seen = is_seen(j);
+#if ATTN == BITS
+            const bool hides = states.hides(j);
+            if (hides) seen_keys.load(a, first_seen + key / 8);
+#endif
+            const int next = next_tile(j + 1);
+            const u32 next_stage = STAGES > 1 ? STAGE_BYTES - stage : 0;
             wait_for_copies();
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
-            values.copy(shared + VALUES_AT, (first_tile + j) * BLOCK_N, a.keys);
-            const bool seen = is_seen(j);
-            if (seen) multiply_keys(logits, kept, queries_at, keys_at);
-            wait_for_copies();
-            __syncthreads(); // values are there, and the keys no longer needed
-            if (j + 1 < count) keys.copy(shared + KEYS_AT, (first_tile + j + 1) * BLOCK_N, a.keys);
-            if (seen) {
-                make_weights(j);
-                add_values(rows, weights, values_at);
+            if (STAGES == 1) {
+                copy_values(j, 0);
+            } else if (next < count) {
+                copy_keys(next, next_stage);
+                copy_values(next, next_stage);
             }
+            if (seen) multiply_keys(logits, kept, queries_at, keys_at + stage);
+            if (STAGES == 1) {
+                wait_for_copies();
+                __syncthreads(); // values are there, and the keys no longer needed
+                if (next < count) copy_keys(next, 0);
+            }
+            if (seen) {
+#if ATTN == BITS
+                if (hides) seen_keys.hide(logits, lane % 4);
+#elif ATTN == BIAS
+                add_biases(a, logits, a.scale, mask + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
+#endif
+                if (key < seen_by_all_from || key + static_cast<int>(KEYS) > seen_by_all_to) {
+                    hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
+                }
+                weigh(rows, logits, ATTN == BIAS ? 1.0f : a.scale, [&](u32 r, u32 k, const float(&w)[4]) {
+                    weights[r][k / 2][k % 2 * 2] = Value::round(w[0], w[1]);
+                    weights[r][k / 2][k % 2 * 2 + 1] = Value::round(w[2], w[3]);
+                });
+                add_values(rows, weights, values_at + stage);
+            }
+            stage = next_stage;
+            j = next;
         }
     }
+    // What was read is written to from here on: keys for other columns, queries for rows of other widths.
+    if (STAGES > 1 && (KEY_WARPS > 1 || HEAD != HEAD_V)) __syncthreads();
 
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++) {
@@ -157,15 +201,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     }
     if (KEY_WARPS > 1 && !gather_columns(rows, memory + KEYS_AT, row_warp, key_warp, lane)) return;
 
-    const Target target{a, b * a.out_strides[0] + h * a.out_strides[1],
-                        (SPLIT ? static_cast<i64>(blockIdx.y) * a.planes : 0) + plane};
+    const Target target(a, b, h);
     if (SPLIT) {
         store_partial(rows, target, count > 0, warp_row, lane);
     } else {
         store_rows(rows, target, shared + row_warp * ROWS * ValueTile::ROW, warp_row, lane);
-        store_lse(rows, a, b * a.lse_strides[0] + h * a.lse_strides[1], warp_row, lane);
+        store_lse(rows, target, warp_row, lane);
     }
-    const Source source{static_cast<const u16 *>(a.query) + query_at, static_cast<const u16 *>(a.key) + key_at,
-                        static_cast<const u16 *>(a.value) + value_at, first_tile * BLOCK_N, (first_tile + count) * BLOCK_N};
-    mend(rows, target, source, warp_row, lane);
+    mend(rows, a, b, h, first_tile * BLOCK_N, (first_tile + count) * BLOCK_N, warp_row, lane);
 }

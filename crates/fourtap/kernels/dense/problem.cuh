@@ -4,13 +4,27 @@
 // i + first <= j < min(keys, i + past): the host folds alignment and window into `first` and `past`, clamped to
 // +-2^30, which is past any key since queries and keys are below 2^30.
 
+#define NONE 0
+#define BITS 1
+#define BIAS 2
+
+// What BITS say of a tile.
+enum : unsigned char { NONE_SEEN, SOME_SEEN, ALL_SEEN };
+
 struct Arguments {
     const void *query, *key, *value;
     void *out;
-    float *lse;     // or null
+    void *lse;      // or null; f64 where the others are
     float *partial; // SPLIT: [splits, planes, queries, HEAD_V], not yet divided by the sum
     float2 *states; // SPLIT: [splits, planes, queries] of (maximum in powers of two, sum); a sum of -1: nothing computed
+    const char *mask; // see mask.cuh
+    const unsigned char *mask_states;
+    // f32, see prepare_f32.cu: pieces of planes * tiles of rows, and what a unit of each tile's numbers is.
+    const u16 *query_pieces, *key_pieces, *value_pieces;
+    const float *query_units, *key_units, *value_units;
     i64 query_strides[4], key_strides[4], value_strides[4], out_strides[4], lse_strides[3];
+    i64 state_strides[3]; // of sequence, head, tile of rows
+    i64 mask_strides[4]; // of sequence, head, row or block of rows, in bytes; of key: 0. forward_plain.cu: of the tensor, in elements
     u32 planes;      // sequences times heads of queries
     u32 query_heads; // a sequence
     u32 group;       // query heads that share a key head
@@ -23,6 +37,7 @@ struct Arguments {
     float scale;
     u32 sign, kept; // bits to change, bits to leave
     u32 splits; // over keys
+    double given_scale;
 };
 
 constexpr float LN_2 = 0.6931471805599453f;

@@ -77,8 +77,9 @@ static __device__ __forceinline__ float total(float x) {
 }
 
 // Weights of logits, and what was summed so far brought to a new maximum. That is seldom needed if the maximum used may
-// stay up to LAG powers of two below the true one: weights are then at most 2^LAG, which any type holds.
-static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, Weights &weights, float scale) {
+// stay up to LAG powers of two below the true one: weights are then at most 2^LAG, which any type holds. `keep` is given the
+// four of each tile.
+template <typename Keep> static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, float scale, const Keep &keep) {
     float factor[ROW_TILES][2];
     bool any_grown = false, any_huge = false;
 #pragma unroll
@@ -145,8 +146,7 @@ static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, Weights
             const float(&w)[4] = logits[r][k];
             rows.sum[r][0] += w[0] + w[1];
             rows.sum[r][1] += w[2] + w[3];
-            weights[r][k / 2][k % 2 * 2] = Value::round(w[0], w[1]);
-            weights[r][k / 2][k % 2 * 2 + 1] = Value::round(w[2], w[3]);
+            keep(r, k, w);
         }
     }
 }

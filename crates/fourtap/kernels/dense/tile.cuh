@@ -9,7 +9,7 @@ static __device__ __forceinline__ void load_matrices(u32 (&matrices)[4], u32 add
                  : "r"(address));
 }
 
-constexpr u32 WARPS = 4, THREADS = 32 * WARPS;
+constexpr u32 THREADS = 32 * WARPS;
 
 template <int CHANNELS> struct Tile {
     static constexpr u32 ROW = 2 * CHANNELS;
@@ -84,8 +84,11 @@ template <int CHANNELS, int SIZE> struct Copier {
     }
 };
 
-// The shared memory of a block: queries (the outputs, at the end), a tile of keys, a tile of values.
-typedef Tile<HEAD> KeyTile; // queries too
-typedef Tile<HEAD_V> ValueTile;
-constexpr u32 QUERY_BYTES = BLOCK_M * (HEAD > HEAD_V ? KeyTile::ROW : ValueTile::ROW);
+// The shared memory of a block: queries (the outputs, at the end), then STAGES of a tile of keys and a tile of values.
+// Of f32, each row's coarse parts and then its fine ones.
+constexpr u32 PARTS = VALUE == F32 ? 2 : 1;
+typedef Tile<PARTS * HEAD> KeyTile; // queries too
+typedef Tile<PARTS * HEAD_V> ValueTile;
+constexpr u32 QUERY_BYTES = BLOCK_M * (HEAD > HEAD_V || VALUE == F32 ? KeyTile::ROW : ValueTile::ROW);
 constexpr u32 KEY_BYTES = BLOCK_N * KeyTile::ROW, KEYS_AT = QUERY_BYTES, VALUES_AT = KEYS_AT + KEY_BYTES;
+constexpr u32 STAGE_BYTES = KEY_BYTES + BLOCK_N * ValueTile::ROW;

@@ -30,6 +30,8 @@ mod model;
 pub mod oracle;
 mod problem;
 
+#[cfg(feature = "cuda")]
+pub(crate) use attn_mask::AttnMaskKey;
 pub use attn_mask::{AttnMask, AttnMaskDesc, MOST_BIAS};
 pub use mask::{Alignment, Mask};
 pub use model::Traffic;

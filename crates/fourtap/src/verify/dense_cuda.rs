@@ -1,12 +1,13 @@
 //! A case of dense attention on a CUDA device: copied there with guard memory around the tensors, computed and copied back.
 
 use super::dense::{DenseCase, ExpectedDenseResults};
+use super::dense_mask::MaskOnDevice;
 use super::device_tensor::{CheckResult, DeviceTensor};
 use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cuda::Cuda;
 use crate::cuda::dense::Plan;
-use crate::dense::{self, Inputs, Outputs, Problem};
+use crate::dense::{self, AttnMask, Inputs, Outputs, Problem};
 use crate::error::Result;
 
 /// A case's inputs and outputs in the memory of a device.
@@ -18,6 +19,7 @@ pub struct DenseOnCuda<'a> {
     value: DeviceTensor,
     out: DeviceTensor,
     lse: DeviceTensor,
+    attn_mask: Option<MaskOnDevice>,
     on_host: [Tensor; 2],
 }
 
@@ -36,6 +38,9 @@ impl<'a> DenseOnCuda<'a> {
             value: DeviceTensor::new(&cuda, &case.value)?,
             out: DeviceTensor::new(&cuda, &out)?,
             lse: DeviceTensor::new(&cuda, &lse)?,
+            attn_mask: (case.attn_mask.as_ref())
+                .map(|mask| MaskOnDevice::new(&cuda, mask))
+                .transpose()?,
             on_host: [out, lse],
         })
     }
@@ -46,7 +51,7 @@ impl<'a> DenseOnCuda<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
-            attn_mask: None,
+            attn_mask: attn_mask(&self.attn_mask, self.case, &self.cuda),
         };
         let (cuda, options) = (self.cuda, self.case.options);
         cuda.explain_dense(inputs, options, &self.out.view_mut().into())
@@ -58,7 +63,7 @@ impl<'a> DenseOnCuda<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
-            attn_mask: None,
+            attn_mask: attn_mask(&self.attn_mask, self.case, &self.cuda),
         };
         let outputs = Outputs {
             out: self.out.view_mut(),
@@ -71,6 +76,14 @@ impl<'a> DenseOnCuda<'a> {
         self.lse.read(&self.cuda, "lse", &mut lse)?;
         Ok([out, lse])
     }
+}
+
+fn attn_mask<'m>(
+    copy: &'m Option<MaskOnDevice>,
+    case: &DenseCase,
+    cuda: &Cuda,
+) -> Option<AttnMask<'m>> {
+    copy.as_ref()?.view(cuda, case.attn_mask.as_ref()?)
 }
 
 /// Checks forward of `case` on a device against the oracle: every element, and the memory around them.

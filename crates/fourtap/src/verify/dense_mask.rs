@@ -4,10 +4,18 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::case::{CaseKind, pick, random_storage};
+#[cfg(feature = "cuda")]
+use super::device_tensor::DeviceTensor;
 use super::tensor::Tensor;
 use crate::bool_view::BoolView;
+#[cfg(feature = "cuda")]
+use crate::cuda::Cuda;
+#[cfg(feature = "cuda")]
+use crate::cuda::driver::Buffer;
 use crate::dense::{AttnMask, Sizes};
 use crate::dtype::DType;
+#[cfg(feature = "cuda")]
+use crate::error::Result;
 
 /// A mask or a bias that owns its memory.
 #[derive(Clone, Debug)]
@@ -85,6 +93,46 @@ impl RandomMask {
                     BoolView::from_raw(first, shape.sizes(), layout.strides())
                 })
             }
+        }
+    }
+}
+
+/// A copy of a mask in the memory of a device.
+#[cfg(feature = "cuda")]
+pub(super) enum MaskOnDevice {
+    Bias(DeviceTensor),
+    Seen(Buffer),
+}
+
+#[cfg(feature = "cuda")]
+impl MaskOnDevice {
+    pub fn new(cuda: &Cuda, mask: &RandomMask) -> Result<Self> {
+        Ok(match mask {
+            RandomMask::Bias(tensor) => MaskOnDevice::Bias(DeviceTensor::new(cuda, tensor)?),
+            // Never empty, so that there is an address.
+            RandomMask::Seen { bytes, .. } if bytes.is_empty() => {
+                MaskOnDevice::Seen(Buffer::zeroed(cuda.context(), 16)?)
+            }
+            RandomMask::Seen { bytes, .. } => {
+                MaskOnDevice::Seen(Buffer::from_slice(cuda.context(), bytes)?)
+            }
+        })
+    }
+
+    /// The copy, of this mask on this device.
+    pub fn view(&self, cuda: &Cuda, mask: &RandomMask) -> Option<AttnMask<'_>> {
+        match (self, mask) {
+            (MaskOnDevice::Bias(tensor), _) => Some(AttnMask::Bias(tensor.view())),
+            (MaskOnDevice::Seen(bytes), RandomMask::Seen { like, .. }) => {
+                let layout = like.layout();
+                let shape = layout.shape();
+                let first = bytes.as_ptr() + like.first_element() as u64;
+                // SAFETY: the buffer has a byte for each element in the memory of `like`, and outlives the view.
+                Some(AttnMask::Seen(unsafe {
+                    BoolView::on_cuda(cuda.ordinal(), first, shape.sizes(), layout.strides())
+                }))
+            }
+            _ => None,
         }
     }
 }

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use fourtap::DType;
 use fourtap::cuda::jit::{Architecture, Nvrtc, NvrtcVersion, Program, Resources};
 use fourtap::cuda::msda::{KernelVariant, Sampling};
 use fourtap::cuda::{SpecialisedKernel, dense};
@@ -127,8 +128,12 @@ impl TableKernel {
     fn dense(kernel: dense::KernelVariant) -> Self {
         TableKernel {
             kernel: Box::new(kernel),
-            // The largest tiles leave no register free: a few words that a tile needs once are kept there.
-            most_stack: 96,
+            // The largest tiles leave no register free: a few words that a tile needs once are kept there. Those of the widest
+            // heads of f32 more: two parts of everything.
+            most_stack: match kernel {
+                dense::KernelVariant::Mma(kernel) if kernel.dtype == DType::F32 => 160,
+                _ => 96,
+            },
             least_reads: None,
         }
     }

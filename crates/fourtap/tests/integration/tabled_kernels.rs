@@ -5,7 +5,7 @@ use fourtap::cuda::msda::{
     Channel, Gather, KernelVariant, Kind, Projection, Sampling, Sort, Types,
 };
 use fourtap::cuda::{DeviceSize, SpecialisedKernel, dense};
-use fourtap::dense::{Alignment, Mask, Sizes};
+use fourtap::dense::{Alignment, AttnMaskDesc, Mask, Sizes};
 
 fn types(value: DType) -> Types {
     Types {
@@ -229,6 +229,7 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
         dtype: DType::F16,
         mask: Mask::default(),
         align: 16,
+        attn_mask: None,
     };
     let causal = Mask::causal(Alignment::TopLeft);
     // With more and more multiprocessors to fill, tiles become smaller, and at last keys are divided.
@@ -252,6 +253,55 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
             plans.extend((0..cuts.len()).map(|cut| plan(usual, cut)));
         }
     }
+    // Masks that are tensors, of every width and size of tile; the same of f32, without a mask, too.
+    for channels in [32, 64, 128, 256] {
+        for dtype in [DType::F16, DType::F32] {
+            let plain = dense::ProblemDesc {
+                dtype,
+                ..described(channels, 640, 640)
+            };
+            if dtype == DType::F32 {
+                plans.extend((0..cuts.len()).map(|cut| plan(plain, cut)));
+            }
+            for bias in [None, Some(DType::F32)] {
+                let masked = dense::ProblemDesc {
+                    attn_mask: Some(AttnMaskDesc {
+                        bias,
+                        strides: [0, 0, 640, 1],
+                    }),
+                    ..plain
+                };
+                plans.extend((0..cuts.len()).map(|cut| plan(masked, cut)));
+            }
+        }
+    }
+    // Many small problems; and what only the plain kernel serves.
+    for attn_mask in [
+        None,
+        Some(AttnMaskDesc {
+            bias: Some(DType::F16),
+            strides: [0, 0, 144, 1],
+        }),
+    ] {
+        for queries in [49, 144] {
+            let mut windows = described(32, queries, queries);
+            windows.sizes.batch = 512;
+            plans.push(plan(
+                dense::ProblemDesc {
+                    attn_mask,
+                    ..windows
+                },
+                0,
+            ));
+        }
+    }
+    plans.push(plan(
+        dense::ProblemDesc {
+            dtype: DType::F64,
+            ..described(64, 640, 640)
+        },
+        0,
+    ));
     for channels in [64, 128] {
         let usual = dense::ProblemDesc {
             mask: causal,

@@ -182,7 +182,7 @@ impl CudaBench {
     ) -> Result<VariantResult> {
         let cuda = variant.on(self.stopwatch.cuda(), task.trial);
         let mut kernel = device.explain(&cuda)?;
-        let choices = Choices::by(&Backend::Cuda(cuda), task.trial.tuned_as());
+        let choices = Choices::on(&Backend::Cuda(cuda), task.trial);
         if let Some(entry) = choices.entry {
             kernel.words += &format!(", tuned: {}", entry.choice);
             let tuned = entry.choice.into();

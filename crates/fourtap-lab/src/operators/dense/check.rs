@@ -4,16 +4,10 @@ use std::ops::Range;
 
 use fourtap::cpu::Simd;
 use fourtap::cuda::Cuda;
-use fourtap::dense::Inputs;
-use fourtap::verify::{self, DenseCase, ExpectedDenseResults, Failure, Tensor};
-use fourtap::{Backend, DType};
+use fourtap::verify::{self, DenseCase, ExpectedDenseResults, Failure, check_dense_on_cuda};
 use fourtap_admin::check::{Outcome, Path, Report, each};
 
-use super::verification::verify_all;
-use super::{Dense, Trial};
-use crate::array::Array;
-use crate::computation::computed;
-use crate::error::Result;
+use super::Dense;
 use crate::operators::Operator;
 
 /// These problems through each of `paths`, with `lse` and without; each without a tensor that masks, and with one.
@@ -52,54 +46,39 @@ pub fn on_paths(seeds: Range<u64>, paths: &[Simd]) -> Report {
     })
 }
 
-/// Those of these problems that are of 16 bits, which is what tensor cores take.
+/// The same on a device.
 pub fn on_cuda(seeds: Range<u64>, cuda: Cuda) -> Report {
     let device = cuda.ordinal();
     let names = vec![format!("cuda:{device}")];
     each(Dense.name(), seeds, names, |seed| {
         let case = DenseCase::random(seed);
-        if !matches!(case.query.dtype(), DType::F16 | DType::BF16) {
-            return Vec::new();
-        }
-        vec![Outcome {
-            path: Path::Cuda {
-                device,
-                kernel: None,
-                inputs: None,
-                pass: None,
-                mode: None,
-                levels: None,
-            },
-            found: match wrong(&case, cuda) {
-                Ok(found) => found,
-                Err(refused) => Some(refused.to_string()),
-            },
-            repeat: format!(
-                "fourtap check --operator dense --device cuda:{device} --cases 1 --seed {seed}"
-            ),
-        }]
+        let cases = [("", case.clone()), ("with attn_mask: ", case.with_mask())];
+        let outcome = |(what, case): (&str, DenseCase)| {
+            let found = ExpectedDenseResults::new(&case).map_or_else(
+                |refused| Some(refused.to_string()),
+                |expected| {
+                    let mut ways = [true, false].into_iter();
+                    ways.find_map(|with_lse| {
+                        let checked = check_dense_on_cuda(&case, &expected, &cuda, with_lse);
+                        Some(checked.err()?.to_string())
+                    })
+                },
+            );
+            Outcome {
+                path: Path::Cuda {
+                    device,
+                    kernel: None,
+                    inputs: None,
+                    pass: None,
+                    mode: None,
+                    levels: None,
+                },
+                found: found.map(|found| format!("{what}{found}")),
+                repeat: format!(
+                    "fourtap check --operator dense --device cuda:{device} --cases 1 --seed {seed}"
+                ),
+            }
+        };
+        cases.into_iter().map(outcome).collect()
     })
-}
-
-/// What is wrong with the device's result, if anything.
-fn wrong(case: &DenseCase, cuda: Cuda) -> Result<Option<String>> {
-    let query = row_major("query", &case.query)?;
-    let key = row_major("key", &case.key)?;
-    let value = row_major("value", &case.value)?;
-    let inputs = Inputs {
-        query: query.view(),
-        key: key.view(),
-        value: value.view(),
-        attn_mask: None,
-    };
-    let trial = Trial::new(Backend::Cuda(cuda), inputs, case.options)?.with_lse();
-    let (outputs, _) = computed(&trial)?;
-    Ok(verify_all(&trial, &outputs)?.found)
-}
-
-/// The same numbers, as they can be copied to a device.
-fn row_major(name: &str, tensor: &Tensor) -> Result<Array> {
-    let mut array = Array::poisoned(name, DType::F64, tensor.shape().sizes())?;
-    array.elements_mut().copy_from_slice(&tensor.to_f64());
-    array.rounded(name, tensor.dtype())
 }

@@ -2,13 +2,14 @@
 
 use fourtap::cpu::Cpu;
 use fourtap::cuda::Step;
-use fourtap::cuda::dense::{KernelVariant, ProblemDesc, Tuning};
+use fourtap::cuda::dense::{KernelVariant, Tuning};
 use fourtap::dense::{Problem, Traffic};
 use fourtap::tuning::Class;
 use fourtap::{Backend, DType};
 use serde::Serialize;
 
-use super::{Dense, MaskRecord, ProblemSizes, Workload};
+use super::attn_mask::traffic;
+use super::{Dense, ProblemSizes, Workload};
 use crate::choices::Choices;
 use crate::cli::CaseArgs;
 use crate::error::Result;
@@ -87,7 +88,7 @@ impl explain::Case for Case {
     }
 
     fn problem(&self) -> ProblemRecord {
-        ProblemSizes::from(&self.problem).into()
+        ProblemSizes::new(&self.problem, self.workload.attn_mask).into()
     }
 
     fn dtypes(&self) -> DTypes {
@@ -107,26 +108,27 @@ fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
         problem,
     } = case;
     let (dtype, ceilings, device) = (*dtype, known.ceilings, known.device);
-    let traffic = Traffic::of_forward(problem);
-    let (sizes, dtypes) = (ProblemSizes::from(problem), DTypes::from(problem));
+    let attn_mask = workload.attn_mask;
+    let traffic = traffic(problem, attn_mask);
+    let sizes = ProblemSizes::new(problem, attn_mask);
+    let dtypes = DTypes::from(problem);
     let kind = ceilings.device.kind.clone();
-    if kind == "cuda" && !is_half(dtype) {
-        known.notes.push(format!(
-            "on CUDA dense attention is computed in f16 and bf16, not in {dtype}"
-        ));
-    }
     let class = Class::of_dense(problem.sizes(), &problem.options().mask);
     let tuned_as = ("dense-forward", class, dtype);
     let (choices, entry) = match device {
+        // Tables say nothing of tensors that mask, and the library does not ask them.
+        Some(device) if attn_mask.is_some() => {
+            let (choices, _) = Choices::on_device(&device.name, tuned_as);
+            let entry = None;
+            (Choices { entry, ..choices }, None)
+        }
         Some(device) => Choices::on_device(&device.name, tuned_as),
         None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as), None),
     };
     let tuning = entry.map(|entry| Tuning::of(&entry.choice));
     let kernels = match device {
-        Some(device) if is_half(dtype) => {
-            kernels(workload, dtype, device, &tuning.unwrap_or_default())?
-        }
-        _ => Vec::new(),
+        Some(device) => kernels(workload, dtype, device, &tuning.unwrap_or_default())?,
+        None => Vec::new(),
     };
     let limits = match kind.as_str() {
         "cuda" => on_cuda(&traffic, dtype, ceilings),
@@ -175,12 +177,6 @@ fn kernels(
     device: &DeviceDesc,
     tuning: &Tuning,
 ) -> Result<Vec<KernelUse>> {
-    let described = ProblemDesc {
-        sizes: workload.sizes(),
-        dtype,
-        mask: workload.options().mask,
-        align: 16,
-    };
     let used = |step: &Step<KernelVariant>| {
         let [blocks, parts] = step.blocks;
         KernelUse::new(
@@ -190,12 +186,17 @@ fn kernels(
             step.shared_bytes,
         )
     };
-    let plan = described.tuned(device.size, tuning)?;
+    let plan = workload.on_cuda(dtype).tuned(device.size, tuning)?;
     Ok(plan.steps().map(used).collect())
 }
 
-fn is_half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
+/// Products of f16 on tensor cores for one of the type; none for f64.
+fn products_of_f16(dtype: DType) -> Option<u64> {
+    match dtype {
+        DType::F16 | DType::BF16 => Some(1),
+        DType::F32 => Some(3),
+        DType::F64 => None,
+    }
 }
 
 fn on_cuda(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
@@ -232,8 +233,8 @@ fn on_cuda(traffic: &Traffic, dtype: DType, ceilings: &Ceilings) -> Vec<Limit> {
         &once,
         LimitCondition::Always,
     ));
-    if is_half(dtype) {
-        let products = (traffic.flop as f64, "operations");
+    if let Some(each) = products_of_f16(dtype) {
+        let products = ((each * traffic.flop) as f64, "operations");
         let both = ["tensor-wgmma-f16", "tensor-mma-f16"];
         let what = "both products, tensor cores";
         limits.push(limit(
@@ -351,16 +352,13 @@ impl Explanation {
             true => plural(channels, "channel", "channels"),
             false => format!("{channels} channels, values of {value_channels}"),
         };
-        let mask = self.problem.mask.as_ref();
         let text = format!(
             "{}: {}, {heads} of {channels}, {}, {}; {}.",
             self.name,
             plural(batch, "sequence", "sequences"),
             plural(queries, "query", "queries"),
             plural(keys, "key", "keys"),
-            mask.map_or("every query sees every key".to_string(), |mask| {
-                MaskRecord::in_words(mask)
-            }),
+            self.problem.seen_in_words("every query sees every key"),
         );
         let costs = format!(
             "{} FLOP in both products, 2 per channel for each pair of a query and a key it sees; {} exponentials, \

@@ -1,4 +1,4 @@
-//! Random tensors of dense attention.
+//! Random tensors of dense attention, but for masks.
 
 use fourtap::DType;
 use fourtap::dense::Sizes;

@@ -1,5 +1,6 @@
 //! Dense attention.
 
+mod attn_mask;
 mod check;
 mod explain;
 mod generate;
@@ -30,6 +31,7 @@ use crate::report::{Part, Section};
 use crate::tensors::MappedFile;
 use fourtap_admin::check::Report;
 
+pub use attn_mask::AttnMaskKind;
 pub use record::{MaskRecord, ProblemSizes};
 pub use trial::Trial;
 pub use workload::{Corner, Workload};
@@ -83,7 +85,7 @@ impl Operator for Dense {
         "dense-s2048-d64"
     }
 
-    /// There it is for tensor cores.
+    /// Those that models are run in there.
     fn cuda_dtypes(&self) -> &'static [DType] {
         &[DType::F16, DType::BF16]
     }

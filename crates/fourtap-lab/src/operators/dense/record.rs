@@ -6,7 +6,7 @@ use fourtap::dense::{Mask, Problem, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::{Corner, Dense};
+use super::{AttnMaskKind, Corner, Dense};
 use crate::operators::Operator;
 use crate::record::{DTypes, Sizes, TrafficCounts};
 
@@ -32,6 +32,9 @@ pub struct ProblemSizes {
     /// None if every query sees every key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<MaskRecord>,
+    /// The tensor that hides further keys, or is added to logits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attn_mask: Option<AttnMaskKind>,
 }
 
 /// A band around the diagonal.
@@ -74,8 +77,9 @@ impl MaskRecord {
     }
 }
 
-impl From<&Problem> for ProblemSizes {
-    fn from(problem: &Problem) -> Self {
+impl ProblemSizes {
+    /// Of a problem whose mask, if it has a tensor for one, is of this kind.
+    pub fn new(problem: &Problem, attn_mask: Option<AttnMaskKind>) -> Self {
         let sizes = problem.sizes();
         ProblemSizes {
             batch: sizes.batch,
@@ -87,7 +91,28 @@ impl From<&Problem> for ProblemSizes {
             value_channels: sizes.value_channels,
             scale: problem.scale(),
             mask: MaskRecord::of(problem.options().mask),
+            attn_mask,
         }
+    }
+
+    /// Which keys a query sees, as in "causal, top-left"; `all` if it is every one, and nothing is added to logits.
+    pub fn seen_in_words(&self, all: &str) -> String {
+        seen_in_words(self.mask.as_ref(), self.attn_mask, all)
+    }
+}
+
+/// Which keys a query sees by both kinds of masks; `all` without either.
+pub fn seen_in_words(
+    mask: Option<&MaskRecord>,
+    attn_mask: Option<AttnMaskKind>,
+    all: &str,
+) -> String {
+    let band = mask.map(MaskRecord::in_words);
+    let tensor = attn_mask.map(|kind| kind.in_words().to_string());
+    let both: Vec<String> = band.into_iter().chain(tensor).collect();
+    match both.is_empty() {
+        true => all.to_string(),
+        false => both.join(", "),
     }
 }
 
@@ -98,7 +123,6 @@ impl Sizes for ProblemSizes {
 
     /// With what a query sees.
     fn in_words(&self) -> Vec<String> {
-        let mask = self.mask.as_ref();
         vec![
             format!("B {}", self.batch),
             format!("Hq {}", self.query_heads),
@@ -108,7 +132,7 @@ impl Sizes for ProblemSizes {
             format!("D {}", self.channels),
             format!("Dv {}", self.value_channels),
             format!("scale {}", self.scale),
-            mask.map_or("all keys".to_string(), MaskRecord::in_words),
+            self.seen_in_words("all keys"),
         ]
     }
 
@@ -138,5 +162,27 @@ impl From<Traffic> for TrafficCounts {
             gathered_bytes: 0,
             flop: traffic.flop,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_without_a_mask_still_parse() {
+        let old = r#"{"batch":1,"query_heads":8,"key_heads":8,"queries":512,"keys":512,"channels":64,"value_channels":64,"scale":0.125}"#;
+        let sizes: ProblemSizes = serde_json::from_str(old).unwrap();
+        assert_eq!(sizes.attn_mask, None);
+        assert_eq!(sizes.seen_in_words("all"), "all");
+        assert_eq!(serde_json::to_string(&sizes).unwrap(), old);
+        let masked = ProblemSizes {
+            attn_mask: Some(AttnMaskKind::Groups),
+            ..sizes
+        };
+        let text = serde_json::to_string(&masked).unwrap();
+        assert!(text.contains(r#""attn_mask":"groups""#), "{text}");
+        assert_eq!(serde_json::from_str::<ProblemSizes>(&text).unwrap(), masked);
+        assert_eq!(masked.seen_in_words("all"), "mask of groups");
     }
 }

@@ -1,6 +1,6 @@
 //! How fast dense attention is, and how near what the hardware allows.
 
-use super::{Dense, MaskRecord, ProblemSizes};
+use super::{Dense, ProblemSizes};
 use crate::record::{BenchRecord, Roof, Timing, billions_a_second};
 use crate::report::chart::{Chart, DotChart, DotRow, Mark, Shape};
 use crate::report::number::{self, milliseconds, or_dash, percent};
@@ -159,7 +159,6 @@ fn table(records: &[&BenchRecord]) -> Table {
         };
         let error = Some(record.verification.relative_error()).filter(|_| hot.is_some());
         let sizes = record.problem.of::<ProblemSizes>();
-        let mask = sizes.and_then(|sizes| sizes.mask.as_ref());
         table.rows.push(vec![
             Cell::words(&record.workload),
             Cell::words(&record.dtypes.value),
@@ -174,7 +173,7 @@ fn table(records: &[&BenchRecord]) -> Table {
             Cell::words(limit),
             Cell::number(or_dash(error, number::error), error),
             Cell::words(sizes.map_or(String::new(), shown)),
-            Cell::words(mask.map_or("all".to_string(), MaskRecord::in_words)),
+            Cell::words(sizes.map_or("all".to_string(), |sizes| sizes.seen_in_words("all"))),
         ]);
     }
     table.without_empty_columns()

@@ -3,6 +3,7 @@
 use fourtap::dense::Sizes;
 
 use super::MaskRecord;
+use super::record::seen_in_words;
 use super::workload::{BUILT_IN, Workload};
 use crate::error::Result;
 use crate::record::BenchRecord;
@@ -76,7 +77,7 @@ pub fn workloads() -> Result<String> {
         let mask = MaskRecord::of(workload.options().mask);
         let mut row = vec![workload.name.clone()];
         row.extend(sizes.map(|size| size.to_string()));
-        row.push(mask.map_or("all".to_string(), |mask| mask.in_words()));
+        row.push(seen_in_words(mask.as_ref(), workload.attn_mask, "all"));
         table.add_row(row);
     }
     align_right(&mut table, 1..7);

@@ -3,7 +3,8 @@
 use fourtap::Backend;
 use fourtap::dense::{Alignment, Inputs, Mask, Options, Problem, Traffic};
 
-use super::{Trial, Workload, generate};
+use super::attn_mask::MaskTensor;
+use super::{AttnMaskKind, Trial, Workload, generate};
 use crate::cli::Direction;
 use crate::computation::{Computation, TensorSet};
 use crate::error::{Error, Result};
@@ -23,6 +24,8 @@ pub struct Tensors<'a> {
     query: Source<'a>,
     key: Source<'a>,
     value: Source<'a>,
+    /// Of a workload that has one, and what it is like.
+    attn_mask: Option<(AttnMaskKind, MaskTensor)>,
     /// Of a file, from its metadata: `scale`, `causal` and `window`.
     options: Options,
     /// Whether the log-sum-exp (LSE) is computed, too.
@@ -34,12 +37,16 @@ pub struct Tensors<'a> {
 impl Tensors<'static> {
     /// Random numbers for a workload.
     pub fn random(workload: &Workload, filling: &DataSpec) -> Result<Self> {
-        let random = generate::inputs(&workload.sizes(), filling.dtype, filling.seed)?;
+        let (sizes, dtype, seed) = (workload.sizes(), filling.dtype, filling.seed);
+        let random = generate::inputs(&sizes, dtype, seed)?;
+        let mask =
+            |kind| -> Result<_> { Ok((kind, MaskTensor::random(kind, &sizes, dtype, seed)?)) };
         let [query, key, value] = random.map(Source::Owned);
         Ok(Tensors {
             query,
             key,
             value,
+            attn_mask: workload.attn_mask.map(mask).transpose()?,
             options: workload.options(),
             with_lse: false,
             ignored: Vec::new(),
@@ -59,6 +66,7 @@ impl<'a> Tensors<'a> {
             query: reader.required("query")?,
             key: reader.required("key")?,
             value: reader.required("value")?,
+            attn_mask: None,
             options: options(file)?,
             with_lse: matches!(reading, Reading::Compute { lse: true, .. }),
             ignored: reader.ignored(),
@@ -79,14 +87,15 @@ impl<'a> Tensors<'a> {
             query: self.query.view(),
             key: self.key.view(),
             value: self.value.view(),
-            attn_mask: None,
+            attn_mask: self.attn_mask.as_ref().map(|(_, mask)| mask.view()),
         }
     }
 }
 
 impl TensorSet for Tensors<'_> {
     fn trial(&self, backend: Backend, _: Direction) -> Result<Box<dyn Computation + '_>> {
-        let trial = Trial::new(backend, self.inputs(), self.options)?;
+        let kind = self.attn_mask.as_ref().map(|(kind, _)| *kind);
+        let trial = Trial::new(backend, self.inputs(), self.options)?.with_mask_kind(kind);
         Ok(Box::new(match self.with_lse {
             true => trial.with_lse(),
             false => trial,

@@ -1,12 +1,13 @@
 //! One pass over one problem of dense attention, ready to be repeated.
 
 use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
-use fourtap::dense::{self, Inputs, Options, Outputs, Problem, Traffic};
+use fourtap::dense::{self, AttnMask, Inputs, Options, Outputs, Problem, Traffic};
 use fourtap::tuning::Class;
-use fourtap::{Backend, DType, Prepared, View, ViewMut};
+use fourtap::{Backend, BoolView, DType, Prepared, View, ViewMut};
 
-use super::ProblemSizes;
+use super::attn_mask::traffic;
 use super::verification::verify;
+use super::{AttnMaskKind, ProblemSizes};
 use crate::array::Array;
 use crate::computation::{Computation, CostEstimate, InputViews, TuningKey};
 use crate::error::Result;
@@ -20,6 +21,7 @@ pub struct Trial<'a> {
     backend: Backend,
     inputs: Inputs<'a>,
     problem: Problem,
+    mask_kind: Option<AttnMaskKind>,
     with_lse: bool,
 }
 
@@ -30,8 +32,14 @@ impl<'a> Trial<'a> {
             backend,
             inputs,
             problem: Problem::new(&inputs, options)?,
+            mask_kind: None,
             with_lse: false,
         })
+    }
+
+    /// The same, with a mask among the inputs that is known to be of this kind: what it hides is not counted.
+    pub fn with_mask_kind(self, mask_kind: Option<AttnMaskKind>) -> Self {
+        Trial { mask_kind, ..self }
     }
 
     /// The same, and the log-sum-exp (LSE).
@@ -54,7 +62,7 @@ impl<'a> Trial<'a> {
 
     /// Bytes and operations.
     pub fn traffic(&self) -> Traffic {
-        Traffic::of_forward(&self.problem)
+        traffic(&self.problem, self.mask_kind)
     }
 
     /// Everything once, and both products. The softmax comes on top, of which no probe tells.
@@ -82,9 +90,23 @@ impl Computation for Trial<'_> {
 
     fn tensors(&self) -> Vec<(&'static str, View<'_>)> {
         let Inputs {
-            query, key, value, ..
+            query,
+            key,
+            value,
+            attn_mask,
         } = self.inputs;
-        vec![("query", query), ("key", key), ("value", value)]
+        let mut tensors = vec![("query", query), ("key", key), ("value", value)];
+        if let Some(AttnMask::Bias(bias)) = attn_mask {
+            tensors.push(("attn_mask", bias));
+        }
+        tensors
+    }
+
+    fn mask(&self) -> Option<BoolView<'_>> {
+        match self.inputs.attn_mask {
+            Some(AttnMask::Seen(seen)) => Some(seen),
+            _ => None,
+        }
     }
 
     fn output_names(&self) -> &'static [&'static str] {
@@ -109,14 +131,17 @@ impl Computation for Trial<'_> {
         inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<Prepared<'t>> {
-        let (inputs, outputs) = arranged(&inputs.tensors, outputs);
+        let (inputs, outputs) = arranged(inputs, outputs);
         let options = *self.problem.options();
         Ok(dense::prepare_forward(backend, inputs, options, outputs)?)
     }
 
     fn recorded(&self) -> (ProblemRecord, DTypes) {
         let problem = &self.problem;
-        (ProblemSizes::from(problem).into(), problem.into())
+        (
+            ProblemSizes::new(problem, self.mask_kind).into(),
+            problem.into(),
+        )
     }
 
     fn compulsory_bytes(&self) -> u64 {
@@ -142,13 +167,18 @@ impl Computation for Trial<'_> {
         ("dense-forward", class, problem.dtype())
     }
 
+    /// They say nothing of tensors that mask.
+    fn is_tuned_on_cuda(&self) -> bool {
+        self.inputs.attn_mask.is_none()
+    }
+
     fn kernel<'t>(
         &'t self,
         cuda: &Cuda,
         inputs: &InputViews<'t>,
         outputs: Vec<ViewMut<'t>>,
     ) -> Result<KernelUsed> {
-        let (inputs, outputs) = arranged(&inputs.tensors, outputs);
+        let (inputs, outputs) = arranged(inputs, outputs);
         let plan = cuda.explain_dense(inputs, *self.problem.options(), &outputs)?;
         let (major, minor) = cuda.device().compute_capability();
         let kernel = plan.forward.kernel;
@@ -174,10 +204,16 @@ impl Computation for Trial<'_> {
 }
 
 /// Views under their names.
-fn arranged<'t>(inputs: &[View<'t>], outputs: Vec<ViewMut<'t>>) -> (Inputs<'t>, Outputs<'t>) {
-    let &[query, key, value] = inputs else {
-        panic!("three tensors are read, not {}", inputs.len());
+fn arranged<'t>(inputs: &InputViews<'t>, outputs: Vec<ViewMut<'t>>) -> (Inputs<'t>, Outputs<'t>) {
+    let (query, key, value, bias) = match inputs.tensors[..] {
+        [query, key, value] => (query, key, value, None),
+        [query, key, value, bias] => (query, key, value, Some(bias)),
+        _ => panic!(
+            "three tensors and perhaps a bias are read, not {}",
+            inputs.tensors.len()
+        ),
     };
+    let seen = inputs.mask.map(AttnMask::Seen);
     let mut outputs = outputs.into_iter();
     let outputs = Outputs {
         out: outputs.next().expect("there is an output"),
@@ -188,7 +224,7 @@ fn arranged<'t>(inputs: &[View<'t>], outputs: Vec<ViewMut<'t>>) -> (Inputs<'t>, 
             query,
             key,
             value,
-            attn_mask: None,
+            attn_mask: seen.or(bias.map(AttnMask::Bias)),
         },
         outputs,
     )

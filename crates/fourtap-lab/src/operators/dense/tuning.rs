@@ -2,7 +2,7 @@
 
 use fourtap::DType;
 use fourtap::cuda::DeviceSize;
-use fourtap::cuda::dense::{ProblemDesc, Tuning};
+use fourtap::cuda::dense::Tuning;
 use fourtap::tuning::Choice;
 
 use super::Workload;
@@ -16,13 +16,7 @@ pub fn planned(
     dtype: DType,
     choice: &Choice,
 ) -> Result<LaunchPlan> {
-    let described = ProblemDesc {
-        sizes: workload.sizes(),
-        dtype,
-        mask: workload.options().mask,
-        align: 16,
-    };
-    let plan = described.tuned(device, &Tuning::of(choice))?;
+    let plan = workload.on_cuda(dtype).tuned(device, &Tuning::of(choice))?;
     let kernels: Vec<_> = plan.steps().map(|step| step.kernel).collect();
     Ok(LaunchPlan::new(format!("{plan:?}"), kernels))
 }

@@ -1,11 +1,12 @@
 //! A sample of a result of dense attention against the oracle, or all of a small one.
 
 use fourtap::dense::oracle::{self, Attention};
-use fourtap::dense::{Inputs, Mask, Options};
+use fourtap::dense::{AttnMask, Inputs, Mask, Options};
 use fourtap::msda::oracle::Sum;
 use fourtap::verify::Pass;
-use fourtap::{Layout, Place, Real, View};
+use fourtap::{BoolView, Layout, Place, Real, View};
 use rayon::prelude::*;
+use std::ops::Range;
 
 use super::Trial;
 use crate::array::Array;
@@ -109,7 +110,7 @@ fn attention<R: Real>(
         query: part(&inputs.query, [sequence, head, query], 1),
         key: keys(&inputs.key),
         value: keys(&inputs.value),
-        attn_mask: None,
+        attn_mask: part_of_mask(trial, [sequence, head, query], visible.clone()),
     };
     let options = Options {
         scale: Some(problem.scale()),
@@ -132,6 +133,42 @@ fn part<'a>(view: &View<'a>, [b, h, row]: [usize; 3], count: usize) -> View<'a> 
     assert_eq!(view.place(), Place::Host, "trials read host memory");
     // SAFETY: these rows are rows of `view`, which was checked when the problem was made; of none nothing is read.
     unsafe { View::from_raw(view.as_ptr().wrapping_offset(bytes), part) }
+}
+
+/// Of the mask, what it says of one query and the keys in `visible`.
+fn part_of_mask<'a>(
+    trial: &Trial<'a>,
+    [b, h, query]: [usize; 3],
+    visible: Range<usize>,
+) -> Option<AttnMask<'a>> {
+    let (mask, described) = (trial.inputs().attn_mask?, trial.problem().attn_mask()?);
+    // These are 0 along axes that are the same for all, so that each index is one of the mask.
+    let offset: isize = [b, h, query, visible.start]
+        .iter()
+        .zip(described.strides)
+        .map(|(&at, stride)| at as isize * stride)
+        .sum();
+    let shape = [1, 1, 1, visible.len()];
+    let strides = [0, 0, 0, described.strides[3]];
+    assert_eq!(
+        trial.inputs().query.place(),
+        Place::Host,
+        "trials read host memory"
+    );
+    Some(match mask {
+        AttnMask::Seen(view) => {
+            let first = view.as_ptr().wrapping_offset(offset);
+            // SAFETY: these are elements of `view`, which was checked when the problem was made to be where queries are and to
+            // broadcast to all queries and keys; of none nothing is read.
+            AttnMask::Seen(unsafe { BoolView::from_raw(first, &shape, &strides) })
+        }
+        AttnMask::Bias(view) => {
+            let layout = Layout::strided(view.dtype(), &shape, &strides);
+            let bytes = offset * view.dtype().size() as isize;
+            // SAFETY: as above.
+            AttnMask::Bias(unsafe { View::from_raw(view.as_ptr().wrapping_offset(bytes), layout) })
+        }
+    })
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use fourtap::cuda::DeviceSize;
-use fourtap::dense::{Alignment, Inputs, Mask, Options, Problem, Sizes, Traffic};
+use fourtap::cuda::dense::ProblemDesc;
+use fourtap::dense::{Alignment, AttnMask, Inputs, Mask, Options, Problem, Sizes, Traffic};
 use fourtap::tuning::{Choice, Class};
-use fourtap::{DType, Element, View, bf16, f16};
+use fourtap::{BoolView, DType, Element, View, bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::explain::Case;
 use super::tensors::Tensors;
-use super::{Dense, ProblemSizes, tuning};
+use super::{AttnMaskKind, Dense, ProblemSizes, tuning};
 use crate::cli::{CaseArgs, Direction, Distribution};
 use crate::computation::TensorSet;
 use crate::error::{Error, Result};
@@ -48,6 +49,8 @@ pub struct Workload {
     pub causal: Option<Corner>,
     /// How far from the diagonal a query sees.
     pub window: Option<Window>,
+    /// A tensor that hides further keys, or is added to logits.
+    pub attn_mask: Option<AttnMaskKind>,
 }
 
 /// Where the diagonal of queries and keys ends.
@@ -109,7 +112,7 @@ macro_rules! built_in {
 }
 
 /// Every built-in one.
-pub(super) const BUILT_IN: [BuiltIn; 16] = [
+pub(super) const BUILT_IN: [BuiltIn; 21] = [
     built_in!("dense-s512-d64"),
     built_in!("dense-s1024-d64"),
     built_in!("dense-s2048-d64"),
@@ -126,6 +129,11 @@ pub(super) const BUILT_IN: [BuiltIn; 16] = [
     built_in!("dense-b2-s8192-d256"),
     built_in!("dense-b2-s8192-d256-causal"),
     built_in!("dense-decode"),
+    built_in!("dense-dino-decoder"),
+    built_in!("dense-swin7"),
+    built_in!("dense-swin12"),
+    built_in!("dense-mask2former"),
+    built_in!("dense-vit-padding"),
 ];
 
 impl Workload {
@@ -223,6 +231,18 @@ impl Workload {
         }
     }
 
+    /// What the library plans by on a CUDA device, of row-major tensors.
+    pub fn on_cuda(&self, dtype: DType) -> ProblemDesc {
+        let sizes = self.sizes();
+        ProblemDesc {
+            sizes,
+            dtype,
+            mask: self.options().mask,
+            align: 16,
+            attn_mask: self.attn_mask.map(|kind| kind.described(&sizes, dtype)),
+        }
+    }
+
     /// One number stands for all: every stride is 0.
     fn described<T: Element>(&self, number: &[T; 1]) -> Result<Problem> {
         let sizes = self.sizes();
@@ -231,7 +251,11 @@ impl Workload {
             query: all(sizes.query()),
             key: all(sizes.key()),
             value: all(sizes.value()),
-            attn_mask: None,
+            // One element stands for all of it, too.
+            attn_mask: self.attn_mask.map(|kind| match kind.bias(T::DTYPE) {
+                Some(_) => AttnMask::Bias(all([1; 4])),
+                None => AttnMask::Seen(BoolView::new(&[true], &[1])),
+            }),
         };
         Ok(Problem::new(&inputs, self.options())?)
     }
@@ -266,7 +290,7 @@ impl operators::Workload for Workload {
 
     fn problem(&self, dtype: DType) -> Result<ProblemRecord> {
         let problem = Workload::problem(self, dtype)?;
-        Ok(ProblemSizes::from(&problem).into())
+        Ok(ProblemSizes::new(&problem, self.attn_mask).into())
     }
 
     fn dtypes(&self, filling: &DataSpec) -> DTypes {
@@ -278,6 +302,13 @@ impl operators::Workload for Workload {
     }
 
     fn class(&self) -> Result<Class> {
+        if self.attn_mask.is_some() {
+            return Err(Error::Workload {
+                origin: self.name.clone(),
+                found: "attn_mask: expected none, since tuning tables know no masks, found one"
+                    .to_string(),
+            });
+        }
         Ok(Class::of_dense(&self.sizes(), &self.options().mask))
     }
 
@@ -286,7 +317,9 @@ impl operators::Workload for Workload {
         let count = |shape: [usize; 4]| shape.iter().map(|&size| size as u64).product::<u64>();
         let tensors = [sizes.query(), sizes.key(), sizes.value(), sizes.out()];
         let elements: u64 = tensors.into_iter().map(count).sum();
-        Ok(2 * elements * filling.dtype.size() as u64)
+        let mask = self.attn_mask;
+        let mask = mask.map_or(0, |kind| kind.bytes(&sizes, filling.dtype));
+        Ok(2 * (elements * filling.dtype.size() as u64 + mask))
     }
 
     fn filled(&self, filling: &DataSpec) -> Result<Box<dyn TensorSet>> {
@@ -329,7 +362,10 @@ mod tests {
             for part in name.split('-') {
                 let number = || part[1..].parse::<usize>().unwrap();
                 match (part, part.as_bytes()[0]) {
-                    ("dense" | "decode" | "causal", _) => {}
+                    ("dense" | "decode" | "causal" | "decoder" | "padding", _) => {}
+                    ("dino" | "swin7" | "swin12" | "mask2former" | "vit", _) => {
+                        assert!(workload.attn_mask.is_some(), "{name}");
+                    }
                     (_, b'b') => assert_eq!(sizes.batch, number(), "{name}"),
                     (_, b's') => assert_eq!([sizes.queries, sizes.keys], [number(); 2], "{name}"),
                     (_, b'd') => assert_eq!(sizes.channels, number(), "{name}"),

@@ -2,12 +2,13 @@
 
 use std::f64::consts::LOG2_E;
 
+use super::conversion::Conversion;
+use super::mask::MaskArguments;
 use super::plan::Plan;
 use crate::dense::{Forward, Inputs, Outputs};
 use crate::layout::Layout;
 
-/// What differs between calls that share a plan: the first members of the kernels' `Arguments`.
-#[repr(C)]
+/// What differs between calls that share a plan; 0 for a tensor that a call does not have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
     query: u64,
@@ -15,10 +16,12 @@ pub(super) struct Addresses {
     value: u64,
     out: u64,
     lse: u64,
+    /// Of the mask as it is given.
+    mask: u64,
 }
 
 impl Addresses {
-    /// The addresses of a call; 0 for a tensor it does not have.
+    /// The addresses of a call.
     pub fn new(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Self {
         let lse = outputs.lse.as_ref();
         Addresses {
@@ -27,6 +30,7 @@ impl Addresses {
             value: inputs.value.as_ptr() as u64,
             out: outputs.out.as_mut_ptr() as u64,
             lse: lse.map_or(0, |lse| lse.as_mut_ptr() as u64),
+            mask: (inputs.attn_mask.as_ref()).map_or(0, |mask| mask.as_ptr() as u64),
         }
     }
 }
@@ -35,14 +39,24 @@ impl Addresses {
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub(super) struct Arguments {
-    addresses: Addresses,
+    query: u64,
+    key: u64,
+    value: u64,
+    out: u64,
+    lse: u64,
     partial: u64,
     states: u64,
+    mask: u64,
+    mask_states: u64,
+    pieces: [u64; 3],
+    units: [u64; 3],
     query_strides: [i64; 4],
     key_strides: [i64; 4],
     value_strides: [i64; 4],
     out_strides: [i64; 4],
     lse_strides: [i64; 3],
+    state_strides: [i64; 3],
+    mask_strides: [i64; 4],
     planes: u32,
     query_heads: u32,
     group: u32,
@@ -56,6 +70,7 @@ pub(super) struct Arguments {
     sign: u32,
     kept: u32,
     splits: u32,
+    given_scale: f64,
 }
 
 impl Arguments {
@@ -82,14 +97,24 @@ impl Arguments {
         let (first, past) = folded.bounds.unwrap_or((0, 0));
         let scale = problem.scale();
         Arguments {
-            addresses: Addresses::new(&call.inputs, &call.outputs),
+            query: 0,
+            key: 0,
+            value: 0,
+            out: 0,
+            lse: 0,
             partial: 0,
             states: 0,
+            mask: 0,
+            mask_states: 0,
+            pieces: [0; 3],
+            units: [0; 3],
             query_strides: of_rows(problem.query()),
             key_strides: strides(problem.key()),
             value_strides: strides(problem.value()),
             out_strides: of_rows(call.outputs.out.layout()),
             lse_strides,
+            state_strides: plan.mask.map_or([0; 3], |mask| mask.state_strides),
+            mask_strides: plan.mask_strides,
             planes: folded.planes() as u32,
             query_heads: folded.heads as u32,
             group: folded.group as u32,
@@ -99,29 +124,70 @@ impl Arguments {
             keys: folded.keys as i32,
             first,
             past,
-            // At least the smallest normal number, so that minus infinity stays minus infinity.
-            scale: ((scale.abs() * LOG2_E) as f32).clamp(f32::MIN_POSITIVE, f32::MAX),
+            // At least the smallest normal number, so that minus infinity stays minus infinity; anything for 0, with which
+            // queries become 0.
+            scale: match scale {
+                0.0 => LOG2_E as f32,
+                _ => ((scale.abs() * LOG2_E) as f32).clamp(f32::MIN_POSITIVE, f32::MAX),
+            },
             sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
             kept: if scale == 0.0 { 0 } else { u32::MAX },
             splits: plan.splits,
+            given_scale: scale,
         }
     }
-    /// The same for another call that shares the plan, with partial results at `scratch`.
+    /// The same for a call that shares the plan, with scratch memory at `scratch`.
     pub fn at(&self, addresses: Addresses, plan: &Plan, scratch: u64) -> Self {
         let from_first_key = |address: u64, strides: &[i64; 4]| {
             let bytes = strides[2] * plan.dtype.size() as i64;
             address.wrapping_add_signed(plan.folded.first_key as i64 * bytes)
         };
+        let place = |offset: usize| scratch + offset as u64;
+        let workspace = &plan.workspace;
         Arguments {
-            addresses: Addresses {
-                key: from_first_key(addresses.key, &self.key_strides),
-                value: from_first_key(addresses.value, &self.value_strides),
-                ..addresses
+            query: addresses.query,
+            key: from_first_key(addresses.key, &self.key_strides),
+            value: from_first_key(addresses.value, &self.value_strides),
+            out: addresses.out,
+            lse: addresses.lse,
+            partial: place(workspace.partial),
+            states: place(workspace.states),
+            mask: match plan.mask {
+                Some(_) => place(workspace.mask),
+                None => addresses.mask.wrapping_add_signed(plan.mask_first_byte),
             },
-            partial: scratch + plan.states_bytes() as u64,
-            states: scratch,
+            mask_states: place(workspace.mask_states),
+            pieces: workspace.pieces.map(place),
+            units: workspace.units.map(place),
             ..self.clone()
         }
+    }
+
+    /// What the kernel that prepares the mask is given.
+    pub fn of_mask(&self, addresses: Addresses, plan: &Plan) -> MaskArguments {
+        let mut arguments = plan.mask.map(|mask| mask.arguments).unwrap_or_default();
+        arguments.from = addresses.mask.wrapping_add_signed(plan.mask_first_byte);
+        arguments.to = self.mask;
+        arguments.states = self.mask_states;
+        arguments
+    }
+
+    /// What the kernel that converts f32 is given.
+    pub fn of_conversion(&self, plan: &Plan) -> [Conversion; 3] {
+        let Some(conversion) = &plan.conversion else {
+            return Default::default();
+        };
+        let from = [self.query, self.key, self.value];
+        let strides = [self.query_strides, self.key_strides, self.value_strides];
+        let channels = [self.channels, self.channels, self.value_channels];
+        std::array::from_fn(|index| {
+            let bits = match index {
+                0 => [self.sign & 0x8000_0000, self.kept],
+                _ => [0, u32::MAX],
+            };
+            let at = [from[index], self.pieces[index], self.units[index]];
+            conversion.tensors[index].arguments(at, strides[index], channels[index], bits)
+        })
     }
 }
 
@@ -135,9 +201,10 @@ mod tests {
 
     #[test]
     fn lies_as_the_kernels_declare_it() {
-        assert_eq!(std::mem::offset_of!(Arguments, query_strides), 56);
-        assert_eq!(std::mem::offset_of!(Arguments, lse_strides), 184);
-        assert_eq!(std::mem::offset_of!(Arguments, planes), 208);
-        assert_eq!(size_of::<Arguments>(), 264);
+        assert_eq!(std::mem::offset_of!(Arguments, query_strides), 120);
+        assert_eq!(std::mem::offset_of!(Arguments, lse_strides), 248);
+        assert_eq!(std::mem::offset_of!(Arguments, planes), 328);
+        assert_eq!(std::mem::offset_of!(Arguments, given_scale), 384);
+        assert_eq!(size_of::<Arguments>(), 392);
     }
 }

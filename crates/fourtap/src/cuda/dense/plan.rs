@@ -2,16 +2,19 @@
 
 use std::fmt;
 
+use super::conversion::ConversionPlan;
 use super::folded::FoldedProblem;
-use super::specialised::{Combine, KernelVariant, Mma};
-use super::tile::{self, Tile};
+use super::mask::{self, MaskPlan};
+use super::specialised::{AttnKind, Combine, KernelVariant, Mma, Plain};
+use super::tile::{self, Head, Tile};
 use super::tuning::Tuning;
+use super::workspace::Workspace;
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit;
 use crate::cuda::handle::Cuda;
 use crate::cuda::step::Step;
 use crate::cuda::tuning::refused;
-use crate::dense::{Forward, Mask, Sizes};
+use crate::dense::{AttnMaskDesc, Forward, Mask, Sizes};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tuning::Class;
@@ -19,6 +22,9 @@ use crate::tuning::spaces::cuda::DENSE_FORWARD;
 
 /// Queries and keys of a head must be fewer: kernels count them, and their distances, in 32 bits.
 const TOO_MANY: usize = 1 << 30;
+
+/// Queries per block of the plain kernel, one for each warp.
+const PLAIN_ROWS: usize = 4;
 
 /// Threads per block of the combine kernel, and channels per thread.
 const COMBINE_THREADS: u32 = 256;
@@ -44,6 +50,7 @@ const COMBINE_CHANNELS: usize = 4;
 ///     },
 ///     dtype: DType::F16,
 ///     mask: Mask::default(),
+///     attn_mask: None,
 ///     align: 16,
 /// };
 /// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
@@ -59,6 +66,8 @@ pub struct ProblemDesc {
     pub dtype: DType,
     /// Which keys a query sees.
     pub mask: Mask,
+    /// The tensor that hides further keys, or is added to logits.
+    pub attn_mask: Option<AttnMaskDesc>,
     /// Alignment of rows, in bytes: 16 where channels are contiguous and all other strides are multiples of eight elements,
     /// as is usual; otherwise 4 or 2. With 2, channels may have any stride.
     pub align: u32,
@@ -73,9 +82,15 @@ pub struct Plan {
     pub combine: Option<Step<KernelVariant>>,
     /// Splits of the keys.
     pub splits: u32,
+    pub(super) mask: Option<MaskPlan>,
+    pub(super) conversion: Option<ConversionPlan>,
+    /// The mask's strides, for the kernel that reads it as it is.
+    pub(super) mask_strides: [i64; 4],
+    /// Bytes from its first element to that of the first key that is read.
+    pub(super) mask_first_byte: i64,
     pub(super) folded: FoldedProblem,
     pub(super) dtype: DType,
-    head_v: u32,
+    pub(super) workspace: Workspace,
 }
 
 impl ProblemDesc {
@@ -99,6 +114,7 @@ impl ProblemDesc {
             sizes: *problem.sizes(),
             dtype: problem.dtype(),
             mask: problem.options().mask,
+            attn_mask: problem.attn_mask().copied(),
             align: [16, 4].into_iter().find(aligned).unwrap_or(2),
         }
     }
@@ -111,28 +127,46 @@ impl ProblemDesc {
     /// The plan of forward with this tuning.
     pub fn tuned(&self, device: DeviceSize, tuning: &Tuning) -> Result<Plan> {
         self.expect_served()?;
+        let folded = FoldedProblem::new(&self.sizes, &self.mask);
+        match self.dtype {
+            DType::F64 => self.plain(folded),
+            _ => self.on_tensor_cores(folded, device, tuning),
+        }
+    }
+
+    fn on_tensor_cores(
+        &self,
+        mut folded: FoldedProblem,
+        device: DeviceSize,
+        tuning: &Tuning,
+    ) -> Result<Plan> {
         let Sizes {
             channels,
             value_channels,
             ..
         } = self.sizes;
-        let folded = FoldedProblem::new(&self.sizes, &self.mask);
-        let [head, head_v] = [channels, value_channels].map(|n| n.next_multiple_of(32) as u32);
-        let fitting: Vec<Tile> = Tile::for_channels(head.max(head_v))
+        let [key, value] = [channels, value_channels].map(|n| n.next_multiple_of(32) as u32);
+        let converts = self.dtype == DType::F32;
+        let head = Head {
+            key,
+            value,
+            parts: if converts { 2 } else { 1 },
+        };
+        let kind = AttnKind::of(self.attn_mask.as_ref());
+        let fitting: Vec<Tile> = Tile::for_head(head, kind)
             .iter()
-            .filter(|tile| tile.shared_bytes(head, head_v) <= device.shared_bytes)
+            .filter(|tile| tile.shared_bytes(head) <= device.shared_bytes)
             .copied()
             .collect();
-        let (planes, rows) = (folded.planes() as u64, folded.rows as u64);
-        let chosen = Tile::choose(&fitting, planes, rows, device.multiprocessors);
-        let Some(tile) = chosen else {
+        let of = [folded.planes(), folded.rows, folded.keys];
+        let Some(tile) = Tile::choose(&fitting, of, device.multiprocessors) else {
             return Err(unsupported(
                 "a device with 99 KiB of shared memory per block",
                 format!("{} bytes", device.shared_bytes),
             ));
         };
-        let tile = tuning.tile(tile, head, head_v).map_err(refused)?;
-        let shared_bytes = tile.shared_bytes(head, head_v);
+        let tile = tuning.tile(tile, head).map_err(refused)?;
+        let shared_bytes = tile.shared_bytes(head);
         if shared_bytes > device.shared_bytes {
             let found = format!(
                 "too much shared memory per block: {shared_bytes} bytes of {}",
@@ -140,13 +174,10 @@ impl ProblemDesc {
             );
             return Err(refused(found));
         }
-        let blocks = planes * rows.div_ceil(tile.rows.into());
-        let Some(blocks) = u32::try_from(blocks).ok().filter(|&n| n < 1 << 31) else {
-            return Err(unsupported("fewer than 2^31 blocks", blocks.to_string()));
-        };
+        let blocks = block_count(folded.planes() * folded.rows.div_ceil(tile.rows as usize))?;
         let key_tiles = folded.keys.div_ceil(tile.keys as usize);
         let splits = match tuning.splits {
-            0 => splits(blocks, key_tiles, device),
+            0 => tile.splits(of, device.multiprocessors),
             // More would leave blocks without keys.
             chosen if chosen as usize > key_tiles.max(1) => {
                 let found =
@@ -155,58 +186,113 @@ impl ProblemDesc {
             }
             chosen => chosen,
         };
-        let mut folded = folded;
         if tuning.bounds == 1 {
             folded.bounds = folded.bounds.or(Some(FoldedProblem::ALL));
         }
-        let padded = head as usize != channels || head_v as usize != value_channels;
-        let (dtype, align) = (self.dtype, self.align);
+        let too_many = || unsupported("fewer elements", format!("{:?}", self.sizes));
+        let mask = match &self.attn_mask {
+            Some(mask) => {
+                Some(MaskPlan::new(mask, &folded, self.sizes.group(), &tile).ok_or_else(too_many)?)
+            }
+            None => None,
+        };
+        let conversion = match converts {
+            true => Some(ConversionPlan::new(&folded, &tile, head).ok_or_else(too_many)?),
+            false => None,
+        };
+        let padded = key as usize != channels || value as usize != value_channels;
+        let dtype = self.dtype;
+        // Converted numbers are whole and aligned, whatever the tensors are.
+        let (kernel_padded, align) = match converts {
+            true => (false, 16),
+            false => (padded, self.align),
+        };
         let forward = Step {
             kernel: KernelVariant::Mma(Mma {
                 dtype,
-                head,
-                head_v,
+                head: key,
+                head_v: value,
                 tile,
                 mask: folded.bounds.is_some(),
+                attn: kind,
                 split: splits > 1,
-                padded,
+                padded: kernel_padded,
                 align,
             }),
             blocks: [blocks, splits],
-            threads: tile::THREADS,
+            threads: tile.threads(),
             shared_bytes,
         };
-        let threads = folded.planes() * folded.rows * (head_v as usize / COMBINE_CHANNELS);
-        let combine = (splits > 1).then_some(Step {
-            kernel: KernelVariant::Combine(Combine {
-                dtype,
-                head_v,
-                padded,
-                align,
+        let threads = folded.planes() * folded.rows * (value as usize / COMBINE_CHANNELS);
+        let combine = match splits {
+            1 => None,
+            _ => Some(Step {
+                kernel: KernelVariant::Combine(Combine {
+                    dtype,
+                    head_v: value,
+                    padded,
+                    align: self.align,
+                }),
+                blocks: [block_count(threads.div_ceil(COMBINE_THREADS as usize))?, 1],
+                threads: COMBINE_THREADS,
+                shared_bytes: 0,
             }),
-            blocks: [threads.div_ceil(COMBINE_THREADS as usize) as u32, 1],
-            threads: COMBINE_THREADS,
-            shared_bytes: 0,
-        });
+        };
+        let partial_rows = match splits {
+            1 => 0,
+            splits => splits as usize * folded.planes() * folded.rows,
+        };
         Ok(Plan {
             forward,
             combine,
             splits,
+            mask,
+            conversion,
+            mask_strides: mask.map_or([0; 4], |mask| mask.strides),
+            mask_first_byte: self.mask_first_byte(&folded),
+            workspace: Workspace::new(partial_rows, value, mask.as_ref(), conversion.as_ref()),
             folded,
             dtype,
-            head_v,
         })
+    }
+
+    /// By the kernel that takes everything.
+    fn plain(&self, folded: FoldedProblem) -> Result<Plan> {
+        let bias = self.attn_mask.and_then(|mask| mask.bias);
+        let strides = |mask: &AttnMaskDesc| mask::folded_strides(mask, &folded, self.sizes.group());
+        let rows = folded.planes() * folded.rows;
+        Ok(Plan {
+            forward: Step {
+                kernel: KernelVariant::Plain(Plain {
+                    dtype: self.dtype,
+                    head_v: self.sizes.value_channels.next_multiple_of(32) as u32,
+                    mask: folded.bounds.is_some(),
+                    attn: AttnKind::of(self.attn_mask.as_ref()),
+                    bias,
+                }),
+                blocks: [block_count(rows.div_ceil(PLAIN_ROWS))?, 1],
+                threads: 32 * PLAIN_ROWS as u32,
+                shared_bytes: 0,
+            },
+            combine: None,
+            splits: 1,
+            mask: None,
+            conversion: None,
+            mask_strides: self.attn_mask.as_ref().map_or([0; 4], strides),
+            mask_first_byte: self.mask_first_byte(&folded),
+            workspace: Workspace::default(),
+            folded,
+            dtype: self.dtype,
+        })
+    }
+
+    fn mask_first_byte(&self, folded: &FoldedProblem) -> i64 {
+        (self.attn_mask.as_ref()).map_or(0, |mask| mask::first_byte(mask, folded))
     }
 
     /// Refuses what no kernel serves.
     fn expect_served(&self) -> Result<()> {
         let sizes = &self.sizes;
-        if self.dtype.size() != 2 {
-            return Err(unsupported(
-                "query, key and value of f16 or bf16",
-                self.dtype.to_string(),
-            ));
-        }
         for (what, channels) in [("D", sizes.channels), ("Dv", sizes.value_channels)] {
             if channels > tile::MOST_CHANNELS {
                 return Err(unsupported(
@@ -227,17 +313,9 @@ impl ProblemDesc {
     }
 }
 
-/// How many blocks share the keys of a tile of queries. More than one only where blocks are so few that half of the
-/// device would be idle; then enough for two per multiprocessor, but none with less than two tiles of keys, for which
-/// the combine kernel would not pay off.
-fn splits(blocks: u32, key_tiles: usize, device: DeviceSize) -> u32 {
-    if 2 * u64::from(blocks) > u64::from(device.multiprocessors) {
-        return 1;
-    }
-    let wanted = 2 * device.multiprocessors / blocks.max(1);
-    let most = u32::try_from(key_tiles / 2).unwrap_or(u32::MAX);
-    // A grid has at most 65,535 blocks in y.
-    wanted.min(most).clamp(1, 65_535)
+fn block_count(blocks: usize) -> Result<u32> {
+    let count = u32::try_from(blocks).ok().filter(|&count| count < 1 << 31);
+    count.ok_or_else(|| unsupported("fewer than 2^31 blocks", blocks.to_string()))
 }
 
 fn unsupported(expected: &str, found: String) -> Error {
@@ -253,6 +331,10 @@ impl Plan {
     pub(super) fn on(cuda: &Cuda, call: &Forward<'_>) -> Result<Plan> {
         let described = ProblemDesc::of(call);
         let by_table = || {
+            // Tables say nothing of tensors that mask.
+            if described.attn_mask.is_some() {
+                return None;
+            }
             let class = Class::of_dense(&described.sizes, &described.mask);
             let entry = cuda.chosen(&DENSE_FORWARD, class, described.dtype)?;
             Some(Tuning::of(&entry.choice))
@@ -264,27 +346,17 @@ impl Plan {
 
     /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
-        [Some(&self.forward), self.combine.as_ref()]
+        let mask = self.mask.as_ref().map(|mask| &mask.step);
+        let conversion = self.conversion.as_ref().map(|conversion| &conversion.step);
+        [mask, conversion, Some(&self.forward), self.combine.as_ref()]
             .into_iter()
             .flatten()
     }
 
-    /// Bytes of scratch memory: the partial results of blocks that share keys.
+    /// Bytes of scratch memory: the partial results of blocks that share keys, and masks and numbers of f32 in the form
+    /// that kernels read.
     pub fn workspace_bytes(&self) -> usize {
-        match self.combine {
-            None => 0,
-            Some(_) => self.states_bytes() + 4 * self.head_v as usize * self.partial_rows(),
-        }
-    }
-
-    /// Bytes of it for maximum and sum of each row; partial outputs follow.
-    pub(super) fn states_bytes(&self) -> usize {
-        // Results are read 16 bytes at a time.
-        (8 * self.partial_rows()).next_multiple_of(16)
-    }
-
-    fn partial_rows(&self) -> usize {
-        self.splits as usize * self.folded.planes() * self.folded.rows
+        self.workspace.bytes
     }
 }
 
@@ -331,6 +403,7 @@ mod tests {
             },
             dtype: DType::BF16,
             mask: Mask::default(),
+            attn_mask: None,
             align: 16,
         }
     }
@@ -354,12 +427,6 @@ mod tests {
     #[test]
     fn what_no_kernel_serves_is_refused_by_name() {
         let error = |described: ProblemDesc| described.plan(H200).unwrap_err().to_string();
-        let mut wide = described([8, 8], 64, 64, 64);
-        wide.dtype = DType::F32;
-        assert_eq!(
-            error(wide),
-            "cuda: expected query, key and value of f16 or bf16, found f32"
-        );
         assert_eq!(
             error(described([8, 8], 64, 64, 257)),
             "cuda: expected at most 256 channels per head, found D = 257"

@@ -8,12 +8,12 @@ use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::cuda::step::{LoadedStep, parameter};
-use crate::dense::{Forward, Implementation, Inputs, Options, Outputs};
-use crate::error::{Error, Result};
+use crate::dense::{AttnMaskKey, Forward, Implementation, Inputs, Options, Outputs};
+use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::ViewMut;
 
-type ForwardCache = PlanCache<5, Options, Option<ForwardLaunch>>;
+type ForwardCache = PlanCache<5, (Options, Option<AttnMaskKey>), Option<ForwardLaunch>>;
 
 thread_local! {
     static FORWARD: ForwardCache = const { PlanCache::new() };
@@ -26,11 +26,6 @@ impl Implementation for Cuda {
         options: Options,
         outputs: Outputs<'a>,
     ) -> Result<Prepared<'a>> {
-        if inputs.attn_mask.is_some() {
-            let call = Forward::new(inputs, options, outputs)?;
-            call.problem.expect_in(self.place())?;
-            return Err(no_mask());
-        }
         let cache: &'static LocalKey<ForwardCache> = &FORWARD;
         let addresses = Addresses::new(&inputs, &outputs);
         let views = [
@@ -44,12 +39,16 @@ impl Implementation for Cuda {
             views,
             first_written: 3,
         };
-        let is_same = |known: &Options| *known == options;
-        let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
+        let mask = inputs.attn_mask.as_ref().map(AttnMaskKey::new);
+        let is_same = |(known, known_mask): &(Options, _)| {
+            *known == options && *known_mask == mask && !mask_is_written(&inputs, &outputs)
+        };
+        let make = || {
             let call = Forward::new(inputs, options, outputs.alias())?;
             call.problem.expect_in(self.place())?;
-            Ok((ForwardLaunch::new(self, &call)?, options))
-        })?;
+            Ok((ForwardLaunch::new(self, &call)?, (options, mask)))
+        };
+        let plan = PlanCache::plan(cache, self, &tensors, is_same, make)?;
         let bytes = match &*plan {
             Some(launch) => launch.plan.workspace_bytes(),
             None => 0,
@@ -67,6 +66,25 @@ impl Implementation for Cuda {
     }
 }
 
+/// Whether an output may lie where the mask does. The cache compares all other tensors; such a call is refused when it is
+/// checked.
+fn mask_is_written(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> bool {
+    let Some(read) = inputs.attn_mask.as_ref().map(|mask| mask.occupied()) else {
+        return false;
+    };
+    let written = [
+        Some(outputs.out.as_view()),
+        outputs.lse.as_ref().map(ViewMut::as_view),
+    ];
+    written
+        .into_iter()
+        .flatten()
+        .any(|view| match (&read, view.check("")) {
+            (Ok(read), Ok(written)) => read.start < written.end && written.start < read.end,
+            _ => true,
+        })
+}
+
 impl Cuda {
     /// The plan that [`crate::dense::forward`] would follow for these tensors.
     pub fn explain_dense(
@@ -75,19 +93,7 @@ impl Cuda {
         options: Options,
         outputs: &Outputs<'_>,
     ) -> Result<Plan> {
-        let call = Forward::new(inputs, options, outputs.alias())?;
-        match inputs.attn_mask {
-            Some(_) => Err(no_mask()),
-            None => Plan::on(self, &call),
-        }
-    }
-}
-
-fn no_mask() -> Error {
-    Error::Unsupported {
-        backend: "cuda",
-        expected: "dense attention without attn_mask".to_string(),
-        found: "one".to_string(),
+        Plan::on(self, &Forward::new(inputs, options, outputs.alias())?)
     }
 }
 
@@ -122,7 +128,22 @@ impl ForwardLaunch {
     /// memory at `scratch` stay allocated until the stream has done the work.
     unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses, scratch: u64) -> Result<()> {
         let arguments = self.arguments.at(addresses, &self.plan, scratch);
-        for step in &self.steps {
+        let mut steps = self.steps.iter();
+        if self.plan.mask.is_some()
+            && let Some(step) = steps.next()
+        {
+            let of_mask = arguments.of_mask(addresses, &self.plan);
+            // SAFETY: as below.
+            unsafe { step.launch(cuda, &mut [parameter(&of_mask)]) }?;
+        }
+        if self.plan.conversion.is_some()
+            && let Some(step) = steps.next()
+        {
+            let of_conversion = arguments.of_conversion(&self.plan);
+            // SAFETY: as below.
+            unsafe { step.launch(cuda, &mut [parameter(&of_conversion)]) }?;
+        }
+        for step in steps {
             // SAFETY: each kernel takes these arguments, laid out as it declares them; the rest as the caller promises.
             unsafe { step.launch(cuda, &mut [parameter(&arguments)]) }?;
         }

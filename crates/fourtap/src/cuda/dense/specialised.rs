@@ -7,24 +7,42 @@ use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
 use crate::cuda::recipe::{
     Defines, DynamicShared, Recipe, ShippedKernel, SpecialisedKernel, flag, name, number,
 };
+use crate::dense::AttnMaskDesc;
 use crate::dtype::DType;
 
 const PROBLEM: &str = include_str!("../../../kernels/dense/problem.cuh");
 
+/// What both kernels on tensor cores consist of, before their own source.
+macro_rules! tensor_core_parts {
+    ($($own:literal),*) => {
+        &[
+            TYPES,
+            MEMORY,
+            COPY,
+            MATRIX,
+            ARITHMETIC,
+            PROBLEM,
+            include_str!("../../../kernels/dense/tile.cuh"),
+            include_str!("../../../kernels/dense/rows.cuh"),
+            include_str!("../../../kernels/dense/mask.cuh"),
+            include_str!("../../../kernels/dense/output.cuh"),
+            include_str!("../../../kernels/dense/careful.cuh"),
+            $(include_str!(concat!("../../../kernels/dense/", $own))),*
+        ]
+    };
+}
+
 const MMA_ENTRY: &str = "dense_forward_mma";
-const MMA_PARTS: &[&str] = &[
+const MMA_PARTS: &[&str] = tensor_core_parts!("columns.cuh", "forward_mma.cu");
+
+const F32_ENTRY: &str = "dense_forward_f32";
+const F32_PARTS: &[&str] = tensor_core_parts!("forward_f32.cu");
+
+const PLAIN_ENTRY: &str = "dense_forward_plain";
+const PLAIN_PARTS: &[&str] = &[
     TYPES,
-    MEMORY,
-    COPY,
-    MATRIX,
-    ARITHMETIC,
     PROBLEM,
-    include_str!("../../../kernels/dense/tile.cuh"),
-    include_str!("../../../kernels/dense/rows.cuh"),
-    include_str!("../../../kernels/dense/columns.cuh"),
-    include_str!("../../../kernels/dense/output.cuh"),
-    include_str!("../../../kernels/dense/careful.cuh"),
-    include_str!("../../../kernels/dense/forward_mma.cu"),
+    include_str!("../../../kernels/dense/forward_plain.cu"),
 ];
 
 const COMBINE_ENTRY: &str = "dense_combine";
@@ -35,7 +53,59 @@ const COMBINE_PARTS: &[&str] = &[
     include_str!("../../../kernels/dense/combine.cu"),
 ];
 
-/// Tensor cores by `mma.sync`; see kernels/dense/forward_mma.cu.
+const MASK_ENTRY: &str = "dense_prepare_mask";
+const MASK_PARTS: &[&str] = &[
+    TYPES,
+    MEMORY,
+    PROBLEM,
+    include_str!("../../../kernels/dense/prepare_mask.cu"),
+];
+
+const CONVERT_ENTRY: &str = "dense_prepare_f32";
+const CONVERT_PARTS: &[&str] = &[
+    TYPES,
+    MATRIX,
+    include_str!("../../../kernels/dense/prepare_f32.cu"),
+];
+
+/// A tensor that masks, as kernels on tensor cores read it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttnKind {
+    /// There is none.
+    #[default]
+    None,
+    /// A bit for each key.
+    Bits,
+    /// Numbers that are added to logits.
+    Bias,
+}
+
+impl AttnKind {
+    pub(super) fn of(mask: Option<&AttnMaskDesc>) -> Self {
+        match mask.map(|mask| mask.bias) {
+            None => AttnKind::None,
+            Some(None) => AttnKind::Bits,
+            Some(Some(_)) => AttnKind::Bias,
+        }
+    }
+
+    fn define(self) -> (&'static str, String) {
+        ("ATTN", number(self as u32))
+    }
+}
+
+impl fmt::Display for AttnKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AttnKind::None => "",
+            AttnKind::Bits => "-bits",
+            AttnKind::Bias => "-bias",
+        })
+    }
+}
+
+/// Tensor cores by `mma.sync`; see kernels/dense/forward_mma.cu and, for f32, forward_f32.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mma {
     /// Element type.
@@ -46,8 +116,10 @@ pub struct Mma {
     pub head_v: u32,
     /// How the work is split.
     pub tile: Tile,
-    /// Whether there is a mask.
+    /// Whether the visible keys are a band.
     pub mask: bool,
+    /// The tensor that masks, if there is one.
+    pub attn: AttnKind,
     /// Whether a block processes a split of the keys, and another kernel combines them.
     pub split: bool,
     /// Whether channels were rounded up.
@@ -58,11 +130,17 @@ pub struct Mma {
 
 impl Recipe for Mma {
     fn entry(&self) -> &'static str {
-        MMA_ENTRY
+        match self.dtype {
+            DType::F32 => F32_ENTRY,
+            _ => MMA_ENTRY,
+        }
     }
 
     fn parts(&self) -> &'static [&'static str] {
-        MMA_PARTS
+        match self.dtype {
+            DType::F32 => F32_PARTS,
+            _ => MMA_PARTS,
+        }
     }
 
     fn defines(&self) -> Defines {
@@ -74,10 +152,13 @@ impl Recipe for Mma {
             ("BLOCK_N", number(self.tile.keys)),
             ("KEY_WARPS", number(self.tile.columns)),
             ("BLOCKS", number(self.tile.blocks)),
+            ("WARPS", number(self.tile.warps)),
+            ("STAGES", number(self.tile.stages)),
             ("MASK", flag(self.mask)),
             ("SPLIT", flag(self.split)),
             ("PADDED", flag(self.padded)),
             ("ALIGN", number(self.align)),
+            self.attn.define(),
         ]
     }
 
@@ -89,7 +170,10 @@ impl Recipe for Mma {
 impl fmt::Display for Mma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tile { rows, keys, .. } = self.tile;
-        write!(f, "dense-forward-mma-{}-d{}", self.dtype, self.head)?;
+        match self.dtype {
+            DType::F32 => write!(f, "dense-forward-f32-d{}", self.head)?,
+            dtype => write!(f, "dense-forward-mma-{dtype}-d{}", self.head)?,
+        }
         if self.head_v != self.head {
             write!(f, "-v{}", self.head_v)?;
         }
@@ -103,7 +187,141 @@ impl fmt::Display for Mma {
                 f.write_str(name)?;
             }
         }
+        write!(f, "{}", self.attn)?;
         describe_alignment(f, self.align)
+    }
+}
+
+/// A warp a query; see kernels/dense/forward_plain.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plain {
+    /// Element type.
+    pub dtype: DType,
+    /// Channels of values, rounded up to a multiple of 32.
+    pub head_v: u32,
+    /// Whether the visible keys are a band.
+    pub mask: bool,
+    /// The tensor that masks, if there is one.
+    pub attn: AttnKind,
+    /// The type of its numbers.
+    pub bias: Option<DType>,
+}
+
+impl Recipe for Plain {
+    fn entry(&self) -> &'static str {
+        PLAIN_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        PLAIN_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = vec![
+            ("VALUE", name(self.dtype)),
+            ("HEAD_V", number(self.head_v)),
+            ("MASK", flag(self.mask)),
+            self.attn.define(),
+        ];
+        defines.extend(self.bias.map(|dtype| ("BIAS_TYPE", name(dtype))));
+        defines
+    }
+}
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dense-forward-plain-{}-v{}", self.dtype, self.head_v)?;
+        if self.mask {
+            f.write_str("-mask")?;
+        }
+        write!(f, "{}", self.attn)?;
+        match self.bias {
+            Some(dtype) => write!(f, "-{dtype}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Brings a tensor that masks into the form the others read; see kernels/dense/prepare_mask.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PrepareMask {
+    /// Booleans, for tiles of that many queries and keys.
+    Bits {
+        /// Queries.
+        rows: u32,
+        /// Keys.
+        keys: u32,
+    },
+    /// Numbers of this type.
+    Bias(DType),
+}
+
+impl PrepareMask {
+    pub(super) fn new(bias: Option<DType>, tile: &Tile) -> Self {
+        match bias {
+            Some(dtype) => PrepareMask::Bias(dtype),
+            None => PrepareMask::Bits {
+                rows: tile.rows,
+                keys: tile.keys,
+            },
+        }
+    }
+}
+
+impl Recipe for PrepareMask {
+    fn entry(&self) -> &'static str {
+        MASK_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        MASK_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        match *self {
+            PrepareMask::Bits { rows, keys } => vec![
+                AttnKind::Bits.define(),
+                ("BLOCK_M", number(rows)),
+                ("BLOCK_N", number(keys)),
+            ],
+            PrepareMask::Bias(dtype) => vec![AttnKind::Bias.define(), ("BIAS_TYPE", name(dtype))],
+        }
+    }
+}
+
+impl fmt::Display for PrepareMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrepareMask::Bits { rows, keys } => {
+                write!(f, "dense-prepare-mask-bits-{rows}x{keys}")
+            }
+            PrepareMask::Bias(dtype) => write!(f, "dense-prepare-mask-bias-{dtype}"),
+        }
+    }
+}
+
+/// Brings f32 into the form that tensor cores multiply; see kernels/dense/prepare_f32.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PrepareF32;
+
+impl Recipe for PrepareF32 {
+    fn entry(&self) -> &'static str {
+        CONVERT_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        CONVERT_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        Defines::new()
+    }
+}
+
+impl fmt::Display for PrepareF32 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("dense-prepare-f32")
     }
 }
 
@@ -165,6 +383,12 @@ pub enum KernelVariant {
     Mma(Mma),
     /// Combines the results of several blocks for a query.
     Combine(Combine),
+    /// Forward as it is defined.
+    Plain(Plain),
+    /// Brings a tensor that masks into another form.
+    PrepareMask(PrepareMask),
+    /// The same for query, key and value of f32.
+    PrepareF32(PrepareF32),
 }
 
 impl SpecialisedKernel for KernelVariant {
@@ -172,6 +396,9 @@ impl SpecialisedKernel for KernelVariant {
         match *self {
             KernelVariant::Mma(kernel) => Box::new(kernel),
             KernelVariant::Combine(kernel) => Box::new(kernel),
+            KernelVariant::Plain(kernel) => Box::new(kernel),
+            KernelVariant::PrepareMask(kernel) => Box::new(kernel),
+            KernelVariant::PrepareF32(kernel) => Box::new(kernel),
         }
     }
 }
@@ -184,8 +411,15 @@ impl fmt::Display for KernelVariant {
 
 /// All kernels of this operator that this library ships.
 pub fn shipped() -> Vec<ShippedKernel> {
-    [(MMA_ENTRY, MMA_PARTS), (COMBINE_ENTRY, COMBINE_PARTS)]
-        .iter()
-        .map(ShippedKernel::new)
-        .collect()
+    [
+        (MMA_ENTRY, MMA_PARTS),
+        (F32_ENTRY, F32_PARTS),
+        (PLAIN_ENTRY, PLAIN_PARTS),
+        (COMBINE_ENTRY, COMBINE_PARTS),
+        (MASK_ENTRY, MASK_PARTS),
+        (CONVERT_ENTRY, CONVERT_PARTS),
+    ]
+    .iter()
+    .map(ShippedKernel::new)
+    .collect()
 }

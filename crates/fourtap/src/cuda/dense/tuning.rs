@@ -1,6 +1,6 @@
 //! Tuning parameters of the kernel of dense attention.
 
-use super::tile::{self, Tile};
+use super::tile::{Head, Tile};
 use crate::tuning::Choice;
 
 /// Tuning parameters. 0 means the default.
@@ -10,7 +10,7 @@ pub struct Tuning {
     pub rows: u32,
     /// Keys that a block processes at a time.
     pub keys: u32,
-    /// Warps, of four, that split these keys.
+    /// Warps that split these keys.
     pub columns: u32,
     /// Resident blocks per multiprocessor that the register count must allow.
     pub blocks: u32,
@@ -19,6 +19,9 @@ pub struct Tuning {
     /// Whether the kernel applies a mask even where every query sees all keys.
     pub bounds: u32,
 }
+
+/// Warps of a tile that was tuned.
+const USUAL_WARPS: u32 = 4;
 
 /// Registers per multiprocessor, and the maximum per thread: the same on every architecture so far.
 const REGISTERS: u32 = 1 << 16;
@@ -41,7 +44,7 @@ impl Tuning {
     }
 
     /// The resulting tile for heads of that many channels, or the reason why it is impossible.
-    pub(super) fn tile(&self, usual: Tile, head: u32, head_v: u32) -> Result<Tile, String> {
+    pub(super) fn tile(&self, usual: Tile, head: Head) -> Result<Tile, String> {
         let or_usual = |chosen: u32, usual: u32| if chosen == 0 { usual } else { chosen };
         let mut tile = usual;
         tile.rows = or_usual(self.rows, usual.rows);
@@ -51,6 +54,8 @@ impl Tuning {
         if tile == usual {
             return Ok(usual);
         }
+        // The number of warps was chosen for the usual tile.
+        tile.warps = USUAL_WARPS;
         let Tile {
             rows,
             keys,
@@ -58,21 +63,24 @@ impl Tuning {
             blocks,
             ..
         } = tile;
-        let of_warp = [rows * columns / tile::WARPS, keys / columns];
+        let of_warp = [rows * columns / tile.warps, keys / columns];
         if of_warp.iter().any(|count| *count == 0 || count % 16 != 0) {
             return Err(format!(
                 "warps without multiples of 16 rows and keys: {rows} rows, {keys} keys, {columns} columns"
             ));
         }
+        if columns > 1 && head.parts > 1 {
+            return Err(format!("warps of f32 that split keys: {columns} columns"));
+        }
         // Warps of different columns exchange results in the space of the keys; see kernels/dense/columns.cuh.
-        if columns > 1 && columns * rows * 8 > keys * 2 * head {
+        if columns > 1 && columns * rows * 8 > keys * 2 * head.key {
             return Err(format!(
                 "too little room to exchange results: {keys} keys, {columns} columns of {rows} rows"
             ));
         }
         // In f32, four per thread of each 8 x 16 tile; see kernels/dense/rows.cuh.
-        let needed = of_warp[0] / 16 * (head_v + of_warp[1]) / 2 + OTHER_REGISTERS;
-        let most = (REGISTERS / tile::THREADS / blocks).min(MOST_REGISTERS);
+        let needed = of_warp[0] / 16 * (head.value + of_warp[1]) / 2 + OTHER_REGISTERS;
+        let most = (REGISTERS / tile.threads() / blocks).min(MOST_REGISTERS);
         match needed > most {
             true => Err(format!("too many registers per thread: {needed} of {most}")),
             false => Ok(tile),
@@ -82,8 +90,17 @@ impl Tuning {
 
 #[cfg(test)]
 mod tests {
+    use super::super::specialised::AttnKind;
     use super::*;
     use crate::tuning::spaces::cuda::DENSE_FORWARD;
+
+    const fn head(channels: u32) -> Head {
+        Head {
+            key: channels,
+            value: channels,
+            parts: 1,
+        }
+    }
 
     #[test]
     fn every_value_finds_its_place() {
@@ -100,8 +117,8 @@ mod tests {
     #[test]
     fn every_tile_in_use_may_be_chosen() {
         for channels in [32, 64, 96, 128, 256] {
-            let tiles = Tile::for_channels(channels);
-            for tile in tiles {
+            let tiles = Tile::for_head(head(channels), AttnKind::None);
+            for tile in tiles.iter().filter(|tile| tile.warps == USUAL_WARPS) {
                 let tuning = Tuning {
                     rows: tile.rows,
                     keys: tile.keys,
@@ -110,7 +127,7 @@ mod tests {
                     ..Tuning::default()
                 };
                 for usual in tiles {
-                    let found = tuning.tile(*usual, channels, channels);
+                    let found = tuning.tile(*usual, head(channels));
                     let found = found.map(|found| (found.rows, found.keys, found.columns));
                     assert_eq!(
                         found,
@@ -124,8 +141,8 @@ mod tests {
 
     #[test]
     fn what_no_warp_can_hold_is_refused() {
-        let usual = Tile::for_channels(128)[0];
-        let refused = |tuning: Tuning| tuning.tile(usual, 128, 128).unwrap_err();
+        let usual = Tile::for_head(head(128), AttnKind::None)[0];
+        let refused = |tuning: Tuning| tuning.tile(usual, head(128)).unwrap_err();
         let tuning = Tuning {
             rows: 32,
             ..Tuning::default()

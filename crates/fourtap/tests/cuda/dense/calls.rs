@@ -4,8 +4,8 @@ use std::thread;
 
 use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::{Buffer, CaptureMode, OwnedStream};
-use fourtap::dense::{self, Alignment, Inputs, Mask, Options, Outputs, Sizes};
-use fourtap::{Backend, DType, Error, Layout, View, ViewMut, f16};
+use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Outputs, Sizes};
+use fourtap::{Backend, BoolView, DType, Error, Layout, View, ViewMut, f16};
 
 use crate::gpu::{self, DeviceWithWorkspace};
 use crate::tensors::{OnDevice, numbers};
@@ -158,8 +158,8 @@ fn a_captured_graph_is_bitwise_equal() {
 #[ignore = "needs a CUDA device"]
 fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
     let cuda = gpu::device();
-    let numbers = [0f32; 64];
-    let tensor = || OnDevice::new(&cuda, &numbers, &[1, 1, 2, 32]);
+    let numbers = [0f32; 2 * 257];
+    let tensor = || OnDevice::new(&cuda, &numbers, &[1, 1, 2, 257]);
     let (query, key, value, mut out) = (tensor(), tensor(), tensor(), tensor());
     let inputs = Inputs {
         query: query.view(),
@@ -170,7 +170,7 @@ fn what_no_kernel_serves_is_refused_and_nothing_to_do_is_no_error() {
     let refused = dense::forward(&Backend::Auto, inputs, Options::default(), out.view_mut());
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "cuda: expected query, key and value of f16 or bf16, found f32"
+        "cuda: expected at most 256 channels per head, found D = 257"
     );
     for empty in [
         Sizes {
@@ -220,6 +220,10 @@ struct Call {
     with_lse: bool,
     /// Where the result goes; none for memory of its own.
     into: Option<u64>,
+    /// Where booleans begin, and how far their rows are apart.
+    seen: Option<(u64, isize)>,
+    /// Where biases begin.
+    bias: Option<u64>,
 }
 
 impl Call {
@@ -234,7 +238,17 @@ impl Call {
             query: view(self.at[0], sizes.query()),
             key: view(self.at[1], sizes.key()),
             value: view(self.at[2], sizes.value()),
-            attn_mask: None,
+            attn_mask: match (self.seen, self.bias) {
+                (Some((at, stride)), _) => {
+                    let (shape, strides) = ([sizes.queries, sizes.keys], [stride, 1]);
+                    // SAFETY: as above.
+                    Some(AttnMask::Seen(unsafe {
+                        BoolView::on_cuda(0, address(at), &shape, &strides)
+                    }))
+                }
+                (_, Some(at)) => Some(AttnMask::Bias(view(at, [1, 1, sizes.queries, sizes.keys]))),
+                _ => None,
+            },
         };
         let mut own = OnDevice::poisoned(cuda, DType::F16, &sizes.out());
         let mut lse = OnDevice::poisoned(cuda, DType::F32, &sizes.lse());
@@ -275,6 +289,8 @@ fn cached_plans_change_no_call() {
         options: Options::default(),
         with_lse: true,
         into: None,
+        seen: None,
+        bias: None,
     };
     let with = |change: &dyn Fn(&mut Call)| {
         let mut call = usual.clone();
@@ -293,15 +309,21 @@ fn cached_plans_change_no_call() {
         with(&|call| call.options.mask = Mask::window(Alignment::TopLeft, Some(3), None)),
         with(&|call| call.cuda = cuda.for_multiprocessors(1000)),
         with(&|call| call.cuda = cuda.deterministic(true)),
+        with(&|call| call.seen = Some((3 << 14, 100))),
+        with(&|call| call.seen = Some(((3 << 14) + 128, 100))),
+        with(&|call| call.seen = Some((3 << 14, 101))),
+        with(&|call| call.bias = Some(3 << 14)),
+        with(&|call| call.bias = Some((3 << 14) + 1)),
         // Refused.
         with(&|call| call.into = Some(0)),
+        with(&|call| (call.seen, call.into) = (Some((3 << 14, 100)), Some(3 << 14))),
         with(&|call| call.options.scale = Some(f64::NAN)),
     ];
     let alone = |call: &Call| {
         thread::scope(|scope| scope.spawn(|| call.make(&random, &sizes)).join().unwrap())
     };
     let expected: Vec<_> = calls.iter().map(alone).collect();
-    assert_eq!(expected.iter().filter(|result| result.is_err()).count(), 2);
+    assert_eq!(expected.iter().filter(|result| result.is_err()).count(), 3);
     assert_ne!(expected[0], expected[1], "other numbers");
     for distance in 1..calls.len() {
         for first in 0..calls.len() {

@@ -102,4 +102,7 @@ fn rows_of_large_problems_match_the_oracle() {
     check::<bf16>(&cuda, sizes([8, 2], 3000, 3000, 96), causal);
     check::<f16>(&cuda, sizes([32, 8], 1, 65_537, 128), Mask::default());
     check::<f16>(&cuda, sizes([8, 8], 16, 40_000, 64), Mask::default());
+    check::<f32>(&cuda, sizes([16, 16], 4099, 8192, 64), Mask::default());
+    check::<f32>(&cuda, sizes([16, 4], 2048, 2048, 128), causal);
+    check::<f32>(&cuda, sizes([8, 8], 16, 40_000, 32), Mask::default());
 }

@@ -11,7 +11,7 @@ use fourtap::DType;
 use fourtap::cuda::Cuda;
 
 /// The types there are kernels for.
-const TYPES: [DType; 2] = [DType::F16, DType::BF16];
+const TYPES: [DType; 4] = DType::ALL;
 
 /// The device, with work cut in every form it can be: large tiles, ever smaller ones, keys divided among blocks.
 fn cuts(cuda: &Cuda) -> [Cuda; 5] {

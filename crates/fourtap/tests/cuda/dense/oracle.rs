@@ -29,7 +29,7 @@ impl Forms {
     /// Every tile was used, each with and without a mask, and the smallest with divided keys.
     pub fn expect_all(&self) {
         let found = self.0.lock().unwrap();
-        for rows in [128, 64, 32, 16] {
+        for rows in [128, 64, 48, 32, 16] {
             for mask in [false, true] {
                 let used = found.iter().any(|&(r, [_, m, _])| r == rows && m == mask);
                 assert!(used, "{rows} rows, mask {mask}: {found:?}");
@@ -47,13 +47,14 @@ pub fn check_case(cuda: &Cuda, case: &DenseCase, tally: &Tally, forms: &Forms) {
         let plan = DenseOnCuda::new(case, cuda).unwrap().plan().unwrap();
         if let Err(failure) = check_dense_on_cuda(case, &expected, &cuda, with_lse) {
             panic!(
-                "seed {}, {} q {} k {} v {} {:?}, {plan}: {failure}",
+                "seed {}, {} q {} k {} v {} {:?} mask {:?}, {plan}: {failure}",
                 case.seed,
                 case.query.dtype(),
                 case.query.shape(),
                 case.key.shape(),
                 case.value.shape(),
-                case.options
+                case.options,
+                case.attn_mask.as_ref().map(|mask| mask.view().shape()),
             );
         }
         forms.add(&plan);
@@ -74,16 +75,21 @@ fn divided(seed: u64) -> DenseCase {
         channels,
         value_channels: channels,
     };
-    DenseCase::with_sizes(seed, TYPES[number % 2], &sizes)
+    DenseCase::with_sizes(seed, TYPES[number / 6 % TYPES.len()], &sizes)
 }
 
 /// Cases of every kind.
 pub fn check(cuda: &Cuda, seeds: Range<u64>, tally: &Tally, forms: &Forms) {
     // In parallel, because many problems need a kernel of their own compiled.
     seeds.into_par_iter().for_each(|seed| {
-        check_case(cuda, &DenseCase::random_of(seed, &TYPES), tally, forms);
-        check_case(cuda, &DenseCase::aligned(seed, &TYPES), tally, forms);
-        check_case(cuda, &divided(seed), tally, forms);
+        for case in [
+            DenseCase::random_of(seed, &TYPES),
+            DenseCase::aligned(seed, &TYPES),
+            divided(seed),
+        ] {
+            check_case(cuda, &case, tally, forms);
+            check_case(cuda, &case.with_mask(), tally, forms);
+        }
     });
 }
 
@@ -130,7 +136,7 @@ fn odd_lengths_match_the_oracle_for_every_width() {
         .into_par_iter()
         .enumerate()
         .for_each(|(seed, sizes)| {
-            let case = DenseCase::with_sizes(seed as u64, TYPES[seed % 2], &sizes);
+            let case = DenseCase::with_sizes(seed as u64, TYPES[seed % TYPES.len()], &sizes);
             check_case(&cuda, &case, &tally, &forms);
         });
 }
