@@ -38,6 +38,7 @@ pub struct AttnMaskDesc {
 }
 
 /// Everything that checks and plans depend on of such a tensor, except its address.
+#[cfg(feature = "cuda")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttnMaskKey {
     bias: Option<DType>,
@@ -47,8 +48,10 @@ pub(crate) struct AttnMaskKey {
 }
 
 /// Axes that a mask may have.
+#[cfg(feature = "cuda")]
 const MOST_AXES: usize = 4;
 
+#[cfg(feature = "cuda")]
 impl AttnMaskKey {
     pub(crate) fn new(mask: &AttnMask<'_>) -> Self {
         let (bias, place) = match mask {
@@ -94,6 +97,7 @@ impl AttnMask<'_> {
     }
 
     /// Its address range.
+    #[cfg(feature = "cuda")]
     pub(crate) fn occupied(&self) -> Result<Range<usize>> {
         match self {
             AttnMask::Seen(view) => view.check(NAME),
