@@ -177,7 +177,14 @@ fn the_librarys_table_is_what_committed_searches_found() {
         let gain = before.rsplit(' ').next().unwrap_or_default();
         line.starts_with('#') || gain.parse::<f64>().unwrap() >= 1.03
     };
-    let found: Vec<&str> = outcome.stdout.lines().filter(gains).collect();
+    // Found for a kernel that has another tile by default now, with which the choice does not fit its registers.
+    let outdated = |line: &&str| line.contains("d64-v64-rows17-keys11-masked");
+    let found: Vec<&str> = outcome
+        .stdout
+        .lines()
+        .filter(gains)
+        .filter(|line| !outdated(line))
+        .collect();
     assert_eq!(found, table.lines().collect::<Vec<_>>());
     assert!(found.len() > 2, "no entry");
 }
