@@ -18,6 +18,9 @@ pub struct Choices {
     pub device: String,
     /// What a table says of them; none where none knows them, and the defaults are used.
     pub entry: Option<TuningEntry>,
+    /// Whether tables are asked at all.
+    #[serde(skip)]
+    asked: bool,
 }
 
 /// An entry of a table.
@@ -41,11 +44,17 @@ impl Choices {
     pub fn on(backend: &Backend, computation: &dyn Computation) -> Self {
         let choices = Choices::by(backend, computation.tuned_as());
         match backend {
-            Backend::Cuda(_) if !computation.is_tuned_on_cuda() => Choices {
-                entry: None,
-                ..choices
-            },
+            Backend::Cuda(_) if !computation.is_tuned_on_cuda() => choices.without_tables(),
             _ => choices,
+        }
+    }
+
+    /// Of a problem with a tensor that masks on CUDA, for which the library asks no table.
+    pub fn without_tables(self) -> Self {
+        Choices {
+            entry: None,
+            asked: false,
+            ..self
         }
     }
 
@@ -100,6 +109,7 @@ impl Choices {
                 provenance: entry.provenance.clone(),
                 file: file_of(entry),
             }),
+            asked: true,
         }
     }
 
@@ -110,8 +120,12 @@ impl Choices {
             class,
             device,
             entry,
+            asked,
         } = self;
         match entry {
+            None if !asked => {
+                format!("{kernel} uses its defaults: tuning tables know no attn_mask.")
+            }
             None => format!(
                 "{kernel} uses its defaults: no tuning table has problems of class {class} on {device}. `fourtap tune` \
                  searches for better."

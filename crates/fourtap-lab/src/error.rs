@@ -81,6 +81,9 @@ pub enum Error {
     /// A workload file does not say what it must.
     #[error("{origin}: {found}")]
     Workload { origin: String, found: String },
+    /// Tuning tables could not tell the workload from one without a mask.
+    #[error("{workload}: expected a workload without attn_mask to tune, found one with it")]
+    TunedMask { workload: String },
     /// A results file does not hold what it must.
     #[error("{}{}: expected records of fourtap, found {found}", .file.display(), .line.map_or(String::new(), |line| format!(", line {line}")))]
     Records {
@@ -296,6 +299,9 @@ impl Error {
                 "`fourtap bench --list` shows the built-in workloads; a file of the same form needs name, \
                  description, images, queries, heads, channels, levels, points and reference; of dense attention \
                  operator, name, description, batch, heads, queries and channels"
+            }
+            Error::TunedMask { .. } => {
+                "tuning tables know no masks; `fourtap bench` times it with the defaults"
             }
             Error::NothingSelected { .. } => {
                 "names look like detr-encoder/local/f32/forward; see --list, --dtype and --distribution"

@@ -119,8 +119,7 @@ fn explained(case: &Case, mut known: ExplainInputs<'_>) -> Result<Explanation> {
         // Tables say nothing of tensors that mask, and the library does not ask them.
         Some(device) if attn_mask.is_some() => {
             let (choices, _) = Choices::on_device(&device.name, tuned_as);
-            let entry = None;
-            (Choices { entry, ..choices }, None)
+            (choices.without_tables(), None)
         }
         Some(device) => Choices::on_device(&device.name, tuned_as),
         None => (Choices::by(&Backend::Cpu(Cpu::new()), tuned_as), None),

@@ -303,10 +303,8 @@ impl operators::Workload for Workload {
 
     fn class(&self) -> Result<Class> {
         if self.attn_mask.is_some() {
-            return Err(Error::Workload {
-                origin: self.name.clone(),
-                found: "attn_mask: expected none, since tuning tables know no masks, found one"
-                    .to_string(),
+            return Err(Error::TunedMask {
+                workload: self.name.clone(),
             });
         }
         Ok(Class::of_dense(&self.sizes(), &self.options().mask))
