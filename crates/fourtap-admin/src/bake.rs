@@ -341,6 +341,7 @@ mod tests {
             multiprocessors: 132,
             l2_bytes: 62_914_560,
             shared_bytes: 232_448,
+            has_wgmma: true,
         };
         let best = KernelChoice::Best;
         let mut planned = vec![described.forward(device, best).unwrap().step.kernel];

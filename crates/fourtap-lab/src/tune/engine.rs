@@ -143,6 +143,7 @@ mod tests {
                 multiprocessors: 132,
                 l2_bytes: 62_914_560,
                 shared_bytes: 232_448,
+                has_wgmma: true,
             },
             hardware: Hardware {
                 multiprocessors: 132,

@@ -3,17 +3,19 @@
 
 // One query's output computed plainly, by a warp, of logits, maximum and sum of its own: products are added up in another
 // order than a tensor core does, and of huge ones not even the greatest need be the same. A lane computes a key's logit and
-// then, of the output, every 32nd channel. `first_key`, `past_key`: among which the block looked. Not inlined, so that others
-// have its registers.
-static __device__ __noinline__ void compute_carefully(const Arguments &a, u32 b, u32 h, int first_key, int past_key, int i, u32 lane) {
+// then, of the output, every 32nd channel. Not inlined, so that others have its registers.
+static __device__ __noinline__ void compute_carefully(const Arguments &a, Work work, int i, u32 lane) {
     typedef Value::Storage Storage;
-    const Target target(a, b, h);
+    const Target target(a, work);
+    const u32 b = work.b, h = work.h;
+    // Those among which the block looked.
+    const int first_key = work.key_of(0), past_key = work.key_of(work.count);
     const int from = MASK ? max(first_key, i + a.first) : first_key;
     const int to = min(min(past_key, a.keys), MASK ? i + a.past : a.keys);
     const Storage *const query = static_cast<const Storage *>(a.query) + b * a.query_strides[0] + h * a.query_strides[1] + i * a.query_strides[2];
-    const Storage *const keys = static_cast<const Storage *>(a.key) + b * a.key_strides[0] + h / a.group * a.key_strides[1];
-    const Storage *const values = static_cast<const Storage *>(a.value) + b * a.value_strides[0] + h / a.group * a.value_strides[1];
-    const char *const mask = a.mask + (ATTN == NONE ? 0 : b * a.mask_strides[0] + h * a.mask_strides[1]);
+    const Storage *const keys = static_cast<const Storage *>(a.key) + b * a.key_strides[0] + work.key_head * a.key_strides[1];
+    const Storage *const values = static_cast<const Storage *>(a.value) + b * a.value_strides[0] + work.key_head * a.value_strides[1];
+    const char *const mask = work.mask(a);
     const auto logit = [&](int key, bool &seen) {
         seen = key < to;
         float bias = 0.0f;
@@ -83,7 +85,7 @@ static __device__ __noinline__ void compute_carefully(const Arguments &a, u32 b,
 
 // Those of a warp's rows, from `first` on, that have something infinite or NaN in them, once more. Of 16-bit numbers without
 // biases a sum is right whatever the values hold, and a row whose sum is no number is NaN throughout.
-static __device__ __forceinline__ void mend(const Rows &rows, const Arguments &a, u32 b, u32 h, int first_key, int past_key, int first, u32 lane) {
+static __device__ __forceinline__ void mend(const Rows &rows, const Arguments &a, const Work &work, int first, u32 lane) {
     u32 unsound = 0;
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++) {
@@ -102,6 +104,6 @@ static __device__ __forceinline__ void mend(const Rows &rows, const Arguments &a
     for (u32 row = 0; row < ROWS; row++) {
         const bool mine = lane / 4 == row % 8 && (unsound >> row / 8 & 1);
         const int i = first + static_cast<int>(row);
-        if (__any_sync(ALL, mine) && i < a.queries) compute_carefully(a, b, h, first_key, past_key, i, lane);
+        if (__any_sync(ALL, mine) && i < a.queries) compute_carefully(a, work, i, lane);
     }
 }

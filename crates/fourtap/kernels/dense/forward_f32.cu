@@ -100,24 +100,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
     extern __shared__ __align__(128) char memory[];
     const u32 lane = threadIdx.x % 32, warp = __shfl_sync(ALL, threadIdx.x / 32, 0);
 
-    // As in forward_mma.cu.
+    const Work work = Work::of_block(a);
     const u32 tiles = (a.queries + BLOCK_M - 1) / BLOCK_M, key_tiles = (a.keys + BLOCK_N - 1) / BLOCK_N;
-    const u32 tile = MASK ? tiles - 1 - blockIdx.x / a.planes : blockIdx.x % tiles;
-    const u32 plane = MASK ? blockIdx.x % a.planes : blockIdx.x / tiles;
-    const u32 b = plane / a.query_heads, h = plane - b * a.query_heads, key_head = h / a.group;
-    const u32 key_plane = b * (a.query_heads / a.group) + key_head;
-    const int first_row = tile * BLOCK_M, last_row = min(first_row + BLOCK_M, a.queries) - 1;
-    const int begin = MASK ? max(0, first_row + a.first) : 0, end = MASK ? min(a.keys, last_row + a.past) : a.keys;
-    int first_tile = begin / BLOCK_N, count = end > begin ? (end + BLOCK_N - 1) / BLOCK_N - first_tile : 0;
-    if (SPLIT) {
-        const int each = (count + a.splits - 1) / a.splits, before = min(count, static_cast<int>(blockIdx.y) * each);
-        first_tile += before;
-        count = min(each, count - before);
-    }
+    const u32 plane = work.b * a.query_heads + work.h, key_plane = work.b * (a.query_heads / a.group) + work.key_head;
 
     // Whole tiles of whole rows, side by side.
     const i64 key_strides[4] = {0, 0, 2 * HEAD, 1}, value_strides[4] = {0, 0, 2 * HEAD_V, 1};
-    const u64 query_tile = static_cast<u64>(plane) * tiles + tile, key_tile = static_cast<u64>(key_plane) * key_tiles;
+    const u64 query_tile = static_cast<u64>(plane) * tiles + work.first_row / BLOCK_M, key_tile = static_cast<u64>(key_plane) * key_tiles;
     const Copier<2 * HEAD, BLOCK_M> queries(a.query_pieces, query_tile * BLOCK_M * 2 * HEAD, key_strides, 2 * HEAD);
     const Copier<2 * HEAD, BLOCK_N> keys(a.key_pieces, key_tile * BLOCK_N * 2 * HEAD, key_strides, 2 * HEAD);
     const Copier<2 * HEAD_V, BLOCK_N> values(a.value_pieces, key_tile * BLOCK_N * 2 * HEAD_V, value_strides, 2 * HEAD_V);
@@ -128,51 +117,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
     const u32 values_at = shared + VALUES_AT + ValueTile::place(lane % 16, lane / 16);
 
     Rows rows;
-    const int warp_row = first_row + warp * ROWS, last_warp_row = min(warp_row + static_cast<int>(ROWS), a.queries) - 1;
-    const int visible_from = MASK ? warp_row + a.first : 0, visible_to = MASK ? min(a.keys, last_warp_row + a.past) : a.keys;
-    const int seen_by_all_from = MASK ? last_warp_row + a.first : 0, seen_by_all_to = MASK ? min(a.keys, warp_row + a.past) : a.keys;
-    const auto key_of = [&](int j) { return (first_tile + j) * BLOCK_N; };
-    const auto is_seen = [&](int j) {
-        const int key = key_of(j);
-        return warp_row < a.queries && key < visible_to && key + static_cast<int>(KEYS) > visible_from;
-    };
+    const int warp_row = work.first_row + warp * ROWS;
+    const Bounds bounds(a, warp_row, min(warp_row + static_cast<int>(ROWS), a.queries));
     Logits logits;
-    const char *const mask = a.mask + (ATTN == NONE ? 0 : b * a.mask_strides[0] + h * a.mask_strides[1]);
 #if ATTN == BITS
     SeenKeys seen_keys;
-    const char *const first_seen = mask + (warp_row + lane / 4) * a.mask_strides[2];
-    const i64 states_at = b * a.state_strides[0] + h * a.state_strides[1] + tile * a.state_strides[2] + first_tile;
-    TileStates states{a.mask_states + states_at, count, -32, 0, 0};
+    const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
+    TileStates states = work.states(a);
     const auto next_tile = [&](int j) { return states.next(j, lane); };
 #else
     const auto next_tile = [&](int j) { return j; };
 #endif
-    const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, key_of(j), key_of(j) + BLOCK_N); };
-    const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, key_of(j), key_of(j) + BLOCK_N); };
+    const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, work.key_of(j), work.key_of(j) + BLOCK_N); };
+    const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, work.key_of(j), work.key_of(j) + BLOCK_N); };
 
     int j = next_tile(0);
-    if (j < count) {
+    if (j < work.count) {
         queries.copy(shared, 0, BLOCK_M);
         copy_keys(j, 0);
         if (STAGES > 1) copy_values(j, 0);
         const float query_unit = a.query_units[query_tile];
         u32 stage = 0;
 #pragma unroll 1
-        while (j < count) {
-            const int key = key_of(j);
-            const bool seen = is_seen(j);
+        while (j < work.count) {
+            const int key = work.key_of(j);
+            const bool seen = bounds.show(key, KEYS);
 #if ATTN == BITS
             const bool hides = states.hides(j);
             if (hides) seen_keys.load(a, first_seen + key / 8);
 #endif
-            const float key_unit = key_units[first_tile + j], value_unit = value_units[first_tile + j];
+            const float key_unit = key_units[work.first_tile + j], value_unit = value_units[work.first_tile + j];
             const int next = next_tile(j + 1);
             const u32 this_stage = stage, next_stage = STAGES > 1 ? STAGE_BYTES - stage : 0;
             wait_for_copies();
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
             if (STAGES == 1) {
                 copy_values(j, 0);
-            } else if (next < count) {
+            } else if (next < work.count) {
                 copy_keys(next, next_stage);
                 copy_values(next, next_stage);
             }
@@ -180,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
             if (STAGES == 1) {
                 wait_for_copies();
                 __syncthreads(); // values are there, and the keys no longer needed
-                if (next < count) copy_keys(next, 0);
+                if (next < work.count) copy_keys(next, 0);
             }
             stage = next_stage;
             j = next;
@@ -191,11 +172,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
 #if ATTN == BITS
             if (hides) seen_keys.hide(logits, lane % 4);
 #elif ATTN == BIAS
-            add_biases(a, logits, of_unit, mask + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
+            add_biases(a, logits, of_unit, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
 #endif
-            if (key < seen_by_all_from || key + static_cast<int>(KEYS) > seen_by_all_to) {
-                hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
-            }
+            if (bounds.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
             Weights coarse, fine;
             weigh(rows, logits, ATTN == BIAS ? 1.0f : of_unit, [&](u32 r, u32 k, const float(&w)[4]) {
                 split<F16>(LARGER * w[0], LARGER * w[1], coarse[r][k / 2][k % 2 * 2], fine[r][k / 2][k % 2 * 2]);
@@ -210,12 +189,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
         rows.sum[r][0] = total(rows.sum[r][0]);
         rows.sum[r][1] = total(rows.sum[r][1]);
     }
-    const Target target(a, b, h);
+    const Target target(a, work);
     if (SPLIT) {
-        store_partial(rows, target, count > 0, warp_row, lane);
+        store_partial(rows, target, work.count > 0, warp_row, lane);
     } else {
         store_rows(rows, target, warp_row, lane);
         store_lse(rows, target, warp_row, lane);
     }
-    mend(rows, a, b, h, first_tile * BLOCK_N, (first_tile + count) * BLOCK_N, warp_row, lane);
+    mend(rows, a, work, warp_row, lane);
 }

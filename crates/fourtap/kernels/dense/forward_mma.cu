@@ -68,32 +68,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     const u32 lane = threadIdx.x % 32, warp = __shfl_sync(ALL, threadIdx.x / 32, 0);
     const u32 row_warp = warp % ROW_WARPS, key_warp = warp / ROW_WARPS;
 
-    // Under a mask the last queries come first: of a causal one they are the longest. Otherwise a plane's blocks are next to
-    // each other, so that its keys are in L2.
-    const u32 tiles = (a.queries + BLOCK_M - 1) / BLOCK_M;
-    const u32 tile = MASK ? tiles - 1 - blockIdx.x / a.planes : blockIdx.x % tiles;
-    const u32 plane = MASK ? blockIdx.x % a.planes : blockIdx.x / tiles;
-    u32 b = plane / a.query_heads, h = plane - b * a.query_heads;
-    if (ATTN == BIAS && a.mask_strides[0] == 0) { // blocks that run together then read the same biases
-        const u32 batch = a.planes / a.query_heads;
-        h = plane / batch;
-        b = plane - h * batch;
-    }
-    const u32 key_head = h / a.group;
-    const int first_row = tile * BLOCK_M, last_row = min(first_row + BLOCK_M, a.queries) - 1;
-
-    // The tiles of keys that some query of the block sees.
-    const int begin = MASK ? max(0, first_row + a.first) : 0, end = MASK ? min(a.keys, last_row + a.past) : a.keys;
-    int first_tile = begin / BLOCK_N, count = end > begin ? (end + BLOCK_N - 1) / BLOCK_N - first_tile : 0;
-    if (SPLIT) {
-        const int each = (count + a.splits - 1) / a.splits, before = min(count, static_cast<int>(blockIdx.y) * each);
-        first_tile += before;
-        count = min(each, count - before);
-    }
-
+    const Work work = Work::of_block(a);
+    const u32 b = work.b, h = work.h;
     const i64 query_at = b * a.query_strides[0] + h * a.query_strides[1];
-    const i64 key_at = b * a.key_strides[0] + key_head * a.key_strides[1];
-    const i64 value_at = b * a.value_strides[0] + key_head * a.value_strides[1];
+    const i64 key_at = b * a.key_strides[0] + work.key_head * a.key_strides[1];
+    const i64 value_at = b * a.value_strides[0] + work.key_head * a.value_strides[1];
     const Copier<HEAD, BLOCK_M> queries(a.query, query_at, a.query_strides, a.channels);
     const Copier<HEAD, BLOCK_N> keys(a.key, key_at, a.key_strides, a.channels);
     const Copier<HEAD_V, BLOCK_N> values(a.value, value_at, a.value_strides, a.value_channels);
@@ -105,33 +84,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     const u32 values_at = shared + VALUES_AT + ValueTile::place(key_warp * KEYS + lane % 16, lane / 16);
 
     Rows rows;
-    const int warp_row = first_row + row_warp * ROWS, last_warp_row = min(warp_row + static_cast<int>(ROWS), a.queries) - 1;
-    const int visible_from = MASK ? warp_row + a.first : 0, visible_to = MASK ? min(a.keys, last_warp_row + a.past) : a.keys;
-    const int seen_by_all_from = MASK ? last_warp_row + a.first : 0, seen_by_all_to = MASK ? min(a.keys, warp_row + a.past) : a.keys;
-    const auto key_of = [&](int j) { return (first_tile + j) * BLOCK_N + static_cast<int>(key_warp * KEYS); };
-    // Whether some query of the warp sees some key of its part of a tile.
-    const auto is_seen = [&](int j) {
-        const int key = key_of(j);
-        return warp_row < a.queries && key < visible_to && key + static_cast<int>(KEYS) > visible_from;
-    };
+    const int warp_row = work.first_row + row_warp * ROWS;
+    const Bounds bounds(a, warp_row, min(warp_row + static_cast<int>(ROWS), a.queries));
     Logits logits;
     Weights weights;
-    const char *const mask = a.mask + (ATTN == NONE ? 0 : b * a.mask_strides[0] + h * a.mask_strides[1]);
 #if ATTN == BITS
     SeenKeys seen_keys;
-    const char *const first_seen = mask + (warp_row + lane / 4) * a.mask_strides[2];
-    const i64 states_at = b * a.state_strides[0] + h * a.state_strides[1] + tile * a.state_strides[2] + first_tile;
-    TileStates states{a.mask_states + states_at, count, -32, 0, 0};
+    const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
+    TileStates states = work.states(a);
     const auto next_tile = [&](int j) { return states.next(j, lane); };
 #else
     const auto next_tile = [&](int j) { return j; };
 #endif
-    const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, (first_tile + j) * BLOCK_N, a.keys); };
-    const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, (first_tile + j) * BLOCK_N, a.keys); };
+    const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, work.key_of(j), a.keys); };
+    const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, work.key_of(j), a.keys); };
 
     int j = next_tile(0);
-    if (j < count) {
-        queries.copy(shared, first_row, a.queries);
+    if (j < work.count) {
+        queries.copy(shared, work.first_row, a.queries);
         copy_keys(j, 0);
         if (STAGES > 1) copy_values(j, 0);
         if (a.sign != 0 || a.kept == 0) {
@@ -149,9 +119,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
         }
         u32 stage = 0;
 #pragma unroll 1
-        while (j < count) {
-            const int key = key_of(j);
-            const bool seen = is_seen(j);
+        while (j < work.count) {
+            const int key = work.key_of(j) + static_cast<int>(key_warp * KEYS);
+            const bool seen = bounds.show(key, KEYS);
 #if ATTN == BITS
             const bool hides = states.hides(j);
             if (hides) seen_keys.load(a, first_seen + key / 8);
@@ -162,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
             if (STAGES == 1) {
                 copy_values(j, 0);
-            } else if (next < count) {
+            } else if (next < work.count) {
                 copy_keys(next, next_stage);
                 copy_values(next, next_stage);
             }
@@ -170,17 +140,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
             if (STAGES == 1) {
                 wait_for_copies();
                 __syncthreads(); // values are there, and the keys no longer needed
-                if (next < count) copy_keys(next, 0);
+                if (next < work.count) copy_keys(next, 0);
             }
             if (seen) {
 #if ATTN == BITS
                 if (hides) seen_keys.hide(logits, lane % 4);
 #elif ATTN == BIAS
-                add_biases(a, logits, a.scale, mask + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
+                add_biases(a, logits, a.scale, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
 #endif
-                if (key < seen_by_all_from || key + static_cast<int>(KEYS) > seen_by_all_to) {
-                    hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
-                }
+                if (bounds.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
                 weigh(rows, logits, ATTN == BIAS ? 1.0f : a.scale, [&](u32 r, u32 k, const float(&w)[4]) {
                     weights[r][k / 2][k % 2 * 2] = Value::round(w[0], w[1]);
                     weights[r][k / 2][k % 2 * 2 + 1] = Value::round(w[2], w[3]);
@@ -201,12 +169,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
     }
     if (KEY_WARPS > 1 && !gather_columns(rows, memory + KEYS_AT, row_warp, key_warp, lane)) return;
 
-    const Target target(a, b, h);
+    const Target target(a, work);
     if (SPLIT) {
-        store_partial(rows, target, count > 0, warp_row, lane);
+        store_partial(rows, target, work.count > 0, warp_row, lane);
     } else {
         store_rows(rows, target, shared + row_warp * ROWS * ValueTile::ROW, warp_row, lane);
         store_lse(rows, target, warp_row, lane);
     }
-    mend(rows, a, b, h, first_tile * BLOCK_N, (first_tile + count) * BLOCK_N, warp_row, lane);
+    mend(rows, a, work, warp_row, lane);
 }

@@ -5,9 +5,9 @@ struct Target {
     const Arguments &a;
     i64 base, lse_base; // of the sequence and head
     i64 plane;          // of scratch
-    __device__ __forceinline__ Target(const Arguments &a, u32 b, u32 h)
-        : a(a), base(b * a.out_strides[0] + h * a.out_strides[1]), lse_base(b * a.lse_strides[0] + h * a.lse_strides[1]),
-          plane((SPLIT ? static_cast<i64>(blockIdx.y) * a.planes : 0) + b * a.query_heads + h) {}
+    __device__ __forceinline__ Target(const Arguments &a, const Work &work)
+        : a(a), base(work.b * a.out_strides[0] + work.h * a.out_strides[1]), lse_base(work.b * a.lse_strides[0] + work.h * a.lse_strides[1]),
+          plane((SPLIT ? static_cast<i64>(work.split) * a.planes : 0) + work.b * a.query_heads + work.h) {}
     __device__ __forceinline__ Value::Storage *row(int i) const { return static_cast<Value::Storage *>(a.out) + base + i * a.out_strides[2]; }
     __device__ __forceinline__ i64 apart() const { return ALIGN == 2 || VALUE == F32 ? a.out_strides[3] : 1; } // channels
     __device__ __forceinline__ float *partial(int i) const { return a.partial + (plane * a.queries + i) * HEAD_V; }

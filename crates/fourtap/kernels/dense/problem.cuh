@@ -37,6 +37,8 @@ struct Arguments {
     float scale;
     u32 sign, kept; // bits to change, bits to leave
     u32 splits; // over keys
+    u32 same; // forward_wgmma.cu: bits 0 and 1 of the query, 2 and 3 of the key, 4 and 5 of the value: all sequences, all heads have the same
+    u32 even; // forward_wgmma.cu: whether each block has as many slabs of queries as any other
     double given_scale;
 };
 

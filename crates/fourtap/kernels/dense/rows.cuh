@@ -28,8 +28,10 @@ struct Rows {
     float out[ROW_TILES][OUT_TILES][4];
     float maximum[ROW_TILES][2]; // of scaled logits; up to LAG below the true one
     float sum[ROW_TILES][2];     // of the lane's own keys, until `total`
+    bool huge;                   // whether what is subtracted is, for some row of the warp
 
     __device__ __forceinline__ Rows() {
+        huge = false;
 #pragma unroll
         for (u32 r = 0; r < ROW_TILES; r++) {
             maximum[r][0] = maximum[r][1] = minus_infinity();
@@ -66,43 +68,75 @@ static __device__ __forceinline__ void hide(const Arguments &a, Logits &logits, 
     }
 }
 
-// The four lanes that share a row.
-static __device__ __forceinline__ float highest(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
-}
+// Of the four lanes that share a row.
 static __device__ __forceinline__ float total(float x) {
     x += __shfl_xor_sync(ALL, x, 1);
     return x + __shfl_xor_sync(ALL, x, 2);
 }
 
-// Weights of logits, and what was summed so far brought to a new maximum. That is seldom needed if the maximum used may
-// stay up to LAG powers of two below the true one: weights are then at most 2^LAG, which any type holds. `keep` is given the
-// four of each tile.
-template <typename Keep> static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, float scale, const Keep &keep) {
+// What rows must be multiplied by that were summed before their maximum grew, if any did.
+struct Growth {
     float factor[ROW_TILES][2];
-    bool any_grown = false, any_huge = false;
+    bool any;
+};
+
+// Logits become weights, and the maximum what they were weighed by; sums are brought to it, outputs are the caller's. It seldom
+// grows if it may stay up to LAG powers of two below the true one: weights are then at most 2^LAG, which any type holds.
+static __device__ __forceinline__ Growth exponentiate(Rows &rows, Logits &logits, float scale) {
+    // Two chains for each row, since a warp waits for each comparison, and nothing in between, for which there are no registers.
+    float tops[ROW_TILES][2][2];
 #pragma unroll
-    for (u32 r = 0; r < ROW_TILES; r++) {
+    for (u32 k = 0; k < KEY_TILES; k++) {
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            float top = fmaxf(logits[r][0][2 * half], logits[r][0][2 * half + 1]);
+        for (u32 r = 0; r < ROW_TILES; r++) {
 #pragma unroll
-            for (u32 k = 1; k < KEY_TILES; k++) {
-                top = fmaxf(top, fmaxf(logits[r][k][2 * half], logits[r][k][2 * half + 1]));
+            for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    const float logit = logits[r][k][2 * half + e];
+                    tops[r][half][e] = k == 0 ? logit : fmaxf(tops[r][half][e], logit);
+                }
             }
-            top = __fmul_rn(highest(top), scale);
-            const float before = rows.maximum[r][half];
-            // False between two minus infinities, whose difference is NaN.
-            const bool grown = top - before > LAG;
-            const float maximum = grown ? top : before;
-            rows.maximum[r][half] = maximum;
-            factor[r][half] = grown ? power_of_two(before - subtrahend(maximum)) : 1.0f;
-            any_grown |= grown;
-            any_huge |= fabsf(subtrahend(maximum)) > HUGE;
         }
     }
-    if (__any_sync(ALL, any_huge)) {
+    float top[ROW_TILES][2];
+#pragma unroll
+    for (u32 i = 0; i < 2 * ROW_TILES; i++) top[i / 2][i % 2] = fmaxf(tops[i / 2][i % 2][0], tops[i / 2][i % 2][1]);
+#pragma unroll
+    for (u32 lanes = 1; lanes <= 2; lanes *= 2) { // the four that share a row
+        float others[ROW_TILES][2];
+#pragma unroll
+        for (u32 i = 0; i < 2 * ROW_TILES; i++) others[i / 2][i % 2] = __shfl_xor_sync(ALL, top[i / 2][i % 2], lanes);
+#pragma unroll
+        for (u32 i = 0; i < 2 * ROW_TILES; i++) top[i / 2][i % 2] = fmaxf(top[i / 2][i % 2], others[i / 2][i % 2]);
+    }
+    bool grown = false;
+#pragma unroll
+    for (u32 i = 0; i < 2 * ROW_TILES; i++) {
+        top[i / 2][i % 2] = __fmul_rn(top[i / 2][i % 2], scale);
+        // False between two minus infinities, whose difference is NaN.
+        grown |= top[i / 2][i % 2] - rows.maximum[i / 2][i % 2] > LAG;
+    }
+    Growth growth;
+    growth.any = __any_sync(ALL, grown);
+    if (growth.any) {
+        bool huge = false;
+#pragma unroll
+        for (u32 r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                const float before = rows.maximum[r][half];
+                const bool grown = top[r][half] - before > LAG;
+                if (grown) rows.maximum[r][half] = top[r][half];
+                const float from = subtrahend(rows.maximum[r][half]);
+                growth.factor[r][half] = grown ? power_of_two(before - from) : 1.0f;
+                rows.sum[r][half] *= growth.factor[r][half];
+                huge |= fabsf(from) > HUGE;
+            }
+        }
+        rows.huge = __any_sync(ALL, huge);
+    }
+    if (rows.huge) {
         // An exact product less the rounded maximum could be anything; between rounded products the distance is right.
 #pragma unroll
         for (u32 r = 0; r < ROW_TILES; r++)
@@ -114,31 +148,28 @@ template <typename Keep> static __device__ __forceinline__ void weigh(Rows &rows
     }
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++) {
+        const float from[2] = {subtrahend(rows.maximum[r][0]), subtrahend(rows.maximum[r][1])};
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            const float from = subtrahend(rows.maximum[r][half]);
+        for (u32 k = 0; k < KEY_TILES; k++)
 #pragma unroll
-            for (u32 k = 0; k < KEY_TILES; k++) {
-#pragma unroll
-                for (u32 e = 0; e < 2; e++) {
-                    float &logit = logits[r][k][2 * half + e];
-                    logit = power_of_two(__fmaf_rn(logit, scale, -from));
-                }
-            }
-        }
+            for (u32 i = 0; i < 4; i++) logits[r][k][i] = power_of_two(__fmaf_rn(logits[r][k][i], scale, -from[i / 2]));
     }
-    if (__any_sync(ALL, any_grown)) {
+    return growth;
+}
+
+static __device__ __forceinline__ void rescale(Rows &rows, const Growth &growth) {
 #pragma unroll
-        for (u32 r = 0; r < ROW_TILES; r++) {
-            rows.sum[r][0] *= factor[r][0];
-            rows.sum[r][1] *= factor[r][1];
+    for (u32 r = 0; r < ROW_TILES; r++)
 #pragma unroll
-            for (u32 c = 0; c < OUT_TILES; c++) {
+        for (u32 c = 0; c < OUT_TILES; c++)
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) rows.out[r][c][i] *= factor[r][i / 2];
-            }
-        }
-    }
+            for (u32 i = 0; i < 4; i++) rows.out[r][c][i] *= growth.factor[r][i / 2];
+}
+
+// Weights of logits, and what was summed so far brought to a new maximum. `keep` is given the four of each tile.
+template <typename Keep> static __device__ __forceinline__ void weigh(Rows &rows, Logits &logits, float scale, const Keep &keep) {
+    const Growth growth = exponentiate(rows, logits, scale);
+    if (growth.any) rescale(rows, growth);
 #pragma unroll
     for (u32 r = 0; r < ROW_TILES; r++) {
 #pragma unroll

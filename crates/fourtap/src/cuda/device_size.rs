@@ -11,6 +11,8 @@ pub struct DeviceSize {
     pub l2_bytes: u32,
     /// Maximum shared memory per block.
     pub shared_bytes: u32,
+    /// Whether it has the instructions that only Hopper has: products of groups of four warps (wgmma).
+    pub has_wgmma: bool,
 }
 
 impl From<&DeviceFacts> for DeviceSize {
@@ -19,6 +21,7 @@ impl From<&DeviceFacts> for DeviceSize {
             multiprocessors: facts.multiprocessors,
             l2_bytes: facts.l2_bytes,
             shared_bytes: facts.shared_bytes_per_block_opt_in,
+            has_wgmma: facts.compute_capability == (9, 0),
         }
     }
 }

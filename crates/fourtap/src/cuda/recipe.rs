@@ -12,6 +12,8 @@ pub(super) mod sources {
     pub const MEMORY: &str = include_str!("../../kernels/common/memory.cuh");
     pub const COPY: &str = include_str!("../../kernels/common/copy.cuh");
     pub const MATRIX: &str = include_str!("../../kernels/common/matrix.cuh");
+    pub const ASYNC: &str = include_str!("../../kernels/common/async.cuh");
+    pub const GROUP_MATRIX: &str = include_str!("../../kernels/common/group_matrix.cuh");
     pub const ARITHMETIC: &str = include_str!("../../kernels/common/arithmetic.cuh");
 }
 
@@ -26,6 +28,10 @@ pub trait Recipe: fmt::Display {
     fn parts(&self) -> &'static [&'static str];
     /// The symbols it is specialised by.
     fn defines(&self) -> Defines;
+    /// The one architecture it is for, if there is one.
+    fn only_for(&self) -> Option<&'static str> {
+        None
+    }
     /// How launches use shared memory beyond what the source declares.
     fn dynamic_shared(&self) -> DynamicShared {
         DynamicShared::None
@@ -54,6 +60,12 @@ pub trait SpecialisedKernel: fmt::Display + Send + Sync {
     /// Its function's name.
     fn entry(&self) -> &'static str {
         self.recipe().entry()
+    }
+
+    /// Whether it can be compiled for an architecture.
+    fn is_for(&self, architecture: Architecture) -> bool {
+        let only = self.recipe().only_for();
+        only.is_none_or(|name| architecture.to_string() == name)
     }
 
     /// Hash of its source, as in [`super::shipped`].

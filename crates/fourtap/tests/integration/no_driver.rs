@@ -8,7 +8,8 @@ use std::process::Command;
 
 use fourtap::cuda::driver::{
     Buffer, Context, Driver, DriverError, Event, Launch, Library, OwnedStream, Stream,
-    StreamMemory, TensorElement, TensorMap, TensorMapDesc, active_clusters, launch, pointer_device,
+    StreamMemory, Swizzle, TensorElement, TensorMap, TensorMapDesc, active_clusters, launch,
+    pointer_device,
 };
 
 /// Tells the process started for a case which one it is.
@@ -280,6 +281,7 @@ fn encodes_tensor_maps(context: &'static Context) {
         strides: vec![64],
         box_sides: vec![32, 2],
         element_strides: vec![1, 1],
+        swizzle: Swizzle::None,
     };
     assert_eq!(size_of::<TensorMap>(), 128);
     TensorMap::encode(context, &tiled).unwrap();

@@ -229,6 +229,7 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
         dtype: DType::F16,
         mask: Mask::default(),
         align: 16,
+        boxes: true,
         attn_mask: None,
     };
     let causal = Mask::causal(Alignment::TopLeft);
@@ -237,6 +238,7 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
         multiprocessors,
         l2_bytes: 40 << 20,
         shared_bytes: 99 << 10,
+        has_wgmma: false,
     });
     let plan = |described: dense::ProblemDesc, cut: usize| described.plan(cuts[cut]).unwrap();
     let mut plans = Vec::new();
@@ -293,6 +295,34 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
                 },
                 0,
             ));
+        }
+    }
+    // For Hopper: every width, as it is, causal and with masks that are tensors.
+    let hopper = DeviceSize {
+        multiprocessors: 1,
+        shared_bytes: 227 << 10,
+        has_wgmma: true,
+        ..cuts[0]
+    };
+    for channels in [32, 64, 96, 128, 192, 256] {
+        for dtype in [DType::F16, DType::BF16] {
+            let usual = dense::ProblemDesc {
+                dtype,
+                ..described(channels, 640, 640)
+            };
+            let masked = |bias| dense::ProblemDesc {
+                attn_mask: Some(AttnMaskDesc {
+                    bias,
+                    strides: [0, 0, 640, 1],
+                }),
+                ..usual
+            };
+            let causal = dense::ProblemDesc {
+                mask: causal,
+                ..usual
+            };
+            let all = [usual, causal, masked(None), masked(Some(DType::F32))];
+            plans.extend(all.map(|described| described.plan(hopper).unwrap()));
         }
     }
     plans.push(plan(

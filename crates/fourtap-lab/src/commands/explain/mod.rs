@@ -178,6 +178,7 @@ fn stored(ceilings: &Ceilings) -> Result<DeviceDesc> {
                 // Nobody knows of a newer one; then nothing is kept there.
                 shared_bytes: Multiprocessor::of(capability)
                     .map_or(0, |one| one.shared_bytes_a_block()),
+                has_wgmma: capability == (9, 0),
             },
             capability,
         })

@@ -239,6 +239,7 @@ impl Workload {
             dtype,
             mask: self.options().mask,
             align: 16,
+            boxes: sizes.queries > 1,
             attn_mask: self.attn_mask.map(|kind| kind.described(&sizes, dtype)),
         }
     }

@@ -1,7 +1,7 @@
 //! How fast tiles of 2x2 pixels of 32 channels come into shared memory, from random places.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
+use fourtap::cuda::driver::{Buffer, Swizzle, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::copy::large_bytes;
@@ -198,6 +198,7 @@ impl Image {
             strides: vec![pixel, u64::from(WIDTH) * pixel],
             box_sides: vec![CHANNELS, 2, 2],
             element_strides: vec![1; 3],
+            swizzle: Swizzle::None,
         };
         Ok(TensorMap::encode(gpu.cuda().context(), &tiled)?)
     }

@@ -1,7 +1,7 @@
 //! Whether boxes of a tensor are loaded as their tensor map says, in 1 to 5 dimensions.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
+use fourtap::cuda::driver::{Buffer, Swizzle, TensorElement, TensorMap, TensorMapDesc};
 
 use super::super::Probe;
 use super::device::{ProbeDevice, Subject};
@@ -76,6 +76,7 @@ pub fn packed(address: u64, dimensions: &[u64], sides: &[u32]) -> TensorMapDesc 
         strides,
         box_sides: sides.to_vec(),
         element_strides: vec![1; sides.len()],
+        swizzle: Swizzle::None,
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) struct Arguments {
     sign: u32,
     kept: u32,
     splits: u32,
+    same: u32,
+    even: u32,
     given_scale: f64,
 }
 
@@ -133,9 +135,32 @@ impl Arguments {
             sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
             kept: if scale == 0.0 { 0 } else { u32::MAX },
             splits: plan.splits,
+            same: 0,
+            even: plan.is_even.into(),
             given_scale: scale,
         }
+        .with_steps_not_taken()
     }
+
+    /// Sequences and heads whose stride is 0 have, for TMA, one element.
+    fn with_steps_not_taken(self) -> Self {
+        let bits = self.tensors().into_iter().enumerate();
+        let same = bits.fold(0, |same, (tensor, (_, strides))| {
+            let bit = |axis: usize| u32::from(strides[axis] == 0) << (2 * tensor + axis);
+            same | bit(0) | bit(1)
+        });
+        Arguments { same, ..self }
+    }
+
+    /// Address and strides of query, key and value.
+    pub fn tensors(&self) -> [(u64, [i64; 4]); 3] {
+        [
+            (self.query, self.query_strides),
+            (self.key, self.key_strides),
+            (self.value, self.value_strides),
+        ]
+    }
+
     /// The same for a call that shares the plan, with scratch memory at `scratch`.
     pub fn at(&self, addresses: Addresses, plan: &Plan, scratch: u64) -> Self {
         let from_first_key = |address: u64, strides: &[i64; 4]| {
@@ -204,7 +229,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Arguments, query_strides), 120);
         assert_eq!(std::mem::offset_of!(Arguments, lse_strides), 248);
         assert_eq!(std::mem::offset_of!(Arguments, planes), 328);
-        assert_eq!(std::mem::offset_of!(Arguments, given_scale), 384);
-        assert_eq!(size_of::<Arguments>(), 392);
+        assert_eq!(std::mem::offset_of!(Arguments, given_scale), 392);
+        assert_eq!(size_of::<Arguments>(), 400);
     }
 }

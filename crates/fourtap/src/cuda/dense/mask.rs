@@ -2,7 +2,6 @@
 
 use super::folded::FoldedProblem;
 use super::specialised::{KernelVariant, PrepareMask};
-use super::tile::Tile;
 use crate::cuda::step::Step;
 use crate::dense::AttnMaskDesc;
 
@@ -72,19 +71,19 @@ pub(super) fn first_byte(mask: &AttnMaskDesc, folded: &FoldedProblem) -> i64 {
 }
 
 impl MaskPlan {
-    /// For a problem as the kernels see it, in tiles of this size; `None` if there would be too many blocks.
+    /// For a problem as the kernels see it, in tiles of that many queries and keys; `None` if there would be too many blocks.
     pub fn new(
         mask: &AttnMaskDesc,
         folded: &FoldedProblem,
         heads_together: usize,
-        tile: &Tile,
+        tile: [u32; 2],
     ) -> Option<Self> {
         let strides = folded_strides(mask, folded, heads_together);
         let whole = [folded.batch, folded.heads, folded.rows];
         // One of an axis along which all are alike.
         let [sequences, heads, rows] =
             std::array::from_fn(|axis| if strides[axis] == 0 { 1 } else { whole[axis] });
-        let (tile_rows, tile_keys) = (tile.rows as usize, tile.keys as usize);
+        let [tile_rows, tile_keys] = tile.map(|count| count as usize);
         let key_tiles = folded.keys.div_ceil(tile_keys);
         let row_tiles = if rows == 1 {
             1

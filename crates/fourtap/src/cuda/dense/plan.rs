@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::conversion::ConversionPlan;
 use super::folded::FoldedProblem;
+use super::maps;
 use super::mask::{self, MaskPlan};
 use super::specialised::{AttnKind, Combine, KernelVariant, Mma, Plain};
 use super::tile::{self, Head, Tile};
@@ -52,8 +53,14 @@ const COMBINE_CHANNELS: usize = 4;
 ///     mask: Mask::default(),
 ///     attn_mask: None,
 ///     align: 16,
+///     boxes: true,
 /// };
-/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
+/// let device = DeviceSize {
+///     multiprocessors: 132,
+///     l2_bytes: 60 << 20,
+///     shared_bytes: 227 << 10,
+///     has_wgmma: true,
+/// };
 /// let plan = described.plan(device)?;
 /// assert_eq!(plan.to_string(), "dense-forward-mma-f16-d64-32x256, 128 blocks of 128 threads");
 /// # Ok::<(), fourtap::Error>(())
@@ -71,6 +78,9 @@ pub struct ProblemDesc {
     /// Alignment of rows, in bytes: 16 where channels are contiguous and all other strides are multiples of eight elements,
     /// as is usual; otherwise 4 or 2. With 2, channels may have any stride.
     pub align: u32,
+    /// Whether TMA can load boxes of query, key and value: there is more than one query, and no stride is negative, that of rows
+    /// not 0.
+    pub boxes: bool,
 }
 
 /// The plan of a call, for display and for the launch.
@@ -82,6 +92,8 @@ pub struct Plan {
     pub combine: Option<Step<KernelVariant>>,
     /// Splits of the keys.
     pub splits: u32,
+    /// Of the kernel for Hopper: whether each block has as many slabs of queries as any other.
+    pub(super) is_even: bool,
     pub(super) mask: Option<MaskPlan>,
     pub(super) conversion: Option<ConversionPlan>,
     /// The mask's strides, for the kernel that reads it as it is.
@@ -116,6 +128,7 @@ impl ProblemDesc {
             mask: problem.options().mask,
             attn_mask: problem.attn_mask().copied(),
             align: [16, 4].into_iter().find(aligned).unwrap_or(2),
+            boxes: maps::is_loadable(call),
         }
     }
 
@@ -159,7 +172,10 @@ impl ProblemDesc {
             .copied()
             .collect();
         let of = [folded.planes(), folded.rows, folded.keys];
-        let Some(tile) = Tile::choose(&fitting, of, device.multiprocessors) else {
+        if let Some(plan) = self.on_hopper(&folded, head, kind, device, tuning)? {
+            return Ok(plan);
+        }
+        let Some((tile, _)) = Tile::choose(&fitting, of, device.multiprocessors) else {
             return Err(unsupported(
                 "a device with 99 KiB of shared memory per block",
                 format!("{} bytes", device.shared_bytes),
@@ -191,9 +207,10 @@ impl ProblemDesc {
         }
         let too_many = || unsupported("fewer elements", format!("{:?}", self.sizes));
         let mask = match &self.attn_mask {
-            Some(mask) => {
-                Some(MaskPlan::new(mask, &folded, self.sizes.group(), &tile).ok_or_else(too_many)?)
-            }
+            Some(mask) => Some(
+                MaskPlan::new(mask, &folded, self.sizes.group(), [tile.rows, tile.keys])
+                    .ok_or_else(too_many)?,
+            ),
             None => None,
         };
         let conversion = match converts {
@@ -246,6 +263,7 @@ impl ProblemDesc {
             forward,
             combine,
             splits,
+            is_even: false,
             mask,
             conversion,
             mask_strides: mask.map_or([0; 4], |mask| mask.strides),
@@ -276,6 +294,7 @@ impl ProblemDesc {
             },
             combine: None,
             splits: 1,
+            is_even: false,
             mask: None,
             conversion: None,
             mask_strides: self.attn_mask.as_ref().map_or([0; 4], strides),
@@ -286,7 +305,7 @@ impl ProblemDesc {
         })
     }
 
-    fn mask_first_byte(&self, folded: &FoldedProblem) -> i64 {
+    pub(super) fn mask_first_byte(&self, folded: &FoldedProblem) -> i64 {
         (self.attn_mask.as_ref()).map_or(0, |mask| mask::first_byte(mask, folded))
     }
 
@@ -318,7 +337,7 @@ fn block_count(blocks: usize) -> Result<u32> {
     count.ok_or_else(|| unsupported("fewer than 2^31 blocks", blocks.to_string()))
 }
 
-fn unsupported(expected: &str, found: String) -> Error {
+pub(super) fn unsupported(expected: &str, found: String) -> Error {
     Error::Unsupported {
         backend: "cuda",
         expected: expected.to_string(),
@@ -388,6 +407,7 @@ mod tests {
         multiprocessors: 132,
         l2_bytes: 62_914_560,
         shared_bytes: 232_448,
+        has_wgmma: true,
     };
 
     fn described(heads: [usize; 2], queries: usize, keys: usize, channels: usize) -> ProblemDesc {
@@ -405,7 +425,40 @@ mod tests {
             mask: Mask::default(),
             attn_mask: None,
             align: 16,
+            boxes: queries > 1,
         }
+    }
+
+    #[test]
+    fn large_problems_of_16_bits_are_for_the_kernel_for_hopper() {
+        let entry = |described: ProblemDesc| {
+            let plan = described.plan(H200).unwrap();
+            crate::cuda::SpecialisedKernel::entry(&plan.forward.kernel)
+        };
+        let large = described([64, 64], 2048, 2048, 64);
+        let f32 = ProblemDesc {
+            dtype: DType::F32,
+            ..large
+        };
+        let backwards = ProblemDesc {
+            boxes: false,
+            ..large
+        };
+        assert_eq!(entry(large), "dense_forward_wgmma");
+        assert_eq!(entry(described([8, 8], 512, 512, 64)), "dense_forward_mma");
+        assert_eq!(entry(f32), "dense_forward_f32");
+        assert_eq!(entry(backwards), "dense_forward_mma");
+    }
+
+    #[test]
+    fn many_heads_with_few_queries_get_tiles_of_few() {
+        let mut decode = described([32, 8], 1, 8192, 128);
+        decode.sizes.batch = 64;
+        let plan = decode.plan(H200).unwrap();
+        assert_eq!(
+            plan.to_string(),
+            "dense-forward-mma-bf16-d128-16x256, 512 blocks of 128 threads"
+        );
     }
 
     #[test]

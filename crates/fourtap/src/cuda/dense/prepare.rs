@@ -3,7 +3,9 @@
 use std::thread::LocalKey;
 
 use super::arguments::{Addresses, Arguments};
+use super::maps::{LoadedTensors, Maps};
 use super::plan::Plan;
+use super::specialised::KernelVariant;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
@@ -102,6 +104,8 @@ struct ForwardLaunch {
     plan: Plan,
     steps: Vec<LoadedStep>,
     arguments: Arguments,
+    /// What TMA loads, if the kernel does.
+    tensors: Option<LoadedTensors>,
 }
 
 impl ForwardLaunch {
@@ -117,6 +121,15 @@ impl ForwardLaunch {
         Ok(Some(ForwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,
             arguments: Arguments::new(call, &plan),
+            tensors: match plan.forward.kernel {
+                KernelVariant::Wgmma(kernel) => Some(LoadedTensors::new(
+                    kernel.dtype,
+                    sizes,
+                    &plan.folded,
+                    &kernel.tile,
+                )),
+                _ => None,
+            },
             plan,
         }))
     }
@@ -142,6 +155,13 @@ impl ForwardLaunch {
             let of_conversion = arguments.of_conversion(&self.plan);
             // SAFETY: as below.
             unsafe { step.launch(cuda, &mut [parameter(&of_conversion)]) }?;
+        }
+        if let Some(tensors) = &self.tensors
+            && let Some(step) = steps.next()
+        {
+            let maps = Maps::new(cuda.context(), tensors, &arguments).map_err(CudaError::from)?;
+            // SAFETY: as below; the maps hold the addresses of tensors that stay allocated as long.
+            unsafe { step.launch(cuda, &mut [parameter(&arguments), parameter(&maps)]) }?;
         }
         for step in steps {
             // SAFETY: each kernel takes these arguments, laid out as it declares them; the rest as the caller promises.

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::hopper::{GroupTile, STAGES};
 use super::tile::Tile;
-use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
+use crate::cuda::recipe::sources::{ARITHMETIC, ASYNC, COPY, GROUP_MATRIX, MATRIX, MEMORY, TYPES};
 use crate::cuda::recipe::{
     Defines, DynamicShared, Recipe, ShippedKernel, SpecialisedKernel, flag, name, number,
 };
@@ -12,19 +13,21 @@ use crate::dtype::DType;
 
 const PROBLEM: &str = include_str!("../../../kernels/dense/problem.cuh");
 
-/// What both kernels on tensor cores consist of, before their own source.
+/// What the kernels on tensor cores consist of, before their own source.
 macro_rules! tensor_core_parts {
-    ($($own:literal),*) => {
+    ([$($common:expr),*], $($own:literal),*) => {
         &[
             TYPES,
             MEMORY,
             COPY,
+            $($common,)*
             MATRIX,
             ARITHMETIC,
             PROBLEM,
             include_str!("../../../kernels/dense/tile.cuh"),
             include_str!("../../../kernels/dense/rows.cuh"),
             include_str!("../../../kernels/dense/mask.cuh"),
+            include_str!("../../../kernels/dense/work.cuh"),
             include_str!("../../../kernels/dense/output.cuh"),
             include_str!("../../../kernels/dense/careful.cuh"),
             $(include_str!(concat!("../../../kernels/dense/", $own))),*
@@ -33,10 +36,13 @@ macro_rules! tensor_core_parts {
 }
 
 const MMA_ENTRY: &str = "dense_forward_mma";
-const MMA_PARTS: &[&str] = tensor_core_parts!("columns.cuh", "forward_mma.cu");
+const MMA_PARTS: &[&str] = tensor_core_parts!([], "columns.cuh", "forward_mma.cu");
+
+const WGMMA_ENTRY: &str = "dense_forward_wgmma";
+const WGMMA_PARTS: &[&str] = tensor_core_parts!([ASYNC, GROUP_MATRIX], "forward_wgmma.cu");
 
 const F32_ENTRY: &str = "dense_forward_f32";
-const F32_PARTS: &[&str] = tensor_core_parts!("forward_f32.cu");
+const F32_PARTS: &[&str] = tensor_core_parts!([], "forward_f32.cu");
 
 const PLAIN_ENTRY: &str = "dense_forward_plain";
 const PLAIN_PARTS: &[&str] = &[
@@ -192,6 +198,78 @@ impl fmt::Display for Mma {
     }
 }
 
+/// Tensor cores of Hopper by `wgmma`, tiles by TMA; see kernels/dense/forward_wgmma.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wgmma {
+    /// Element type: f16 or bf16.
+    pub dtype: DType,
+    /// Channels of queries and keys, rounded up to a multiple of 32.
+    pub head: u32,
+    /// The same of values.
+    pub head_v: u32,
+    /// How the work is split.
+    pub tile: GroupTile,
+    /// Whether the visible keys are a band.
+    pub mask: bool,
+    /// The tensor that masks, if there is one.
+    pub attn: AttnKind,
+    /// Whether channels were rounded up.
+    pub padded: bool,
+}
+
+impl Recipe for Wgmma {
+    fn entry(&self) -> &'static str {
+        WGMMA_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        WGMMA_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        vec![
+            ("VALUE", name(self.dtype)),
+            ("HEAD", number(self.head)),
+            ("HEAD_V", number(self.head_v)),
+            ("BLOCK_M", number(self.tile.rows)),
+            ("BLOCK_N", number(self.tile.keys)),
+            ("KEY_WARPS", number(1)),
+            ("WARPS", number(self.tile.warps())),
+            ("STAGES", number(STAGES)),
+            ("OUT_APART", flag(self.tile.out_apart)),
+            ("MASK", flag(self.mask)),
+            ("SPLIT", flag(false)),
+            ("PADDED", flag(self.padded)),
+            ("ALIGN", number(16)),
+            self.attn.define(),
+        ]
+    }
+
+    fn only_for(&self) -> Option<&'static str> {
+        Some("sm_90a")
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::All
+    }
+}
+
+impl fmt::Display for Wgmma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dense-forward-wgmma-{}-d{}", self.dtype, self.head)?;
+        if self.head_v != self.head {
+            write!(f, "-v{}", self.head_v)?;
+        }
+        write!(f, "-{}x{}", self.tile.rows, self.tile.keys)?;
+        for (flag, name) in [(self.mask, "-mask"), (self.padded, "-padded")] {
+            if flag {
+                f.write_str(name)?;
+            }
+        }
+        write!(f, "{}", self.attn)
+    }
+}
+
 /// A warp a query; see kernels/dense/forward_plain.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plain {
@@ -258,13 +336,10 @@ pub enum PrepareMask {
 }
 
 impl PrepareMask {
-    pub(super) fn new(bias: Option<DType>, tile: &Tile) -> Self {
+    pub(super) fn new(bias: Option<DType>, [rows, keys]: [u32; 2]) -> Self {
         match bias {
             Some(dtype) => PrepareMask::Bias(dtype),
-            None => PrepareMask::Bits {
-                rows: tile.rows,
-                keys: tile.keys,
-            },
+            None => PrepareMask::Bits { rows, keys },
         }
     }
 }
@@ -381,6 +456,8 @@ fn describe_alignment(f: &mut fmt::Formatter<'_>, align: u32) -> fmt::Result {
 pub enum KernelVariant {
     /// Forward on tensor cores.
     Mma(Mma),
+    /// Forward on those of Hopper.
+    Wgmma(Wgmma),
     /// Combines the results of several blocks for a query.
     Combine(Combine),
     /// Forward as it is defined.
@@ -395,6 +472,7 @@ impl SpecialisedKernel for KernelVariant {
     fn recipe(&self) -> Box<dyn Recipe + '_> {
         match *self {
             KernelVariant::Mma(kernel) => Box::new(kernel),
+            KernelVariant::Wgmma(kernel) => Box::new(kernel),
             KernelVariant::Combine(kernel) => Box::new(kernel),
             KernelVariant::Plain(kernel) => Box::new(kernel),
             KernelVariant::PrepareMask(kernel) => Box::new(kernel),
@@ -413,6 +491,7 @@ impl fmt::Display for KernelVariant {
 pub fn shipped() -> Vec<ShippedKernel> {
     [
         (MMA_ENTRY, MMA_PARTS),
+        (WGMMA_ENTRY, WGMMA_PARTS),
         (F32_ENTRY, F32_PARTS),
         (PLAIN_ENTRY, PLAIN_PARTS),
         (COMBINE_ENTRY, COMBINE_PARTS),

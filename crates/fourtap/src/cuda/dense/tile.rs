@@ -178,6 +178,9 @@ const F32: &Tiles = &[
 /// Channels of a query, a key or a value, at most.
 pub(super) const MOST_CHANNELS: usize = 256;
 
+/// Queries of a head so few that what matters is how fast keys are read, which is what tiles of so many are for.
+const FEW: u32 = 32;
+
 /// Loss of a multiprocessor with a single block, in percent: nothing else runs while its warps wait.
 const ALONE: u128 = 15;
 
@@ -208,9 +211,14 @@ impl Tile {
         found.map_or(&[], |(_, tiles)| tiles)
     }
 
-    /// The one of `tiles` with which `planes` of `rows` queries and `keys` keys each should take least time.
-    pub(super) fn choose(tiles: &[Tile], of: [usize; 3], multiprocessors: u32) -> Option<Tile> {
-        let [_, _, keys] = of;
+    /// The one of `tiles` with which `planes` of `rows` queries and `keys` keys each should take least time, and that time: all
+    /// multiprocessors' for elements of the query-key matrix, each of which takes 10,000 in the first tile.
+    pub(super) fn choose(
+        tiles: &[Tile],
+        of: [usize; 3],
+        multiprocessors: u32,
+    ) -> Option<(Tile, u128)> {
+        let [_, rows, keys] = of;
         let available = u128::from(multiprocessors.max(1));
         // Of a block: whole tiles, but warps that split them leave out what they do not see.
         let work = |tile: &Tile| {
@@ -220,19 +228,22 @@ impl Tile {
         // With two rounds or more, how well the last is filled matters less than how often keys are read.
         let largest = tiles.first()?;
         if largest.blocks_of(of) >= 2 * available {
-            let candidates = tiles.iter().filter(|tile| tile.columns == 1);
-            let time = |tile: &&Tile| tile.blocks_of(of) * work(tile);
+            let candidates = tiles
+                .iter()
+                .filter(|tile| tile.columns == 1 || tile.rows <= FEW && rows <= tile.rows as usize);
+            let timed = candidates.map(|tile| (*tile, tile.blocks_of(of) * work(tile) * 100));
             // Of several equal ones the first is taken.
-            return candidates.min_by_key(time).copied();
+            return timed.min_by_key(|(_, time)| *time);
         }
-        let time = |tile: &&Tile| {
+        let time = |tile: &Tile| {
             let splits = u128::from(tile.splits(of, multiprocessors));
             let rounds = (tile.blocks_of(of) * splits).div_ceil(available);
             let alone = if rounds == 1 { ALONE } else { 0 };
             let combined = if splits > 1 { COMBINED } else { 0 };
-            rounds * work(tile) * (100 + alone + combined) / splits
+            rounds * available * work(tile) * (100 + alone + combined) / splits
         };
-        tiles.iter().min_by_key(time).copied()
+        let timed = tiles.iter().map(|tile| (*tile, time(tile)));
+        timed.min_by_key(|(_, time)| *time)
     }
 
     /// Blocks of so many planes, rows and keys.
@@ -289,7 +300,7 @@ mod tests {
 
     fn chosen(channels: u32, planes: usize, queries: usize) -> [u32; 2] {
         let tiles = Tile::for_head(head(channels, 1), AttnKind::None);
-        let tile = Tile::choose(tiles, [planes, queries, queries], 132).unwrap();
+        let (tile, _) = Tile::choose(tiles, [planes, queries, queries], 132).unwrap();
         [tile.rows, tile.keys]
     }
 
@@ -311,7 +322,7 @@ mod tests {
     fn few_queries_of_many_keys_are_divided_in_large_tiles() {
         let tiles = Tile::for_head(head(32, 1), AttnKind::Bits);
         let of = [32, 100, 10_000];
-        let tile = Tile::choose(tiles, of, 132).unwrap();
+        let (tile, _) = Tile::choose(tiles, of, 132).unwrap();
         assert_eq!((tile.rows, tile.keys, tile.splits(of, 132)), (64, 128, 8));
     }
 

@@ -18,6 +18,17 @@ pub struct Tuning {
     pub splits: u32,
     /// Whether the kernel applies a mask even where every query sees all keys.
     pub bounds: u32,
+    /// Which kernel: 1 by `mma.sync`, 2 the one for Hopper. All other parameters are those of the first.
+    pub kernel: u32,
+}
+
+/// Which kernel is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelChoice {
+    /// The one that should be faster.
+    Faster,
+    Mma,
+    Wgmma,
 }
 
 /// Warps of a tile that was tuned.
@@ -40,6 +51,16 @@ impl Tuning {
             blocks: choice.get("blocks"),
             splits: choice.get("splits"),
             bounds: choice.get("bounds"),
+            kernel: choice.get("kernel"),
+        }
+    }
+
+    /// The kernel that these parameters are for.
+    pub(super) fn kernel(&self) -> KernelChoice {
+        match self.kernel {
+            2 => KernelChoice::Wgmma,
+            0 if *self == Tuning::default() => KernelChoice::Faster,
+            _ => KernelChoice::Mma,
         }
     }
 

@@ -34,7 +34,7 @@ pub use launch::{Launch, active_clusters, launch};
 pub use memory::{Buffer, Plain, StreamMemory, pointer_device, zero};
 pub use module::{Kernel, KernelFacts, Library};
 pub use stream::{CaptureMode, OwnedStream, Stream};
-pub use tensor_map::{TensorElement, TensorMap, TensorMapDesc};
+pub use tensor_map::{Swizzle, TensorElement, TensorMap, TensorMapDesc};
 
 use library::Api;
 

@@ -6,8 +6,38 @@ use super::context::Context;
 use super::error::{DriverError, DriverResult};
 use super::library::INVALID_VALUE;
 
-/// The numbers cuda.h gives to: no interleaving, no swizzling, no promotion to larger fetches, and zeros outside.
-const PLAIN: [c_int; 4] = [0; 4];
+/// The numbers cuda.h gives to: no interleaving, and zeros outside.
+const PLAIN: [c_int; 2] = [0; 2];
+
+/// How pieces of 16 bytes are exchanged in shared memory, so that the same piece of eight rows is in different banks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Swizzle {
+    /// Not at all.
+    #[default]
+    None,
+    /// Within 64 bytes.
+    Bytes64,
+    /// Within 128 bytes.
+    Bytes128,
+}
+
+impl Swizzle {
+    fn number(self) -> c_int {
+        match self {
+            Swizzle::None => 0,
+            Swizzle::Bytes64 => 2,
+            Swizzle::Bytes128 => 3,
+        }
+    }
+
+    /// The number of: L2 fetches as much as is asked for, or 128 bytes.
+    fn promotion(self) -> c_int {
+        match self {
+            Swizzle::None => 0,
+            Swizzle::Bytes64 | Swizzle::Bytes128 => 2,
+        }
+    }
+}
 
 /// The elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +86,8 @@ pub struct TensorMapDesc {
     pub box_sides: Vec<u32>,
     /// Stride between loaded elements of the box, in each dimension.
     pub element_strides: Vec<u32>,
+    /// How a box lies in shared memory.
+    pub swizzle: Swizzle,
 }
 
 /// A TMA descriptor; a parameter of a kernel, by value.
@@ -83,7 +115,7 @@ impl TensorMap {
         let _entered = context.enter()?;
         let api = context.api();
         let mut map = TensorMap([0; 16]);
-        let [interleave, swizzle, promotion, fill] = PLAIN;
+        let [interleave, fill] = PLAIN;
         // SAFETY: 128 bytes are written, and each list holds what the rank says. The address is not read from.
         let status = unsafe {
             (api.cuTensorMapEncodeTiled)(
@@ -96,8 +128,8 @@ impl TensorMap {
                 tiled.box_sides.as_ptr(),
                 tiled.element_strides.as_ptr(),
                 interleave,
-                swizzle,
-                promotion,
+                tiled.swizzle.number(),
+                tiled.swizzle.promotion(),
                 fill,
             )
         };
@@ -112,13 +144,14 @@ impl TensorMap {
 impl TensorMapDesc {
     fn in_words(&self) -> String {
         format!(
-            "dimensions {:?} of {:?} at {:#x}, strides {:?}, box {:?}, element strides {:?}",
+            "dimensions {:?} of {:?} at {:#x}, strides {:?}, box {:?}, element strides {:?}, swizzle {:?}",
             self.dimensions,
             self.element,
             self.address,
             self.strides,
             self.box_sides,
-            self.element_strides
+            self.element_strides,
+            self.swizzle
         )
     }
 }

@@ -35,7 +35,12 @@ use crate::tensor::{View, ViewMut};
 ///     levels: &levels,
 ///     types: Types { value: DType::F16, locations: DType::F32, weights: DType::F32 },
 /// };
-/// let device = DeviceSize { multiprocessors: 132, l2_bytes: 60 << 20, shared_bytes: 227 << 10 };
+/// let device = DeviceSize {
+///     multiprocessors: 132,
+///     l2_bytes: 60 << 20,
+///     shared_bytes: 227 << 10,
+///     has_wgmma: true,
+/// };
 /// let plan = described.forward(device, Default::default())?;
 /// assert!(plan.step.kernel.to_string().starts_with("msda-forward-gather-f16"));
 /// # Ok::<(), fourtap::Error>(())
@@ -390,6 +395,7 @@ mod tests {
         multiprocessors: 132,
         l2_bytes: 62_914_560,
         shared_bytes: 232_448,
+        has_wgmma: true,
     };
 
     fn encoder(value: DType, levels: &Levels) -> ProblemDesc<'_> {

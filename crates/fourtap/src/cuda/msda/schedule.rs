@@ -158,6 +158,7 @@ mod tests {
                     multiprocessors,
                     l2_bytes,
                     shared_bytes: 0,
+                    has_wgmma: false,
                 };
                 for (images, queries, heads) in [
                     (1, 1, 1),

@@ -185,5 +185,12 @@ pub static DENSE_FORWARD: Space = Space {
             &[0, 1],
             0,
         ),
+        Parameter::new(
+            "kernel",
+            "1: by mma.sync, which all other parameters are for; 2: the one for Hopper; 0: the first if others are not 0, or else the faster",
+            &[0, 1, 2],
+            0,
+        )
+        .changing_bits(),
     ],
 };

@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::{TYPES, cuts};
+use super::{TYPES, serving};
 use crate::gpu;
 
 /// One sequence and head; `spoil` changes what is at (tensor, row, channel), tensors counted from query.
@@ -59,7 +59,7 @@ fn keys_that_a_query_does_not_see_never_touch_its_row() {
                 let dirty = case(1, dtype, sizes, mask, |tensor, row, _| {
                     (tensor > 0 && row == spoiled).then_some(f64::NAN)
                 });
-                for cuda in cuts(&cuda) {
+                for cuda in serving(&cuda, &clean) {
                     let run = |case| DenseOnCuda::new(case, cuda).unwrap().forward(true).unwrap();
                     let [clean_out, clean_lse] = run(&clean).map(|tensor| tensor.to_f64());
                     let [out, lse] = run(&dirty).map(|tensor| tensor.to_f64());
@@ -144,7 +144,7 @@ fn keys_that_a_tensor_hides_never_touch_a_row() {
             for spoiled in [0, keys / 2, keys - 1] {
                 for number in [f64::NAN, f64::INFINITY] {
                     let dirty = with_mask(Some((spoiled, number)));
-                    for cuda in cuts(&cuda) {
+                    for cuda in serving(&cuda, &clean) {
                         let run =
                             |case| DenseOnCuda::new(case, cuda).unwrap().forward(true).unwrap();
                         let [clean_out, clean_lse] = run(&clean).map(|tensor| tensor.to_f64());
@@ -213,7 +213,7 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             case
         };
         let expected = expected_results(&case, dtype);
-        for cuda in cuts(&cuda) {
+        for cuda in serving(&cuda, &case) {
             let [out, lse] = DenseOnCuda::new(&case, cuda)
                 .unwrap()
                 .forward(true)

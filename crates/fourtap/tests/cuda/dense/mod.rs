@@ -9,11 +9,39 @@ mod sanitizer;
 
 use fourtap::DType;
 use fourtap::cuda::Cuda;
+use fourtap::cuda::dense::{Options, Tuning};
+use fourtap::verify::{DenseCase, DenseOnCuda};
 
 /// The types there are kernels for.
 const TYPES: [DType; 4] = DType::ALL;
 
-/// The device, with work cut in every form it can be: large tiles, ever smaller ones, keys divided among blocks.
+/// The device, using this kernel (`Tuning::kernel`), with work cut for that many multiprocessors.
+fn with_kernel(cuda: &Cuda, kernel: u32, multiprocessors: u32) -> Cuda {
+    let forward = Some(Tuning {
+        kernel,
+        ..Tuning::default()
+    });
+    let options = Options { forward };
+    cuda.for_multiprocessors(multiprocessors)
+        .with_dense(options)
+}
+
+/// By the kernel that every device has, work cut in every form it can be: large tiles, ever smaller ones, keys divided among
+/// blocks.
 fn cuts(cuda: &Cuda) -> [Cuda; 5] {
-    [1, 8, 40, 200, 100_000].map(|multiprocessors| cuda.for_multiprocessors(multiprocessors))
+    [1, 8, 40, 200, 100_000].map(|multiprocessors| with_kernel(cuda, 1, multiprocessors))
+}
+
+/// By the kernel for Hopper: all work by one block, by some, each part by another. None on other devices.
+fn hopper_cuts(cuda: &Cuda) -> Vec<Cuda> {
+    let is_hopper = cuda.device().compute_capability() == (9, 0);
+    let cuts = [1, 5, 10_000].map(|multiprocessors| with_kernel(cuda, 2, multiprocessors));
+    cuts.into_iter().filter(|_| is_hopper).collect()
+}
+
+/// All of them that serve a case.
+fn serving(cuda: &Cuda, case: &DenseCase) -> Vec<Cuda> {
+    let serves = |cuda: &Cuda| DenseOnCuda::new(case, *cuda).unwrap().plan().is_ok();
+    let hopper = hopper_cuts(cuda).into_iter().filter(serves);
+    cuts(cuda).into_iter().chain(hopper).collect()
 }

@@ -10,25 +10,45 @@ use fourtap::dense::Sizes;
 use fourtap::verify::{DenseCase, DenseOnCuda, ExpectedDenseResults, check_dense_on_cuda};
 use rayon::prelude::*;
 
-use super::{TYPES, cuts};
+use super::{TYPES, hopper_cuts, serving};
 use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
-/// Which forms of the kernel served: rows of a tile, and whether keys were divided, hidden, padded.
+/// Which forms of the kernels served: rows of a tile, and whether keys were divided, hidden, padded.
 #[derive(Default)]
-pub struct Forms(Mutex<BTreeSet<(u32, [bool; 3])>>);
+pub struct Forms {
+    mma: Mutex<BTreeSet<(u32, [bool; 3])>>,
+    wgmma: Mutex<BTreeSet<(u32, [bool; 3])>>,
+}
 
 impl Forms {
     fn add(&self, plan: &Plan) {
-        if let KernelVariant::Mma(kernel) = plan.forward.kernel {
-            let flags = [kernel.split, kernel.mask, kernel.padded];
-            self.0.lock().unwrap().insert((kernel.tile.rows, flags));
+        match plan.forward.kernel {
+            KernelVariant::Mma(kernel) => {
+                let flags = [kernel.split, kernel.mask, kernel.padded];
+                self.mma.lock().unwrap().insert((kernel.tile.rows, flags));
+            }
+            KernelVariant::Wgmma(kernel) => {
+                let flags = [false, kernel.mask, kernel.padded];
+                self.wgmma.lock().unwrap().insert((kernel.tile.rows, flags));
+            }
+            _ => {}
         }
     }
 
     /// Every tile was used, each with and without a mask, and the smallest with divided keys.
-    pub fn expect_all(&self) {
-        let found = self.0.lock().unwrap();
+    pub fn expect_all(&self, cuda: &Cuda) {
+        let found = self.wgmma.lock().unwrap();
+        for rows in [192, 128] {
+            for mask in [false, true] {
+                let used = found.iter().any(|&(r, [_, m, _])| r == rows && m == mask);
+                assert!(
+                    used || hopper_cuts(cuda).is_empty(),
+                    "{rows} rows, mask {mask}: {found:?}"
+                );
+            }
+        }
+        let found = self.mma.lock().unwrap();
         for rows in [128, 64, 48, 32, 16] {
             for mask in [false, true] {
                 let used = found.iter().any(|&(r, [_, m, _])| r == rows && m == mask);
@@ -42,7 +62,7 @@ impl Forms {
 /// One case in every form.
 pub fn check_case(cuda: &Cuda, case: &DenseCase, tally: &Tally, forms: &Forms) {
     let expected = ExpectedDenseResults::new(case).unwrap();
-    for (cut, cuda) in cuts(cuda).into_iter().enumerate() {
+    for (cut, cuda) in serving(cuda, case).into_iter().enumerate() {
         let with_lse = (case.seed + cut as u64).is_multiple_of(2);
         let plan = DenseOnCuda::new(case, cuda).unwrap().plan().unwrap();
         if let Err(failure) = check_dense_on_cuda(case, &expected, &cuda, with_lse) {
@@ -99,7 +119,7 @@ fn random_problems_match_the_oracle() {
     let cuda = gpu::device();
     let (tally, forms, cases) = (Tally::default(), Forms::default(), cases(250));
     check(&cuda, 0..cases, &tally, &forms);
-    forms.expect_all();
+    forms.expect_all(&cuda);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, "oracle", &gpu::kernels("dense_"), details);
 }

@@ -5,7 +5,7 @@ use fourtap::cuda::driver::Plain;
 use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Sizes};
 use fourtap::{Backend, BoolView, Element, bf16, f16};
 
-use super::cuts;
+use super::{cuts, hopper_cuts};
 use crate::gpu;
 use crate::tensors::{OnDevice, numbers};
 
@@ -91,6 +91,11 @@ fn a_thousand_runs_are_bitwise_equal() {
         value_channels: 256,
         ..sizes
     };
+    for cuda in hopper_cuts(&cuda) {
+        runs::<f16>(&cuda, sizes, causal, Attn::Seen);
+        runs::<bf16>(&cuda, sizes, Mask::default(), Attn::None);
+        runs::<bf16>(&cuda, wide, Mask::default(), Attn::Bias);
+    }
     runs::<f16>(&cuda, wide, Mask::default(), Attn::None);
     runs::<f16>(&cuda, sizes, causal, Attn::Bias);
     for (attn, cuda) in [Attn::None, Attn::Seen, Attn::Bias]
