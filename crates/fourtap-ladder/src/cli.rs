@@ -19,13 +19,14 @@ compute-sanitizer must be clean where it is installed, and sampled rows of the w
 
 'gather' is the bandwidth the samples ask for, as a share of L1's peak in pieces of 64 bytes; 'DRAM'
 the bandwidth of what must move at least once, as a share of DRAM's; 'tensor' the FLOP/s of dense
-attention as a share of what tensor cores reach by mma.sync.")]
+attention as a share of what tensor cores reach by mma.sync, which d08, by wgmma, may exceed.")]
 pub struct LadderArgs {
     /// Rungs to run, by name or prefix [default: all]
     #[arg(value_name = "RUNG")]
     pub rungs: Vec<String>,
-    /// Workloads: built-in names or .toml files; for dense attention dense-s512, dense-s1024 and
-    /// dense-b4-h16-s2048 [default: seed-full, detr-encoder and three small ones; dense: those three]
+    /// Workloads: built-in names or .toml files; for dense attention dense-s512, dense-s1024,
+    /// dense-b4-h16-s2048 and dense-b4-h16-s2048-d128 [default: seed-full, detr-encoder and three small ones; dense: the
+    /// first three]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workload: Vec<PathBuf>,
     /// Where the sampling points lie: uniform, local, window [default: uniform and local]

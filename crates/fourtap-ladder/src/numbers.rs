@@ -1,10 +1,11 @@
 //! A problem of either operator with its tensors.
 
 use fourtap::cuda::Cuda;
+use fourtap::cuda::driver::TensorMapDesc;
 use fourtap_lab::extension::record::RungOperator;
 use fourtap_lab::extension::{Array, DeviceArray, Result, Rule, Verification};
 
-use crate::plan::Shape;
+use crate::plan::{Map, Shape};
 use crate::{dense, msda};
 
 /// The sizes of a problem that rungs can take.
@@ -52,6 +53,19 @@ impl AnyShape {
             AnyShape::Dense(shape) => {
                 ProblemArgument::Dense(dense::ProblemArgument::new(shape, inputs, out, scratch))
             }
+        }
+    }
+
+    /// What a map of a plan describes; none if the plan is of another operator.
+    pub fn map(&self, map: &Map, inputs: [u64; 3]) -> Option<TensorMapDesc> {
+        match (self, *map) {
+            (AnyShape::Msda(shape), Map::Level { level, sides }) => {
+                Some(msda::level_map(shape, level, sides, inputs[0]))
+            }
+            (AnyShape::Dense(shape), Map::Rows { input, rows }) => {
+                Some(dense::rows_map(shape, input, rows, inputs[input]))
+            }
+            _ => None,
         }
     }
 }

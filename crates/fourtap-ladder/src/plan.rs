@@ -106,13 +106,24 @@ impl Step {
     }
 }
 
-/// A tensor map of one level, seen as {M * D channels, width, height, images}.
+/// A tensor map: what of a tensor is loaded at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Map {
-    /// Which level.
-    pub level: usize,
-    /// Elements of the box in each of the four dimensions, at most 256.
-    pub sides: [u32; 4],
+pub enum Map {
+    /// Of one level of value, seen as {M * D channels, width, height, images}.
+    Level {
+        /// Which level.
+        level: usize,
+        /// Elements of the box in each of the four dimensions, at most 256.
+        sides: [u32; 4],
+    },
+    /// Of an input of dense attention, seen as {D channels, rows, heads of all sequences, 1}: 64 channels at once, or 32
+    /// where there are no more, of so many rows. Pieces of 16 bytes are exchanged within a row, as tensor cores read them.
+    Rows {
+        /// Query, key or value.
+        input: usize,
+        /// At most 256.
+        rows: u32,
+    },
 }
 
 /// How a rung computes a problem.
@@ -128,6 +139,8 @@ pub struct Plan {
     pub cleared_bytes: u64,
     /// Given to every kernel after the problem, in this order, as `Maps`.
     pub maps: Vec<Map>,
+    /// Multiplies by groups of four warps (wgmma), which only compute capability 9.0 has.
+    pub needs_wgmma: bool,
 }
 
 impl Plan {
@@ -136,6 +149,16 @@ impl Plan {
         Plan {
             steps: vec![step],
             ..Plan::default()
+        }
+    }
+
+    /// The plan, if a device of this compute capability has the instructions; else in words, what is missing.
+    pub fn for_capability(self, (major, minor): (u32, u32)) -> PlanResult {
+        match self.needs_wgmma && (major, minor) != (9, 0) {
+            true => Err(format!(
+                "only compute capability 9.0 has wgmma; this device has {major}.{minor}"
+            )),
+            false => Ok(self),
         }
     }
 }

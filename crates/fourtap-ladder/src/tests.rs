@@ -291,6 +291,20 @@ fn dense_rungs_refuse_in_words_what_they_are_not_written_for() {
 }
 
 #[test]
+fn what_only_hopper_has_is_refused_elsewhere() {
+    let shape = dense_shape([64, 2048, 2048, 64], DType::F16, false);
+    let all = rungs::all().into_iter();
+    for rung in all.filter(|rung| rung.name.starts_with("d08")) {
+        let choice = Choice::new(rung.parameters, &[]);
+        let plan = rung.planned(&shape, &H200, &choice).unwrap();
+        assert_eq!(plan.maps.len(), 3);
+        assert!(plan.clone().for_capability((9, 0)).is_ok());
+        let refused = plan.for_capability((10, 0)).unwrap_err();
+        assert!(refused.contains("this device has 10.0"), "{refused}");
+    }
+}
+
+#[test]
 fn everything_that_takes_part_has_a_name_of_its_own() {
     let all = contenders();
     let names: BTreeSet<_> = all.iter().map(Contender::name).collect();
@@ -298,7 +312,7 @@ fn everything_that_takes_part_has_a_name_of_its_own() {
     let dense = all
         .iter()
         .filter(|one| one.operator() == RungOperator::Dense);
-    assert_eq!(dense.count(), 10 + 1 + library::ALL.len());
+    assert_eq!(dense.count(), 14 + 1 + library::ALL.len());
     for operator in [RungOperator::Msda, RungOperator::Dense] {
         assert!(names.contains(operator.plainest()) && names.contains(operator.shipped()));
     }

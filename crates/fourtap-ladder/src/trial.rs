@@ -1,7 +1,7 @@
 //! A rung on one problem, ready to be repeated on a device.
 
 use fourtap::cuda::Cuda;
-use fourtap::cuda::driver::{Buffer, TensorElement, TensorMap, TensorMapDesc};
+use fourtap::cuda::driver::{Buffer, TensorMap};
 use fourtap_lab::extension::record::RungLaunch;
 use fourtap_lab::extension::{Argument, Array, DeviceArray, Grid, LoadedKernel, Result, Source};
 
@@ -77,7 +77,9 @@ impl LoadedRung {
         cuda: &Cuda,
     ) -> Result<std::result::Result<Self, String>> {
         let hardware = Hardware::of(cuda.device().facts());
-        let plan = match rung.planned(shape, &hardware, choice) {
+        let plan = rung.planned(shape, &hardware, choice);
+        let capability = cuda.device().compute_capability();
+        let plan = match plan.and_then(|plan| plan.for_capability(capability)) {
             Ok(plan) => plan,
             Err(words) => return Ok(Err(words)),
         };
@@ -108,7 +110,7 @@ impl LoadedRung {
         let problem = shape.argument(inputs, tensors.out.address(), scratch.as_ptr());
         Ok(Ok(LoadedRung {
             steps,
-            maps: maps(&plan.maps, shape, inputs[0], cuda)?,
+            maps: maps(&plan.maps, shape, inputs, cuda)?,
             cleared_bytes: plan.cleared_bytes as usize,
             problem,
             scratch,
@@ -186,31 +188,12 @@ fn grid(step: &Step, loaded: &LoadedKernel, cuda: &Cuda) -> Result<Grid> {
 }
 
 /// The maps of a plan. What a plan does not have is never looked at.
-fn maps(maps: &[Map], shape: &AnyShape, value: u64, cuda: &Cuda) -> Result<MapsArgument> {
+fn maps(maps: &[Map], shape: &AnyShape, inputs: [u64; 3], cuda: &Cuda) -> Result<MapsArgument> {
     let mut argument = MapsArgument([TensorMap::default(); LEVEL_CAPACITY]);
-    let AnyShape::Msda(shape) = shape else {
-        return Ok(argument);
-    };
     for (place, map) in argument.0.iter_mut().zip(maps) {
-        let level = shape.levels[map.level];
-        let pixel = u64::from(shape.heads) * u64::from(shape.pixel_bytes());
-        let row = u64::from(level.width) * pixel;
-        *place = TensorMap::encode(
-            cuda.context(),
-            &TensorMapDesc {
-                element: TensorElement::F16,
-                address: value + u64::from(level.start) * pixel,
-                dimensions: vec![
-                    u64::from(shape.heads * shape.channels),
-                    level.width.into(),
-                    level.height.into(),
-                    shape.images.into(),
-                ],
-                strides: vec![pixel, row, u64::from(shape.pixels) * pixel],
-                box_sides: map.sides.to_vec(),
-                element_strides: vec![1; 4],
-            },
-        )?;
+        if let Some(described) = shape.map(map, inputs) {
+            *place = TensorMap::encode(cuda.context(), &described)?;
+        }
     }
     Ok(argument)
 }

@@ -85,6 +85,7 @@ impl ExternalKernel for TunableRung {
         };
         Ok(case.shape()?.and_then(|shape| {
             let plan = self.rung.planned(&shape, hardware, choice)?;
+            let plan = plan.for_capability((architecture.major(), architecture.minor()))?;
             let entries = plan.steps.iter().map(|step| {
                 let source = source(&self.rung, &shape, choice, &plan, step.entry);
                 source.program(architecture)

@@ -3,8 +3,8 @@
 On CUDA every contender is captured into a graph of several calls and the graphs are replayed in turns, so that all run
 at the same clocks. Every row of a graph's result is compared with attention in f64 before it is timed; a wrong or
 unavailable contender is not timed. TFLOP/s count two products of 2 FLOP for each key and channel, half of them
-where a causal mask hides half. Without a GPU the same is measured on CPU tensors, without graphs and with smaller
-shapes.
+where a causal mask hides half. Heads of queries that share heads of keys are written H32/8. Without a GPU the same is
+measured on CPU tensors, without graphs and with smaller shapes.
 
 Masks are those of models: groups that do not see each other beside keys that all see (denoising in DINO's decoder), a
 bias for each head (Swin), any keys (Mask2Former), padding at the end of a sequence (ViT).
@@ -69,6 +69,7 @@ class Shape:
     causal: bool = False
     mask: Literal["groups", "bias", "any", "padding"] | None = None
     other_keys: int | None = None
+    key_heads: int | None = None  # if several heads of queries share one of keys
 
     @property
     def keys(self) -> int:
@@ -80,7 +81,8 @@ class Shape:
         """As people write it."""
         keys = f" Sk{self.other_keys}" if self.other_keys else ""
         mask = " causal" if self.causal else f" {self.mask}" if self.mask else ""
-        return f"B{self.batch} H{self.heads} S{self.positions}{keys} D{self.channels} {self.dtype}{mask}"
+        heads = f"H{self.heads}/{self.key_heads}" if self.key_heads else f"H{self.heads}"
+        return f"B{self.batch} {heads} S{self.positions}{keys} D{self.channels} {self.dtype}{mask}"
 
     @property
     def flop(self) -> float:
@@ -92,11 +94,12 @@ class Shape:
         """Random queries, keys, values, and the mask, if there is one."""
         generator = torch.Generator(device).manual_seed(0)
 
-        def random(positions: int) -> Tensor:
-            size = (self.batch, self.heads, positions, self.channels)
+        def random(heads: int, positions: int) -> Tensor:
+            size = (self.batch, heads, positions, self.channels)
             return torch.randn(size, generator=generator, device=device).to(DTYPES[self.dtype])
 
-        tensors = random(self.positions), random(self.keys), random(self.keys)
+        key_heads = self.key_heads or self.heads
+        tensors = random(self.heads, self.positions), random(key_heads, self.keys), random(key_heads, self.keys)
         return *tensors, self._attn_mask(generator, device)
 
     def _attn_mask(self, generator: torch.Generator, device: torch.device) -> Tensor | None:
@@ -132,11 +135,15 @@ SHAPES = {
         *both_masks(2, 16, 8192, 128, dtype="bf16"),
         *both_masks(1, 16, 16384, 128, dtype="bf16"),
         *both_masks(2, 8, 8192, 256, dtype="f16"),
+        Shape(8, 12, 1370, 64, "bf16"),
+        Shape(4, 16, 4097, 64, "bf16"),
+        Shape(64, 32, 1, 128, "bf16", other_keys=8192, key_heads=8),
         Shape(4, 8, 1100, 32, "f16", mask="groups"),
         Shape(2048, 4, 49, 32, "f16", mask="bias"),
         Shape(512, 4, 144, 32, "f16", mask="bias"),
         Shape(4, 8, 100, 32, "f16", mask="any", other_keys=10000),
         Shape(8, 12, 1370, 64, "bf16", mask="padding"),
+        Shape(8, 12, 1370, 64, "bf16", mask="bias"),
         Shape(4, 16, 2048, 64, "f32"),
         Shape(4, 8, 1100, 32, "f32", mask="groups"),
         Shape(2048, 4, 49, 32, "f32", mask="bias"),
@@ -168,6 +175,7 @@ def attention_in_f64(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     """The reference, as plainly as it can be written, some rows at a time."""
     batch, heads, positions, channels = query.shape
     query, key, value = query.double() * channels**-0.5, key.double(), value.double()
+    key, value = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (key, value))
     result = torch.empty_like(query)
     rows = max(1, REFERENCE_BYTES // (8 * heads * key.shape[2]))
     columns = torch.arange(key.shape[2], device=query.device)
@@ -203,12 +211,13 @@ class Contender:
 
 def call_of(name: str, operands: Operands, causal: bool) -> Callable[[], Tensor]:
     """What the contender of this name does."""
+    shares_keys = operands[0].shape[1] != operands[1].shape[1]
     if name == FOURTAP:
-        return lambda: fourtap.scaled_dot_product_attention(*operands, is_causal=causal)
+        return lambda: fourtap.scaled_dot_product_attention(*operands, is_causal=causal, enable_gqa=shares_keys)
 
     def forced() -> Tensor:
         with sdpa_kernel(BACKENDS[name]):
-            return scaled_dot_product_attention(*operands, is_causal=causal)
+            return scaled_dot_product_attention(*operands, is_causal=causal, enable_gqa=shares_keys)
 
     return forced
 
@@ -288,6 +297,7 @@ def report(shape: Shape, found: list[Contender], calls: int, records: Records) -
             dtype=shape.dtype,
             causal=shape.causal,
             keys=shape.keys,
+            key_heads=shape.key_heads or shape.heads,
             mask=shape.mask,
             calls=calls,
             **contender.samples.fields(),
@@ -296,11 +306,12 @@ def report(shape: Shape, found: list[Contender], calls: int, records: Records) -
         )
     times = [f"{medians[name] * 1e6:.1f}" if name in medians else "" for name in (FOURTAP, *BACKENDS)]
     if FOURTAP not in medians:
-        return [shape.name, *times, *("-" * 5)], None
+        return [shape.name, *times, *("-" * 6)], None
     speeds = [f"{shape.flop / medians[name] / 1e12:.3g}" if name in medians else "-" for name in (FOURTAP, BASELINE)]
-    ratio = medians[BASELINE] / medians[FOURTAP] if BASELINE in medians else None
-    others = [median for name, median in medians.items() if name != FOURTAP]
-    ratios = [f"{ratio:.2f}x" if ratio else "-", f"{min(others) / medians[FOURTAP]:.2f}x" if others else "-"]
+    times_as_fast = {name: median / medians[FOURTAP] for name, median in medians.items() if name != FOURTAP}
+    ratio = times_as_fast.get(BASELINE)
+    shown = (ratio, times_as_fast.get("CUDNN"), min(times_as_fast.values(), default=None))
+    ratios = [f"{one:.2f}x" if one else "-" for one in shown]
     return [shape.name, *times, *speeds, *ratios, f"{found[0].error:.0e}"], ratio
 
 
@@ -325,7 +336,7 @@ def main() -> int:
 
     records = Records("dense_attention", device, options.json)
     heading = ["shape", *(f"{name} us" for name in (FOURTAP, *BACKENDS))]
-    rows = [[*heading, f"{FOURTAP} TFLOP/s", f"{BASELINE} TFLOP/s", f"x {BASELINE}", "x best", "error"]]
+    rows = [[*heading, f"{FOURTAP} TFLOP/s", f"{BASELINE} TFLOP/s", f"x {BASELINE}", "x CUDNN", "x best", "error"]]
     ratios = []
     for shape in shapes:
         calls = (

@@ -47,7 +47,7 @@ impl Cases {
             named => named.to_vec(),
         };
         for name in named {
-            match name.to_str().and_then(dense::Workload::built_in) {
+            match name.to_str().and_then(dense::Workload::named) {
                 Some(workload) => cases.dense.push(workload),
                 None => {
                     let workload = MsdaWorkload::named(&name, None)?;

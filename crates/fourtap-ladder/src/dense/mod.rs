@@ -15,7 +15,7 @@ use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand_distr::{Distribution as _, StandardNormal};
 
-pub use arguments::ProblemArgument;
+pub use arguments::{ProblemArgument, rows_map};
 pub use small::{SMALL, Small};
 pub use verification::Product;
 pub use workload::{BUILT_IN, Workload};

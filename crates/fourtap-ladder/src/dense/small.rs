@@ -32,8 +32,9 @@ const fn small(
 }
 
 /// Every number of channels, both types, with and without a mask; one query, one key; lengths that fill no tile, one tile,
-/// and a few tiles with a rest; more queries than keys and fewer.
-pub const SMALL: [Small; 10] = [
+/// and a few tiles with a rest; more queries than keys and fewer; more tiles of queries than a device runs at once, for blocks
+/// that stay.
+pub const SMALL: [Small; 12] = [
     small([2, 3, 130, 203, 64], DType::F16, false),
     small([1, 2, 130, 203, 64], DType::F16, true),
     small([1, 1, 1, 1, 64], DType::F16, false),
@@ -44,6 +45,8 @@ pub const SMALL: [Small; 10] = [
     small([3, 1, 1, 515, 64], DType::BF16, false),
     small([1, 1, 515, 1, 64], DType::F16, true),
     small([1, 4, 128, 128, 64], DType::F16, false),
+    small([7, 40, 20, 150, 64], DType::F16, false),
+    small([2, 35, 130, 130, 128], DType::F16, true),
 ];
 
 impl Small {

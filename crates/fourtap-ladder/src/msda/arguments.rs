@@ -1,6 +1,6 @@
 //! What rungs are given. Mirrored in kernels/rung.cuh.
 
-use fourtap::cuda::driver::TensorMap;
+use fourtap::cuda::driver::{Swizzle, TensorElement, TensorMap, TensorMapDesc};
 
 use crate::plan::{LEVEL_CAPACITY, Shape};
 
@@ -67,3 +67,24 @@ impl ProblemArgument {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub struct MapsArgument(pub [TensorMap; LEVEL_CAPACITY]);
+
+/// A level of value, which is at this address, and the box to load of it.
+pub fn level_map(shape: &Shape, level: usize, sides: [u32; 4], value: u64) -> TensorMapDesc {
+    let level = shape.levels[level];
+    let pixel = u64::from(shape.heads) * u64::from(shape.pixel_bytes());
+    let row = u64::from(level.width) * pixel;
+    TensorMapDesc {
+        element: TensorElement::F16,
+        address: value + u64::from(level.start) * pixel,
+        dimensions: vec![
+            u64::from(shape.heads * shape.channels),
+            level.width.into(),
+            level.height.into(),
+            shape.images.into(),
+        ],
+        strides: vec![pixel, row, u64::from(shape.pixels) * pixel],
+        box_sides: sides.to_vec(),
+        element_strides: vec![1; 4],
+        swizzle: Swizzle::None,
+    }
+}

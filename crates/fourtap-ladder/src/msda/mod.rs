@@ -13,7 +13,7 @@ use fourtap_lab::extension::{
 
 use crate::plan::{LEVEL_CAPACITY, Level, Shape};
 
-pub use arguments::{MapsArgument, ProblemArgument};
+pub use arguments::{MapsArgument, ProblemArgument, level_map};
 pub use small::{SMALL, Small};
 
 /// What stands before the source of a rung.

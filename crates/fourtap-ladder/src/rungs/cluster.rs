@@ -386,7 +386,7 @@ fn levels_by_boxes(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanR
     ]);
     plan.maps = copied
         .iter()
-        .map(|&level| Map {
+        .map(|&level| Map::Level {
             level,
             sides: [shape.channels, shape.levels[level].width, rows(level).1, 1],
         })

@@ -298,7 +298,7 @@ fn in_registers(
 }
 
 /// The one launch of a rung with a block for so many queries of a head.
-fn tiled(
+pub(super) fn tiled(
     shape: &Shape,
     hardware: &Hardware,
     entry: &'static str,

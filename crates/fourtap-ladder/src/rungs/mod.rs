@@ -4,6 +4,7 @@ mod approximate;
 mod best;
 mod cluster;
 mod dense;
+mod hopper;
 mod layouts;
 mod limits;
 mod persistent;
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Rung> {
         best::RUNGS,
         suites::RUNGS,
         dense::RUNGS,
+        hopper::RUNGS,
     ];
     let mut rungs: Vec<Rung> = families.concat();
     rungs.sort_by_key(|rung| rung.name);

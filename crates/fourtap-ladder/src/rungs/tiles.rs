@@ -169,7 +169,7 @@ fn plan_a12(shape: &Shape, hardware: &Hardware, choice: &Choice) -> PlanResult {
     let shared_bytes = u64::from(threads / 32) * u64::from(stages) * stage;
     Ok(Plan {
         maps: (0..shape.levels.len())
-            .map(|level| Map {
+            .map(|level| Map::Level {
                 level,
                 sides: [shape.channels, 2, 2, 1],
             })

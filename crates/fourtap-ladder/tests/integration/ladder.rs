@@ -30,7 +30,7 @@ fn every_idea_is_listed_with_what_can_be_set() {
         let name = format!(" a{number:02}");
         assert!(stdout.contains(&name), "{name}: {stdout}");
     }
-    for number in [1, 2, 3, 4, 5, 6, 7, 10] {
+    for number in [1, 2, 3, 4, 5, 6, 7, 8, 10] {
         let name = format!(" d{number:02}");
         assert!(stdout.contains(&name), "{name}: {stdout}");
     }

@@ -21,7 +21,7 @@ static __device__ __noinline__ void compute_carefully(const Arguments &a, Work w
         float bias = 0.0f;
 #if ATTN == BITS
         seen = seen && is_seen(a, mask, i, key);
-#elif ATTN == BIAS
+#elif ATTN == BIAS || ATTN == GIVEN
         if (seen) bias = bias_at(a, mask, i, key);
         seen = seen && bias != minus_infinity();
 #endif
@@ -34,7 +34,7 @@ static __device__ __noinline__ void compute_carefully(const Arguments &a, Work w
         if (a.kept == 0) dot *= 0.0f;
         dot = a.sign != 0 ? -dot : dot;
         // Rounded, not merged with what is subtracted from it.
-        if (ATTN != BIAS) return __fmul_rn(dot, a.scale);
+        if (!BIASED) return __fmul_rn(dot, a.scale);
         return __fmaf_rn(dot, a.scale, bias);
     };
     float top = minus_infinity();
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void mend(const Rows &rows, const Arguments &a
 #pragma unroll
             for (u32 c = 0; c < OUT_TILES; c++) sound &= is_finite(rows.out[r][c][i]);
             const float sum = rows.sum[r][i / 2];
-            if (!sound && (ATTN == BIAS || VALUE == F32 || is_finite(sum)) && (SPLIT || sum != 0.0f)) unsound |= 1u << (2 * r + i / 2);
+            if (!sound && (BIASED || VALUE == F32 || is_finite(sum)) && (SPLIT || sum != 0.0f)) unsound |= 1u << (2 * r + i / 2);
         }
     }
     if (!__any_sync(ALL, unsound != 0)) return;

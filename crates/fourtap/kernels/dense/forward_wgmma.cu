@@ -117,25 +117,26 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
 #pragma unroll 1
     for (Schedule schedule(a); !schedule.is_done();) {
         const Work work = schedule.take();
+        if (lane == 0) {
+#pragma unroll
+            for (u32 group = 0; group < GROUPS; group++) {
+                const int row = work.first_row + static_cast<int>(group * GROUP_ROWS);
+                if (row >= work.past_row) break;
+                const u32 there = barriers.query_there(group);
+                wait_for_phase(barriers.query_free(group), parity[group] ^ 1);
+                parity[group] ^= 1;
+                arrive_expecting(there, GROUP_ROWS * 2 * HEAD);
+#pragma unroll
+                for (u32 c = 0; c < HEAD; c += KEY_SPAN) {
+                    const u32 to = shared + group * GROUP_BYTES + c * 2 * GROUP_ROWS;
+                    copy_box(to, maps.query, there, c, row, same(1) ? 0 : work.h, same(0) ? 0 : work.b);
+                }
+            }
+        }
         Walk walk = walk_of(a, work);
-        bool first = true;
 #pragma unroll 1
         for (int j = walk.next(0, lane); j < work.count; j = walk.next(j + 1, lane)) {
             if (lane == 0) {
-#pragma unroll
-                for (u32 group = 0; group < GROUPS && first; group++) {
-                    const int row = work.first_row + static_cast<int>(group * GROUP_ROWS);
-                    if (row >= work.past_row) break;
-                    const u32 there = barriers.query_there(group);
-                    wait_for_phase(barriers.query_free(group), parity[group] ^ 1);
-                    parity[group] ^= 1;
-                    arrive_expecting(there, GROUP_ROWS * 2 * HEAD);
-#pragma unroll
-                    for (u32 c = 0; c < HEAD; c += KEY_SPAN) {
-                        const u32 to = shared + group * GROUP_BYTES + c * 2 * GROUP_ROWS;
-                        copy_box(to, maps.query, there, c, row, same(1) ? 0 : work.h, same(0) ? 0 : work.b);
-                    }
-                }
                 const u32 keys_at = shared + TILES_AT + place.stage * (KEY_BYTES + VALUE_BYTES), values_at = keys_at + KEY_BYTES;
                 const u32 keys = barriers.key_there(place.stage), values = barriers.value_there(place.stage);
                 wait_for_phase(barriers.key_free(place.stage), place.parity ^ 1);
@@ -151,7 +152,6 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
                     copy_box(values_at + c * 2 * BLOCK_N, maps.value, values, c, work.key_of(j), same(5) ? 0 : work.key_head, same(4) ? 0 : work.b);
                 }
             }
-            first = false;
             place.advance();
         }
     }
@@ -277,17 +277,21 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
     const bool is_idle = group_row >= work.past_row;
     const Bounds of_group(a, group_row, min(group_row + static_cast<int>(GROUP_ROWS), work.past_row));
     const Bounds of_warp(a, warp_row, min(warp_row + static_cast<int>(ROWS), work.past_row));
-    const float scale = ATTN == BIAS ? 1.0f : a.scale;
+    const float scale = BIASED ? 1.0f : a.scale;
     Walk walk = walk_of(a, work);
 #if ATTN == BITS
     SeenKeys seen_keys;
     const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
     bool hides = false;
+#elif ATTN == GIVEN
+    GivenBiases biases;
 #endif
     const auto load_mask = [&](int j) {
 #if ATTN == BITS
         hides = walk.hides(j);
         if (hides) seen_keys.load(a, first_seen + work.key_of(j) / 8);
+#elif ATTN == GIVEN
+        biases.load(a, work.mask(a), warp_row + lane / 4, work.key_of(j) + 2 * (lane % 4));
 #endif
     };
     const auto apply_mask = [&](int key) {
@@ -295,18 +299,19 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
         if (hides) seen_keys.hide(logits, lane % 4);
 #elif ATTN == BIAS
         add_biases(a, logits, a.scale, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
+#elif ATTN == GIVEN
+        biases.add(logits, a.scale);
 #endif
         if (of_warp.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
     };
 
     int j = walk.next(0, lane);
-    const bool any = j < work.count;
     while (j < work.count && work.key_of(j) + static_cast<int>(BLOCK_N) <= of_group.from) {
         pass();
         j = walk.next(j + 1, lane);
     }
     const u32 queries = describe(queries_at);
-    if (any && !is_idle) {
+    if (!is_idle) {
         wait_for_phase(barriers.query_there(group), parity);
         if (a.sign != 0 || a.kept == 0) change_bits();
     }
@@ -350,7 +355,7 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
         add_values(rows, weights, last_values);
         wait_for_products<0>();
         free_values();
-    } else if (OUT_APART && any && !is_idle && lane == 0) {
+    } else if (OUT_APART && !is_idle && lane == 0) {
         arrive(barriers.query_free(group));
     }
     for (; j < work.count; j = walk.next(j + 1, lane)) pass();
@@ -362,14 +367,12 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
     if (!OUT_APART) wait_for_others(1 + GROUPS + group, GROUP_THREADS); // nobody reads queries any more
     store_rows(rows, target, out_at, warp_row, lane);
     store_lse(rows, target, warp_row, lane);
-    if (any) {
-        if (!OUT_APART) {
-            fence_async();
-            __syncwarp();
-            if (lane == 0) arrive(barriers.query_free(group));
-        }
-        parity ^= 1;
+    if (!OUT_APART) {
+        fence_async();
+        __syncwarp();
+        if (lane == 0) arrive(barriers.query_free(group));
     }
+    parity ^= 1;
     mend(rows, a, work, warp_row, lane);
 }
 

@@ -4,8 +4,10 @@
 // none, some or all are; BIAS: biases in f32
 // in blocks of 16 queries by 16 keys, each lane's eight side by side, so that a warp reads a block as its logits lie. They are
 // divided by ln 2, as scaled logits are, which they are added to once these are complete: a tensor core would cut off their digits.
+// GIVEN: biases of the type of queries as they are given, the keys of a row side by side.
 // Where a bias of minus infinity meets a logit that is infinite or NaN the sum is NaN, and the row computed once more: careful.cuh.
 
+constexpr bool BIASED = ATTN == BIAS || ATTN == GIVEN;
 constexpr i64 BIAS_BLOCK = 16 * 16 * 4; // bytes
 
 // Bits that a lane reads at once: as many as all tiles' first keys are a multiple of.
@@ -67,6 +69,65 @@ static __device__ __forceinline__ void add_biases(const Arguments &a, Logits &lo
     }
 }
 
+#if ATTN == GIVEN
+// Biases of a tile's keys and a warp's rows, loaded before they are needed.
+struct GivenBiases {
+    u32 words[2][KEY_TILES]; // two keys of row g, of row g + 8
+
+    // `row`: the lane's first. Those of rows and keys after the last are not looked at.
+    __device__ __forceinline__ void load(const Arguments &a, const char *plane, int row, int key) {
+        const i64 stride = a.mask_strides[2];
+        const char *const rows[2] = {plane + min(row, a.queries - 1) * stride + 2 * key, plane + min(row + 8, a.queries - 1) * stride + 2 * key};
+        const bool in_pairs = (reinterpret_cast<u64>(plane) | stride) % 4 == 0;
+        if (in_pairs && key + static_cast<int>(8 * KEY_TILES) - 6 <= a.keys) {
+#pragma unroll
+            for (u32 k = 0; k < KEY_TILES; k++)
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) words[half][k] = __ldg(reinterpret_cast<const u32 *>(rows[half] + 16 * k));
+        } else {
+#pragma unroll
+            for (u32 k = 0; k < KEY_TILES; k++) {
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+                    const u16 *const at = reinterpret_cast<const u16 *>(rows[half] + 16 * k);
+                    const int left = a.keys - key - static_cast<int>(8 * k);
+                    words[half][k] = left > 0 ? __ldg(at) : 0;
+                    if (left > 1) words[half][k] |= static_cast<u32>(__ldg(at + 1)) << 16;
+                }
+            }
+        }
+    }
+    // Scales logits and adds them.
+    __device__ __forceinline__ void add(Logits &logits, float scale) const {
+        float top = 0.0f; // of f16 none is beyond what counts
+#pragma unroll
+        for (u32 k = 0; k < KEY_TILES; k++) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                float low, high;
+                Value::widen(words[half][k], low, high);
+                if (VALUE == BF16) top = fmaxf(top, fmaxf(fabsf(low), fabsf(high)));
+            }
+        }
+        const bool any_most = VALUE == BF16 && __any_sync(ALL, top > MOST_BIAS);
+#pragma unroll
+        for (u32 k = 0; k < KEY_TILES; k++) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                float biases[2];
+                Value::widen(words[half][k], biases[0], biases[1]);
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    if (any_most && is_most(biases[e])) biases[e] = copysignf(MOST_BIAS, biases[e]);
+                    float &logit = logits[0][k][2 * half + e];
+                    logit = __fmaf_rn(logit, scale, __fmul_rn(biases[e], LOG2_E));
+                }
+            }
+        }
+    }
+};
+#endif
+
 // Which tiles of a block's queries are hidden whole or in part; 32 at a time, a bit for each.
 struct TileStates {
     const unsigned char *states; // of the first tile
@@ -98,6 +159,10 @@ static __device__ __forceinline__ bool is_seen(const Arguments &a, const char *p
 
 // The bias of a query and a key.
 static __device__ __forceinline__ float bias_at(const Arguments &a, const char *plane, int i, int key) {
+#if ATTN == GIVEN
+    const float bias = Value::widen(reinterpret_cast<const u16 *>(plane + i * a.mask_strides[2])[key]);
+    return __fmul_rn(is_most(bias) ? copysignf(MOST_BIAS, bias) : bias, LOG2_E);
+#endif
     const char *const block = plane + i / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK;
     const int lane = i % 8 * 4 + key % 8 / 2, place = key / 8 % 2 * 4 + i / 8 % 2 * 2 + key % 2;
     return reinterpret_cast<const float *>(block)[lane * 8 + place];

@@ -83,8 +83,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_mask(const _
 }
 #else
 // A warp makes a block of 16 queries by 16 keys: of each two 8 x 8 tiles a lane has (g, 2 t) and (g + 8, 2 t), and the next key.
-constexpr float MOST = 1.2676506002282294e30f; // 2^100
-constexpr float LOG2_E = 1.4426950408889634f;
 
 extern "C" __global__ void __launch_bounds__(256) dense_prepare_mask(const __grid_constant__ MaskArguments m) {
     typedef Element<BIAS_TYPE> Number;
@@ -103,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(256) dense_prepare_mask(const __gri
         // Those after the last are never seen; rows that are alike are all the first.
         const bool there = (m.rows == 1 || row < m.rows) && key < m.keys;
         float bias = there ? static_cast<float>(Number::widen(from[(m.rows == 1 ? 0 : row) * m.strides[2] + key * m.strides[3]])) : 0.0f;
-        if (fabsf(bias) > MOST && fabsf(bias) < __int_as_float(0x7f800000)) bias = bias < 0.0f ? -MOST : MOST;
+        if (is_most(bias)) bias = copysignf(MOST_BIAS, bias);
         to[i] = __fmul_rn(bias, LOG2_E);
     }
 }

@@ -7,6 +7,7 @@
 #define NONE 0
 #define BITS 1
 #define BIAS 2
+#define GIVEN 3
 
 // What BITS say of a tile.
 enum : unsigned char { NONE_SEEN, SOME_SEEN, ALL_SEEN };
@@ -42,9 +43,12 @@ struct Arguments {
     double given_scale;
 };
 
-constexpr float LN_2 = 0.6931471805599453f;
+constexpr float LN_2 = 0.6931471805599453f, LOG2_E = 1.4426950408889634f;
+// Finite biases beyond this are as good as this: in powers of two they are numbers, too, and logits do not make them infinite.
+constexpr float MOST_BIAS = 1.2676506002282294e30f; // 2^100
 constexpr u32 ALL = 0xffffffffu;
 
+static __device__ __forceinline__ bool is_most(float bias) { return fabsf(bias) > MOST_BIAS && fabsf(bias) < __int_as_float(0x7f800000); }
 static __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 // A row that has seen nothing has a maximum of minus infinity, from which nothing can be subtracted.
 static __device__ __forceinline__ float subtrahend(float maximum) { return maximum == minus_infinity() ? 0.0f : maximum; }

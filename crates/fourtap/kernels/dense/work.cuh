@@ -11,7 +11,7 @@ struct Work {
         : split(split), first_row(first_row), past_row(min(first_row + rows, a.queries)) {
         b = plane / a.query_heads;
         h = plane - b * a.query_heads;
-        if (ATTN == BIAS && a.mask_strides[0] == 0) {
+        if (BIASED && a.mask_strides[0] == 0) {
             const u32 batch = a.planes / a.query_heads;
             h = plane / batch;
             b = plane - h * batch;

@@ -321,7 +321,8 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
                 mask: causal,
                 ..usual
             };
-            let all = [usual, causal, masked(None), masked(Some(DType::F32))];
+            let given = masked(Some(dtype));
+            let all = [usual, causal, masked(None), masked(Some(DType::F32)), given];
             plans.extend(all.map(|described| described.plan(hopper).unwrap()));
         }
     }

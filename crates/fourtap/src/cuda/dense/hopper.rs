@@ -1,7 +1,7 @@
 //! The kernel for Hopper: which problems it serves, and in which tiles.
 
 use super::folded::FoldedProblem;
-use super::mask::MaskPlan;
+use super::mask::{self, MaskPlan};
 use super::plan::{Plan, ProblemDesc, unsupported};
 use super::specialised::{AttnKind, KernelVariant, Wgmma};
 use super::tile::{Head, Tile};
@@ -10,7 +10,7 @@ use super::workspace::Workspace;
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::step::Step;
 use crate::cuda::tuning::refused;
-use crate::dense::Sizes;
+use crate::dense::{AttnMaskDesc, Sizes};
 use crate::dtype::DType;
 use crate::error::Result;
 
@@ -59,8 +59,8 @@ const TILES: &Tiles = &[
     (256, &[tile(128, 80, 45).in_place()]),
 ];
 
-/// The same where a tensor masks, for which fewer registers are left.
-const MASKED: &Tiles = &[
+/// The same where a tensor hides keys, for which fewer registers are left.
+const HIDING: &Tiles = &[
     (32, &[tile(192, 96, 95)]),
     (64, &[tile(192, 96, 82), tile(128, 128, 90)]),
     (128, &[tile(128, 128, 75)]),
@@ -68,9 +68,20 @@ const MASKED: &Tiles = &[
     (256, &[tile(128, 64, 60).in_place()]),
 ];
 
+/// The same where a tensor is added to logits.
+const BIASED: &Tiles = &[
+    (64, &[tile(128, 128, 91)]),
+    (128, &[tile(128, 96, 91)]),
+    (192, &[tile(128, 80, 75).in_place()]),
+    (256, &[tile(128, 48, 75).in_place()]),
+];
+
 /// Cost of a part of a tile, in percent of the whole: as many groups as its index says compute.
 const OF_TWO_GROUPS: [u128; 2] = [0, 60];
 const OF_THREE_GROUPS: [u128; 3] = [0, 45, 72];
+
+/// What starting takes, as many keys.
+const START: usize = 384;
 
 /// Blocks that end unevenly, their tiles being of different lengths, in percent.
 const UNEVEN: u128 = 105;
@@ -88,7 +99,8 @@ impl GroupTile {
     fn for_head(head: Head, attn: AttnKind) -> &'static [GroupTile] {
         let all = match attn {
             AttnKind::None => TILES,
-            AttnKind::Bits | AttnKind::Bias => MASKED,
+            AttnKind::Bits => HIDING,
+            AttnKind::Bias | AttnKind::Given => BIASED,
         };
         let channels = head.key.max(head.value);
         let found = all.iter().find(|(most, _)| channels <= *most);
@@ -142,8 +154,6 @@ struct HopperProblem<'a> {
     folded: &'a FoldedProblem,
     head: Head,
     attn: AttnKind,
-    /// Whether what is known of a mask's tiles is known of each tile of queries separately.
-    mask_has_rows: bool,
 }
 
 impl HopperProblem<'_> {
@@ -175,6 +185,7 @@ impl HopperProblem<'_> {
             // Part of the tiles at each end is hidden.
             keys += tile.keys as usize;
         }
+        keys += START;
         let work = u128::from(tile.rows) * keys as u128 * u128::from(tile.cost);
         let all = available as u128;
         let dealt = match is_banded {
@@ -192,7 +203,8 @@ impl HopperProblem<'_> {
         let key_bytes =
             planes / folded.group * folded.keys * 2 * (self.head.key + self.head.value) as usize;
         let is_in_l2 = key_bytes <= device.l2_bytes as usize / 4 * 3;
-        let even = !is_banded && !self.mask_has_rows && is_in_l2 && evenly < dealt;
+        // A mask that hides makes sequences of different lengths, and biases are shared best by blocks that follow each other.
+        let even = self.attn == AttnKind::None && !is_banded && is_in_l2 && evenly < dealt;
         let blocks = if even { slabs } else { units }.min(available) as u32;
         Some(HopperPlan {
             tile,
@@ -209,19 +221,13 @@ impl ProblemDesc {
         &self,
         folded: &FoldedProblem,
         head: Head,
-        attn: AttnKind,
         device: DeviceSize,
         tuning: &Tuning,
     ) -> Result<Option<Plan>> {
+        let attn = self.attn_on_hopper();
         let serves = device.has_wgmma && self.boxes && self.align == 16 && self.dtype != DType::F32;
         let chosen = tuning.kernel();
-        let problem = HopperProblem {
-            folded,
-            head,
-            attn,
-            mask_has_rows: attn == AttnKind::Bits
-                && self.attn_mask.is_some_and(|mask| mask.strides[2] != 0),
-        };
+        let problem = HopperProblem { folded, head, attn };
         let plan = match chosen {
             KernelChoice::Mma => None,
             _ if !serves => None,
@@ -235,7 +241,8 @@ impl ProblemDesc {
             }
             (Some(plan), _) => {
                 let of = [folded.planes(), folded.rows, folded.keys];
-                let other = Tile::choose(Tile::for_head(head, attn), of, device.multiprocessors);
+                let tiles = Tile::for_head(head, AttnKind::of(self.attn_mask.as_ref()));
+                let other = Tile::choose(tiles, of, device.multiprocessors);
                 other
                     .is_none_or(|(_, time)| plan.time < time)
                     .then_some(plan)
@@ -244,6 +251,14 @@ impl ProblemDesc {
         };
         plan.map(|plan| self.with_groups(folded, head, attn, plan))
             .transpose()
+    }
+
+    /// How the kernel reads a tensor that masks: biases of the type of queries as they are given, if a row's keys are side by side.
+    fn attn_on_hopper(&self) -> AttnKind {
+        match &self.attn_mask {
+            Some(mask) if mask.bias == Some(self.dtype) && mask.strides[3] == 1 => AttnKind::Given,
+            mask => AttnKind::of(mask.as_ref()),
+        }
     }
 
     /// The plan of the kernel for Hopper.
@@ -259,12 +274,16 @@ impl ProblemDesc {
         } = plan;
         let GroupTile { rows, keys, .. } = tile;
         let mask = match &self.attn_mask {
-            Some(mask) => {
+            Some(mask) if attn != AttnKind::Given => {
                 let too_many = || unsupported("fewer elements", format!("{:?}", self.sizes));
                 let plan = MaskPlan::new(mask, folded, self.sizes.group(), [rows, keys]);
                 Some(plan.ok_or_else(too_many)?)
             }
-            None => None,
+            _ => None,
+        };
+        let given_strides = |mask: &AttnMaskDesc| {
+            let strides = mask::folded_strides(mask, folded, self.sizes.group());
+            strides.map(|stride| stride * self.dtype.size() as i64)
         };
         let Sizes {
             channels,
@@ -291,7 +310,10 @@ impl ProblemDesc {
             is_even: even,
             mask,
             conversion: None,
-            mask_strides: mask.map_or([0; 4], |mask| mask.strides),
+            mask_strides: match (&mask, &self.attn_mask) {
+                (Some(plan), _) => plan.strides,
+                (None, given) => given.as_ref().map_or([0; 4], given_strides),
+            },
             mask_first_byte: self.mask_first_byte(folded),
             workspace: Workspace::new(0, head.value, mask.as_ref(), None),
             folded: *folded,
@@ -330,7 +352,6 @@ mod tests {
                 parts: 1,
             },
             attn: AttnKind::None,
-            mask_has_rows: false,
         };
         problem.plan(H200).unwrap()
     }
@@ -345,7 +366,7 @@ mod tests {
 
     #[test]
     fn every_tile_fits_into_shared_memory() {
-        for tables in [TILES, MASKED] {
+        for tables in [TILES, HIDING, BIASED] {
             for &(channels, tiles) in tables {
                 let head = Head {
                     key: channels,

@@ -172,7 +172,7 @@ impl ProblemDesc {
             .copied()
             .collect();
         let of = [folded.planes(), folded.rows, folded.keys];
-        if let Some(plan) = self.on_hopper(&folded, head, kind, device, tuning)? {
+        if let Some(plan) = self.on_hopper(&folded, head, device, tuning)? {
             return Ok(plan);
         }
         let Some((tile, _)) = Tile::choose(&fitting, of, device.multiprocessors) else {

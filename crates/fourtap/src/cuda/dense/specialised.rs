@@ -85,6 +85,8 @@ pub enum AttnKind {
     Bits,
     /// Numbers that are added to logits.
     Bias,
+    /// The same, read as they are given.
+    Given,
 }
 
 impl AttnKind {
@@ -107,6 +109,7 @@ impl fmt::Display for AttnKind {
             AttnKind::None => "",
             AttnKind::Bits => "-bits",
             AttnKind::Bias => "-bias",
+            AttnKind::Given => "-given",
         })
     }
 }
