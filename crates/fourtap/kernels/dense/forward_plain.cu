@@ -8,7 +8,6 @@
 typedef Element<VALUE> Value;
 typedef Value::Real Real;
 constexpr u32 WARPS = 4;
-constexpr double MOST_BIAS = 1267650600228229401496703205376.0; // 2^100
 
 static __device__ __forceinline__ Real least() { return static_cast<Real>(minus_infinity()); }
 static __device__ __forceinline__ Real shuffled(Real x, u32 lanes) {

@@ -139,7 +139,7 @@ impl TableKernel {
                     0
                 }
                 dense::KernelVariant::Wgmma(_) => 64,
-                _ => 96,
+                _ => 112,
             },
             // Of those for Hopper: both products, before the loop, in it and after it; copies by TMA; registers given and taken.
             least: match kernel {

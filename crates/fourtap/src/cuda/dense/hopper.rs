@@ -51,37 +51,38 @@ type Tiles = [(u32, &'static [GroupTile])];
 
 /// Measured on an H200 (docs/cuda-dense.md).
 const TILES: &Tiles = &[
-    (32, &[tile(192, 128, 84)]),
-    (64, &[tile(192, 128, 66)]),
-    (96, &[tile(128, 128, 66)]),
+    (32, &[tile(192, 128, 77)]),
+    (64, &[tile(192, 128, 65)]),
+    (96, &[tile(128, 128, 63)]),
     (128, &[tile(128, 160, 61), tile(128, 128, 62)]),
-    (192, &[tile(128, 112, 44).in_place()]),
+    (192, &[tile(128, 112, 41).in_place()]),
     (256, &[tile(128, 80, 45).in_place()]),
 ];
 
 /// The same where a tensor hides keys, for which fewer registers are left.
 const HIDING: &Tiles = &[
-    (32, &[tile(192, 96, 95)]),
-    (64, &[tile(192, 96, 82), tile(128, 128, 90)]),
-    (128, &[tile(128, 128, 75)]),
-    (192, &[tile(128, 80, 60).in_place()]),
-    (256, &[tile(128, 64, 60).in_place()]),
+    (32, &[tile(192, 96, 83)]),
+    (64, &[tile(192, 96, 75)]),
+    (128, &[tile(128, 128, 62)]),
+    (192, &[tile(128, 80, 44).in_place()]),
+    (256, &[tile(128, 64, 43).in_place()]),
 ];
 
 /// The same where a tensor is added to logits.
 const BIASED: &Tiles = &[
-    (64, &[tile(128, 128, 91)]),
-    (128, &[tile(128, 96, 91)]),
-    (192, &[tile(128, 80, 75).in_place()]),
-    (256, &[tile(128, 48, 75).in_place()]),
+    (64, &[tile(128, 128, 80)]),
+    (128, &[tile(128, 96, 70)]),
+    (192, &[tile(128, 80, 55).in_place()]),
+    (256, &[tile(128, 48, 55).in_place()]),
 ];
 
 /// Cost of a part of a tile, in percent of the whole: as many groups as its index says compute.
-const OF_TWO_GROUPS: [u128; 2] = [0, 60];
-const OF_THREE_GROUPS: [u128; 3] = [0, 45, 72];
+const OF_TWO_GROUPS: [u128; 2] = [0, 70];
+const OF_THREE_GROUPS: [u128; 3] = [0, 61, 80];
 
-/// What starting takes, as many keys.
-const START: usize = 384;
+/// What starting takes, as many keys: a tile of queries, and a block.
+const TILE_START: usize = 75;
+const BLOCK_START: u128 = 300;
 
 /// Blocks that end unevenly, their tiles being of different lengths, in percent.
 const UNEVEN: u128 = 105;
@@ -185,8 +186,9 @@ impl HopperProblem<'_> {
             // Part of the tiles at each end is hidden.
             keys += tile.keys as usize;
         }
-        keys += START;
-        let work = u128::from(tile.rows) * keys as u128 * u128::from(tile.cost);
+        keys += TILE_START;
+        let of_key = u128::from(tile.rows) * u128::from(tile.cost);
+        let work = of_key * keys as u128;
         let all = available as u128;
         let dealt = match is_banded {
             true => units.max(available) as u128 * UNEVEN,
@@ -210,7 +212,7 @@ impl HopperProblem<'_> {
             tile,
             blocks,
             even,
-            time: work * if even { evenly } else { dealt },
+            time: work * if even { evenly } else { dealt } + of_key * BLOCK_START * 100 * all,
         })
     }
 }

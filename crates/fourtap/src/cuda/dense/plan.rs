@@ -445,7 +445,12 @@ mod tests {
             ..large
         };
         assert_eq!(entry(large), "dense_forward_wgmma");
-        assert_eq!(entry(described([8, 8], 512, 512, 64)), "dense_forward_mma");
+        for small in [512, 1024] {
+            assert_eq!(
+                entry(described([8, 8], small, small, 64)),
+                "dense_forward_mma"
+            );
+        }
         assert_eq!(entry(f32), "dense_forward_f32");
         assert_eq!(entry(backwards), "dense_forward_mma");
     }
