@@ -25,3 +25,12 @@ impl From<&DeviceFacts> for DeviceSize {
         }
     }
 }
+
+/// An H200, for tests.
+#[cfg(test)]
+pub(super) const H200: DeviceSize = DeviceSize {
+    multiprocessors: 132,
+    l2_bytes: 62_914_560,
+    shared_bytes: 232_448,
+    has_wgmma: true,
+};

@@ -1,7 +1,8 @@
 //! f32 brought into the form that kernels multiply: kernels/dense/prepare_f32.cu.
 
+use super::auxiliary::PrepareF32;
 use super::folded::FoldedProblem;
-use super::specialised::{KernelVariant, PrepareF32};
+use super::specialised::KernelVariant;
 use super::tile::{Head, Tile};
 use crate::cuda::step::Step;
 

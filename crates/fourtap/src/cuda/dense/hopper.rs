@@ -230,6 +230,11 @@ impl ProblemDesc {
         let serves = device.has_wgmma && self.boxes && self.align == 16 && self.dtype != DType::F32;
         let chosen = tuning.kernel();
         let problem = HopperProblem { folded, head, attn };
+        if chosen == KernelChoice::Wgmma && tuning.has_tile() {
+            return Err(refused(
+                "parameters of the other kernel beside kernel = 2".to_string(),
+            ));
+        }
         let plan = match chosen {
             KernelChoice::Mma => None,
             _ if !serves => None,
@@ -327,14 +332,8 @@ impl ProblemDesc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::device_size::H200;
     use crate::dense::Mask;
-
-    const H200: DeviceSize = DeviceSize {
-        multiprocessors: 132,
-        l2_bytes: 62_914_560,
-        shared_bytes: 232_448,
-        has_wgmma: true,
-    };
 
     fn planned(batch: usize, heads: usize, length: usize, channels: usize) -> HopperPlan {
         let sizes = Sizes {

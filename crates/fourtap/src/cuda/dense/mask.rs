@@ -1,7 +1,8 @@
 //! A tensor that masks, brought into the form that kernels read: kernels/dense/mask.cuh.
 
+use super::auxiliary::PrepareMask;
 use super::folded::FoldedProblem;
-use super::specialised::{KernelVariant, PrepareMask};
+use super::specialised::KernelVariant;
 use crate::cuda::step::Step;
 use crate::dense::AttnMaskDesc;
 

@@ -1,6 +1,7 @@
 //! Dense attention on CUDA.
 
 mod arguments;
+mod auxiliary;
 mod conversion;
 mod folded;
 mod hopper;
@@ -14,11 +15,10 @@ mod tile;
 mod tuning;
 mod workspace;
 
+pub use auxiliary::{Combine, PrepareF32, PrepareMask};
 pub use hopper::GroupTile;
 pub use options::Options;
 pub use plan::{Plan, ProblemDesc};
-pub use specialised::{
-    AttnKind, Combine, KernelVariant, Mma, Plain, PrepareF32, PrepareMask, Wgmma, shipped,
-};
+pub use specialised::{AttnKind, KernelVariant, Mma, Plain, Wgmma, shipped};
 pub use tile::Tile;
 pub use tuning::Tuning;

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use super::auxiliary::Combine;
 use super::conversion::ConversionPlan;
 use super::folded::FoldedProblem;
 use super::maps;
 use super::mask::{self, MaskPlan};
-use super::specialised::{AttnKind, Combine, KernelVariant, Mma, Plain};
+use super::specialised::{AttnKind, KernelVariant, Mma, Plain};
 use super::tile::{self, Head, Tile};
 use super::tuning::Tuning;
 use super::workspace::Workspace;
@@ -402,13 +403,7 @@ impl fmt::Display for Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const H200: DeviceSize = DeviceSize {
-        multiprocessors: 132,
-        l2_bytes: 62_914_560,
-        shared_bytes: 232_448,
-        has_wgmma: true,
-    };
+    use crate::cuda::device_size::H200;
 
     fn described(heads: [usize; 2], queries: usize, keys: usize, channels: usize) -> ProblemDesc {
         ProblemDesc {
@@ -453,6 +448,24 @@ mod tests {
         }
         assert_eq!(entry(f32), "dense_forward_f32");
         assert_eq!(entry(backwards), "dense_forward_mma");
+    }
+
+    #[test]
+    fn the_kernel_for_hopper_takes_no_parameters_of_the_other() {
+        let large = described([64, 64], 2048, 2048, 64);
+        let asked = Tuning {
+            kernel: 2,
+            ..Tuning::default()
+        };
+        assert!(large.tuned(H200, &asked).is_ok());
+        let both = Tuning { rows: 64, ..asked };
+        let reason = large.tuned(H200, &both).unwrap_err().to_string();
+        assert!(reason.contains("kernel = 2"), "{reason}");
+        let elsewhere = DeviceSize {
+            has_wgmma: false,
+            ..H200
+        };
+        assert!(large.tuned(elsewhere, &asked).is_err());
     }
 
     #[test]

@@ -55,6 +55,16 @@ impl Tuning {
         }
     }
 
+    /// Whether anything but the kernel is chosen.
+    pub(super) fn has_tile(&self) -> bool {
+        let kernel = self.kernel;
+        *self
+            != Tuning {
+                kernel,
+                ..Tuning::default()
+            }
+    }
+
     /// The kernel that these parameters are for.
     pub(super) fn kernel(&self) -> KernelChoice {
         match self.kernel {

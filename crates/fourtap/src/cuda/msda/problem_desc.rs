@@ -389,14 +389,8 @@ impl AddressAllocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::device_size::H200;
     use crate::cuda::recipe::SpecialisedKernel;
-
-    const H200: DeviceSize = DeviceSize {
-        multiprocessors: 132,
-        l2_bytes: 62_914_560,
-        shared_bytes: 232_448,
-        has_wgmma: true,
-    };
 
     fn encoder(value: DType, levels: &Levels) -> ProblemDesc<'_> {
         ProblemDesc {

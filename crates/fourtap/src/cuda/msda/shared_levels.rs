@@ -69,17 +69,11 @@ impl SharedLevels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::device_size::H200;
     use crate::cuda::msda::schedule::{Dealing, schedule};
     use crate::cuda::msda::{Kind, Types};
     use crate::dtype::DType;
     use crate::msda::Sizes;
-
-    const H200: DeviceSize = DeviceSize {
-        multiprocessors: 132,
-        l2_bytes: 62_914_560,
-        shared_bytes: 232_448,
-        has_wgmma: true,
-    };
 
     fn kept(shapes: &[(usize, usize)], queries: usize, device: DeviceSize) -> Option<SharedLevels> {
         let levels = Levels::packed(shapes).unwrap();
