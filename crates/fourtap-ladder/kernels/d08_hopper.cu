@@ -191,7 +191,7 @@ __device__ __forceinline__ void Consumer::compute(const Block<BLOCK_M> &block) {
             wait_for_products<1>();
             give_back(KEY, key_place);
             const Growth growth = weigh_tile(rows, logits, row, tile * KEYS);
-            wait_and_rescale(rows, logits, growth);
+            wait_and_rescale(rows, logits, growth, p.queries < 0);
             give_back(VALUES, value_place);
             round_weights(weights, logits);
         }

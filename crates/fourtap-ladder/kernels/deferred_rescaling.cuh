@@ -59,18 +59,15 @@ __device__ __forceinline__ void round_weights(Weights &rounded_weights, const Lo
         rounded_weights[0][k / 2][k % 2 * 2 + 1] = rounded(weights[0][k][2], weights[0][k][3]);
     }
 }
-// Waits for all products, once the weights are there. The compiler would move the wait before all exponentials, which do not depend
-// on it, and undo the overlap; not into a branch, though, and it does not see that both branches wait alike.
-__device__ __forceinline__ void wait_and_rescale(Rows &rows, Logits &weights, const Growth &growth) {
+// Waits for all products, once the weights are there. The compiler would move the wait before all exponentials, which do not depend on
+// it; not beyond a branch, though. All warps of a group must wait in the same place, so that it cannot be one that some of them take.
+__device__ __forceinline__ void wait_and_rescale(Rows &rows, Logits &weights, const Growth &growth, bool never) {
 #pragma unroll
     for (int k = 0; k < KEY_TILES; k++) {
         asm volatile("" : "+f"(weights[0][k][0]), "+f"(weights[0][k][1]), "+f"(weights[0][k][2]), "+f"(weights[0][k][3])::"memory");
     }
     asm volatile("" : "+f"(rows.sum[0][0]), "+f"(rows.sum[0][1])::"memory");
-    if (growth.any) {
-        asm volatile("wgmma.wait_group.sync.aligned 0; // and rescale" ::: "memory");
-        rescale(rows, growth);
-    } else {
-        wait_for_products<0>();
-    }
+    if (never) asm volatile("trap;");
+    wait_for_products<0>();
+    if (growth.any) rescale(rows, growth);
 }

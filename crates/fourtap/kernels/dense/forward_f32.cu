@@ -118,20 +118,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
 
     Rows rows;
     const int warp_row = work.first_row + warp * ROWS;
-    const Bounds bounds(a, warp_row, min(warp_row + static_cast<int>(ROWS), a.queries));
+    Masking masking(a, work, warp_row, lane);
+    Walk walk = walk_of(a, work);
     Logits logits;
-#if ATTN == BITS
-    SeenKeys seen_keys;
-    const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
-    TileStates states = work.states(a);
-    const auto next_tile = [&](int j) { return states.next(j, lane); };
-#else
-    const auto next_tile = [&](int j) { return j; };
-#endif
     const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, work.key_of(j), work.key_of(j) + BLOCK_N); };
     const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, work.key_of(j), work.key_of(j) + BLOCK_N); };
 
-    int j = next_tile(0);
+    int j = walk.next(0, lane);
     if (j < work.count) {
         queries.copy(shared, 0, BLOCK_M);
         copy_keys(j, 0);
@@ -141,13 +134,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
 #pragma unroll 1
         while (j < work.count) {
             const int key = work.key_of(j);
-            const bool seen = bounds.show(key, KEYS);
-#if ATTN == BITS
-            const bool hides = states.hides(j);
-            if (hides) seen_keys.load(a, first_seen + key / 8);
-#endif
+            const bool seen = masking.bounds.show(key, KEYS);
+            masking.load(walk, j, key);
             const float key_unit = key_units[work.first_tile + j], value_unit = value_units[work.first_tile + j];
-            const int next = next_tile(j + 1);
+            const int next = walk.next(j + 1, lane);
             const u32 this_stage = stage, next_stage = STAGES > 1 ? STAGE_BYTES - stage : 0;
             wait_for_copies();
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
@@ -169,14 +159,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
             // Positive and finite, so that minus infinity stays what it is; or NaN.
             const float product = a.scale * query_unit * key_unit;
             const float of_unit = product != product ? product : fminf(fmaxf(product, 1.17549435e-38f), 3.40282347e38f);
-#if ATTN == BITS
-            if (hides) seen_keys.hide(logits, lane % 4);
-#elif ATTN == BIAS
-            add_biases(a, logits, of_unit, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
-#endif
-            if (bounds.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
+            const float scale = masking.apply(logits, of_unit, key);
             Weights coarse, fine;
-            weigh(rows, logits, ATTN == BIAS ? 1.0f : of_unit, [&](u32 r, u32 k, const float(&w)[4]) {
+            weigh(rows, logits, scale, [&](u32 r, u32 k, const float(&w)[4]) {
                 split<F16>(LARGER * w[0], LARGER * w[1], coarse[r][k / 2][k % 2 * 2], fine[r][k / 2][k % 2 * 2]);
                 split<F16>(LARGER * w[2], LARGER * w[3], coarse[r][k / 2][k % 2 * 2 + 1], fine[r][k / 2][k % 2 * 2 + 1]);
             });

@@ -85,21 +85,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
 
     Rows rows;
     const int warp_row = work.first_row + row_warp * ROWS;
-    const Bounds bounds(a, warp_row, min(warp_row + static_cast<int>(ROWS), a.queries));
+    Masking masking(a, work, warp_row, lane);
+    Walk walk = walk_of(a, work);
     Logits logits;
     Weights weights;
-#if ATTN == BITS
-    SeenKeys seen_keys;
-    const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
-    TileStates states = work.states(a);
-    const auto next_tile = [&](int j) { return states.next(j, lane); };
-#else
-    const auto next_tile = [&](int j) { return j; };
-#endif
     const auto copy_keys = [&](int j, u32 stage) { keys.copy(shared + KEYS_AT + stage, work.key_of(j), a.keys); };
     const auto copy_values = [&](int j, u32 stage) { values.copy(shared + VALUES_AT + stage, work.key_of(j), a.keys); };
 
-    int j = next_tile(0);
+    int j = walk.next(0, lane);
     if (j < work.count) {
         queries.copy(shared, work.first_row, a.queries);
         copy_keys(j, 0);
@@ -121,12 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
 #pragma unroll 1
         while (j < work.count) {
             const int key = work.key_of(j) + static_cast<int>(key_warp * KEYS);
-            const bool seen = bounds.show(key, KEYS);
-#if ATTN == BITS
-            const bool hides = states.hides(j);
-            if (hides) seen_keys.load(a, first_seen + key / 8);
-#endif
-            const int next = next_tile(j + 1);
+            const bool seen = masking.bounds.show(key, KEYS);
+            masking.load(walk, j, key);
+            const int next = walk.next(j + 1, lane);
             const u32 next_stage = STAGES > 1 ? STAGE_BYTES - stage : 0;
             wait_for_copies();
             __syncthreads(); // keys are there, and the values of the last tile no longer needed
@@ -143,13 +133,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_mma(
                 if (next < work.count) copy_keys(next, 0);
             }
             if (seen) {
-#if ATTN == BITS
-                if (hides) seen_keys.hide(logits, lane % 4);
-#elif ATTN == BIAS
-                add_biases(a, logits, a.scale, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
-#endif
-                if (bounds.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
-                weigh(rows, logits, ATTN == BIAS ? 1.0f : a.scale, [&](u32 r, u32 k, const float(&w)[4]) {
+                const float scale = masking.apply(logits, a.scale, key);
+                weigh(rows, logits, scale, [&](u32 r, u32 k, const float(&w)[4]) {
                     weights[r][k / 2][k % 2 * 2] = Value::round(w[0], w[1]);
                     weights[r][k / 2][k % 2 * 2 + 1] = Value::round(w[2], w[3]);
                 });

@@ -98,17 +98,6 @@ struct Schedule {
     }
 };
 
-#if ATTN == BITS
-typedef TileStates Walk;
-static __device__ __forceinline__ Walk walk_of(const Arguments &a, const Work &work) { return work.states(a); }
-#else
-// All tiles, one after the other.
-struct Walk {
-    __device__ __forceinline__ int next(int j, u32) { return j; }
-};
-static __device__ __forceinline__ Walk walk_of(const Arguments &, const Work &) { return {}; }
-#endif
-
 // Brings what the groups compute. All of a warp's lanes walk, the first one copies.
 static __device__ __forceinline__ void produce(const Arguments &a, const Maps &maps, const Barriers &barriers, u32 shared, u32 lane) {
     Place place;
@@ -117,7 +106,7 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
 #pragma unroll 1
     for (Schedule schedule(a); !schedule.is_done();) {
         const Work work = schedule.take();
-        if (lane == 0) {
+        const auto bring_queries = [&] {
 #pragma unroll
             for (u32 group = 0; group < GROUPS; group++) {
                 const int row = work.first_row + static_cast<int>(group * GROUP_ROWS);
@@ -132,7 +121,9 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
                     copy_box(to, maps.query, there, c, row, same(1) ? 0 : work.h, same(0) ? 0 : work.b);
                 }
             }
-        }
+        };
+        // After the first keys, which may come before the last outputs are stored where queries go.
+        bool wants_queries = lane == 0;
         Walk walk = walk_of(a, work);
 #pragma unroll 1
         for (int j = walk.next(0, lane); j < work.count; j = walk.next(j + 1, lane)) {
@@ -145,6 +136,8 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
                 for (u32 c = 0; c < HEAD; c += KEY_SPAN) {
                     copy_box(keys_at + c * 2 * BLOCK_N, maps.key, keys, c, work.key_of(j), same(3) ? 0 : work.key_head, same(2) ? 0 : work.b);
                 }
+                if (wants_queries) bring_queries();
+                wants_queries = false;
                 wait_for_phase(barriers.value_free(place.stage), place.parity ^ 1);
                 arrive_expecting(values, VALUE_BYTES);
 #pragma unroll
@@ -154,6 +147,7 @@ static __device__ __forceinline__ void produce(const Arguments &a, const Maps &m
             }
             place.advance();
         }
+        if (wants_queries) bring_queries();
     }
 }
 
@@ -228,6 +222,8 @@ struct Consumer {
     }
     // The group's queries, with other signs or as zeros.
     __device__ __forceinline__ void change_bits() const {
+        // Where outputs lay they were stored before these queries came. That TMA comes between is hidden from tools that look for races.
+        if (!OUT_APART) wait_for_others(1 + GROUPS + group, GROUP_THREADS);
 #pragma unroll 1
         for (u32 at = threadIdx.x % GROUP_THREADS * 16; at < GROUP_ROWS * 2 * HEAD; at += GROUP_THREADS * 16) {
             const Vector v = load_shared(queries_at + at);
@@ -253,20 +249,17 @@ static __device__ __forceinline__ void round_weights(Weights &rounded, const Log
         rounded[0][k / 2][k % 2 * 2 + 1] = Value::round(weights[0][k][2], weights[0][k][3]);
     }
 }
-// Waits for all products, once the weights are there. The compiler would move the wait before all that does not depend on it; not
-// into a branch, though, nor does it see that both branches wait alike.
-static __device__ __forceinline__ void wait_and_rescale(Rows &rows, Logits &weights, const Growth &growth) {
+// Waits for all products, once the weights are there. The compiler would move the wait before all exponentials, which do not depend on
+// it; not beyond a branch, though. All warps of a group must wait in the same place, so that it cannot be one that some of them take.
+static __device__ __forceinline__ void wait_and_rescale(Rows &rows, Logits &weights, const Growth &growth, bool never) {
 #pragma unroll
     for (u32 k = 0; k < KEY_TILES; k++) {
         asm volatile("" : "+f"(weights[0][k][0]), "+f"(weights[0][k][1]), "+f"(weights[0][k][2]), "+f"(weights[0][k][3])::"memory");
     }
     asm volatile("" : "+f"(rows.sum[0][0]), "+f"(rows.sum[0][1])::"memory");
-    if (growth.any) {
-        asm volatile("wgmma.wait_group.sync.aligned 0; // and rescale" ::: "memory");
-        rescale(rows, growth);
-    } else {
-        wait_for_products<0>();
-    }
+    if (never) asm volatile("trap;");
+    wait_for_products<0>();
+    if (growth.any) rescale(rows, growth);
 }
 
 __device__ __forceinline__ void Consumer::compute(Work work) {
@@ -276,34 +269,8 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
     const int group_row = work.first_row + static_cast<int>(group * GROUP_ROWS), warp_row = work.first_row + static_cast<int>(warp * ROWS);
     const bool is_idle = group_row >= work.past_row;
     const Bounds of_group(a, group_row, min(group_row + static_cast<int>(GROUP_ROWS), work.past_row));
-    const Bounds of_warp(a, warp_row, min(warp_row + static_cast<int>(ROWS), work.past_row));
-    const float scale = BIASED ? 1.0f : a.scale;
+    Masking masking(a, work, warp_row, lane);
     Walk walk = walk_of(a, work);
-#if ATTN == BITS
-    SeenKeys seen_keys;
-    const char *const first_seen = work.mask(a) + (warp_row + lane / 4) * a.mask_strides[2];
-    bool hides = false;
-#elif ATTN == GIVEN
-    GivenBiases biases;
-#endif
-    const auto load_mask = [&](int j) {
-#if ATTN == BITS
-        hides = walk.hides(j);
-        if (hides) seen_keys.load(a, first_seen + work.key_of(j) / 8);
-#elif ATTN == GIVEN
-        biases.load(a, work.mask(a), warp_row + lane / 4, work.key_of(j) + 2 * (lane % 4));
-#endif
-    };
-    const auto apply_mask = [&](int key) {
-#if ATTN == BITS
-        if (hides) seen_keys.hide(logits, lane % 4);
-#elif ATTN == BIAS
-        add_biases(a, logits, a.scale, work.mask(a) + warp_row / 16 * a.mask_strides[2] + key / 16 * BIAS_BLOCK + lane * 32);
-#elif ATTN == GIVEN
-        biases.add(logits, a.scale);
-#endif
-        if (of_warp.hide(key, KEYS)) hide(a, logits, warp_row + lane / 4, key + 2 * (lane % 4));
-    };
 
     int j = walk.next(0, lane);
     while (j < work.count && work.key_of(j) + static_cast<int>(BLOCK_N) <= of_group.from) {
@@ -316,7 +283,7 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
         if (a.sign != 0 || a.kept == 0) change_bits();
     }
     if (j < work.count && work.key_of(j) < of_group.to) {
-        load_mask(j);
+        masking.load(walk, j, work.key_of(j));
         const u32 first_keys = keys();
         wait_for_keys();
         begin_turn(group);
@@ -324,14 +291,14 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
         end_turn(group);
         wait_for_products<0>();
         free_keys();
-        apply_mask(work.key_of(j));
+        const float scale = masking.apply(logits, a.scale, work.key_of(j));
         exponentiate(rows, logits, scale); // nothing is summed yet
         sum_up(rows, logits);
         round_weights(weights, logits);
         j = walk.next(j + 1, lane);
 #pragma unroll 1
         while (j < work.count && work.key_of(j) < of_group.to) {
-            load_mask(j);
+            masking.load(walk, j, work.key_of(j));
             const u32 these_keys = keys(), last_values = values();
             wait_for_keys();
             wait_for_values();
@@ -341,10 +308,10 @@ __device__ __forceinline__ void Consumer::compute(Work work) {
             end_turn(group);
             wait_for_products<1>();
             free_keys();
-            apply_mask(work.key_of(j));
+            masking.apply(logits, a.scale, work.key_of(j));
             const Growth growth = exponentiate(rows, logits, scale);
             sum_up(rows, logits);
-            wait_and_rescale(rows, logits, growth);
+            wait_and_rescale(rows, logits, growth, a.keys < 0);
             free_values();
             round_weights(weights, logits);
             j = walk.next(j + 1, lane);

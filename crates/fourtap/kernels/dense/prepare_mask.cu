@@ -11,9 +11,10 @@ struct MaskArguments {
     unsigned char *states;    // BITS: of each tile, see mask.cuh
     i64 strides[4];           // of sequence, head, query, key, in elements
     u32 heads, rows, keys;    // that there are; 1 where all are alike, but of keys
-    u32 row_units, key_units; // tiles of BITS, blocks of 16 of BIAS
+    u32 row_units, key_units; // tiles of BITS; of BIAS blocks of 16, and strips of them
     u64 units;                // all of them
     u32 row_bytes;            // of BITS
+    u32 key_blocks;           // of BIAS
 };
 
 #if ATTN == BITS
@@ -82,27 +83,63 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_mask(const _
     if (threadIdx.x == 0) m.states[blockIdx.x] = all ? ALL_SEEN : any ? SOME_SEEN : NONE_SEEN;
 }
 #else
-// A warp makes a block of 16 queries by 16 keys: of each two 8 x 8 tiles a lane has (g, 2 t) and (g + 8, 2 t), and the next key.
+// A warp makes blocks of 16 queries by 16 keys, STRIP of them next to each other: of each two 8 x 8 tiles a lane has (g, 2 t) and
+// (g + 8, 2 t), and the next key.
+constexpr u32 STRIP = 4;
+typedef Element<BIAS_TYPE> Number;
+typedef Number::Storage Storage;
+
+// Two keys of a row.
+struct __align__(2 * sizeof(Storage)) Pair {
+    Storage first, second;
+};
+static __device__ __forceinline__ float prepare(float bias) {
+    if (is_most(bias)) bias = copysignf(MOST_BIAS, bias);
+    return __fmul_rn(bias, LOG2_E);
+}
 
 extern "C" __global__ void __launch_bounds__(256) dense_prepare_mask(const __grid_constant__ MaskArguments m) {
-    typedef Element<BIAS_TYPE> Number;
     const u64 index = static_cast<u64>(blockIdx.x) * 8 + threadIdx.x / 32;
     if (index >= m.units) return;
     const u32 lane = threadIdx.x % 32;
     const u64 row_index = index / m.key_units;
-    const u32 key_block = index - row_index * m.key_units;
+    const u32 first_block = static_cast<u32>(index - row_index * m.key_units) * STRIP, blocks = min(STRIP, m.key_blocks - first_block);
     const u64 plane = row_index / m.row_units;
-    const u32 row_block = row_index - plane * m.row_units, b = plane / m.heads, h = plane - static_cast<u64>(b) * m.heads;
-    const Number::Storage *const from = static_cast<const Number::Storage *>(m.from) + b * m.strides[0] + h * m.strides[1];
-    float *const to = reinterpret_cast<float *>(m.to) + index * 256 + lane * 8;
+    const u32 b = plane / m.heads, h = plane - static_cast<u64>(b) * m.heads;
+    const u32 row = 16 * static_cast<u32>(row_index - plane * m.row_units) + lane / 4, key = 16 * first_block + 2 * (lane % 4);
+    // Those after the last are never seen; rows that are alike are all the first.
+    const bool is_there[2] = {m.rows == 1 || row < m.rows, m.rows == 1 || row + 8 < m.rows};
+    const u32 rows[2] = {m.rows == 1 ? 0 : row, m.rows == 1 ? 0 : row + 8};
+    const Storage *const from = static_cast<const Storage *>(m.from) + b * m.strides[0] + h * m.strides[1];
+    const u64 unaligned = reinterpret_cast<u64>(from) / sizeof(Storage) | m.strides[2];
+    const bool in_pairs = m.strides[3] == 1 && unaligned % 2 == 0 && key + 16 * STRIP - 6 <= m.keys;
+
+    Storage biases[STRIP][2][2][2] = {}; // of block, tile, row, key
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        const u32 row = 16 * row_block + lane / 4 + i / 2 % 2 * 8, key = 16 * key_block + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        // Those after the last are never seen; rows that are alike are all the first.
-        const bool there = (m.rows == 1 || row < m.rows) && key < m.keys;
-        float bias = there ? static_cast<float>(Number::widen(from[(m.rows == 1 ? 0 : row) * m.strides[2] + key * m.strides[3]])) : 0.0f;
-        if (is_most(bias)) bias = copysignf(MOST_BIAS, bias);
-        to[i] = __fmul_rn(bias, LOG2_E);
+    for (u32 half = 0; half < 2; half++) {
+        if (!is_there[half]) continue;
+        const Storage *const of_row = from + rows[half] * m.strides[2] + key * m.strides[3];
+#pragma unroll
+        for (u32 tile = 0; tile < 2 * STRIP; tile++) {
+            Storage(&two)[2] = biases[tile / 2][tile % 2][half];
+            if (in_pairs) {
+                const Pair pair = *reinterpret_cast<const Pair *>(of_row + 8 * tile);
+                two[0] = pair.first;
+                two[1] = pair.second;
+            } else {
+                if (key + 8 * tile < m.keys) two[0] = of_row[8 * tile * m.strides[3]];
+                if (key + 8 * tile + 1 < m.keys) two[1] = of_row[(8 * tile + 1) * m.strides[3]];
+            }
+        }
+    }
+    float4 *const to = reinterpret_cast<float4 *>(m.to) + (row_index * m.key_blocks + first_block) * 64 + lane * 2;
+#pragma unroll
+    for (u32 tile = 0; tile < 2 * STRIP; tile++) {
+        const Storage(&four)[2][2] = biases[tile / 2][tile % 2];
+        float ready[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) ready[i] = prepare(static_cast<float>(Number::widen(four[i / 2][i % 2])));
+        if (tile / 2 < blocks) to[tile / 2 * 64 + tile % 2] = make_float4(ready[0], ready[1], ready[2], ready[3]);
     }
 }
 #endif

@@ -119,7 +119,7 @@ static __device__ __forceinline__ Growth exponentiate(Rows &rows, Logits &logits
     }
     Growth growth;
     growth.any = __any_sync(ALL, grown);
-    if (growth.any) {
+    if (KEY_WARPS > 1 || growth.any) { // of small tiles they do, more often than not
         bool huge = false;
 #pragma unroll
         for (u32 r = 0; r < ROW_TILES; r++) {

@@ -326,6 +326,12 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
             plans.extend(all.map(|described| described.plan(hopper).unwrap()));
         }
     }
+    // A tile for each multiprocessor, of one group.
+    let one_each = DeviceSize {
+        multiprocessors: 10,
+        ..hopper
+    };
+    plans.push(described(64, 640, 1024).plan(one_each).unwrap());
     plans.push(plan(
         dense::ProblemDesc {
             dtype: DType::F64,

@@ -27,7 +27,7 @@ const BARRIER_BYTES: u32 = 256;
 /// A block's part of the query-key matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupTile {
-    /// Queries: those of two or three groups of four warps.
+    /// Queries: those of one to three groups of four warps.
     pub rows: u32,
     /// Keys at a time.
     pub keys: u32,
@@ -52,7 +52,7 @@ type Tiles = [(u32, &'static [GroupTile])];
 /// Measured on an H200 (docs/cuda-dense.md).
 const TILES: &Tiles = &[
     (32, &[tile(192, 128, 77)]),
-    (64, &[tile(192, 128, 65)]),
+    (64, &[tile(192, 128, 65), tile(64, 128, 68)]),
     (96, &[tile(128, 128, 63)]),
     (128, &[tile(128, 160, 61), tile(128, 128, 62)]),
     (192, &[tile(128, 112, 41).in_place()]),
@@ -70,11 +70,15 @@ const HIDING: &Tiles = &[
 
 /// The same where a tensor is added to logits.
 const BIASED: &Tiles = &[
+    (32, &[tile(128, 128, 95)]),
     (64, &[tile(128, 128, 80)]),
-    (128, &[tile(128, 96, 70)]),
+    (128, &[tile(128, 96, 66)]),
     (192, &[tile(128, 80, 55).in_place()]),
-    (256, &[tile(128, 48, 55).in_place()]),
+    (256, &[tile(128, 64, 51).in_place()]),
 ];
+
+/// Rows of logits that share a row of biases, from which on it pays to bring these into the order of the logits first.
+const WORTH_PREPARING: usize = 8;
 
 /// Cost of a part of a tile, in percent of the whole: as many groups as its index says compute.
 const OF_TWO_GROUPS: [u128; 2] = [0, 70];
@@ -180,6 +184,10 @@ impl HopperProblem<'_> {
         if slabs + 2 * available >= 1 << 32 || units == 0 || folded.keys == 0 {
             return None;
         }
+        // A group alone waits for itself, which pays only if every multiprocessor gets one.
+        if tile.groups() == 1 && units > available {
+            return None;
+        }
         let is_banded = folded.bounds.is_some();
         let mut keys = folded.keys.next_multiple_of(tile.keys as usize);
         if is_banded {
@@ -197,6 +205,7 @@ impl HopperProblem<'_> {
         let groups = tile.groups() as usize;
         let most = slabs.div_ceil(available);
         let part = match groups {
+            1 => 0,
             2 => OF_TWO_GROUPS[most % groups],
             _ => OF_THREE_GROUPS[most % groups],
         };
@@ -260,10 +269,19 @@ impl ProblemDesc {
             .transpose()
     }
 
-    /// How the kernel reads a tensor that masks: biases of the type of queries as they are given, if a row's keys are side by side.
+    /// How the kernel reads a tensor that masks: biases of the type of queries as they are given, if a row's keys are side by side
+    /// and few rows of logits share them.
     fn attn_on_hopper(&self) -> AttnKind {
+        let is_readable =
+            |mask: &AttnMaskDesc| mask.bias == Some(self.dtype) && mask.strides[3] == 1;
+        let sizes = [self.sizes.batch, self.sizes.query_heads, self.sizes.queries];
+        let sharing = |mask: &AttnMaskDesc| -> usize {
+            let of_axis = |(size, stride): (usize, isize)| if stride == 0 { size } else { 1 };
+            let axes = sizes.into_iter().zip(mask.strides);
+            axes.map(of_axis).fold(1, usize::saturating_mul)
+        };
         match &self.attn_mask {
-            Some(mask) if mask.bias == Some(self.dtype) && mask.strides[3] == 1 => AttnKind::Given,
+            Some(mask) if is_readable(mask) && sharing(mask) < WORTH_PREPARING => AttnKind::Given,
             mask => AttnKind::of(mask.as_ref()),
         }
     }

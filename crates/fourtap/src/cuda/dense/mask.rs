@@ -9,8 +9,10 @@ use crate::dense::AttnMaskDesc;
 /// Queries and keys of a block of biases, and its bytes.
 const SIDE: usize = 16;
 const BIAS_BLOCK: usize = SIDE * SIDE * size_of::<f32>();
+/// Blocks that a warp makes, of the same queries.
+const STRIP: usize = 4;
 
-/// Threads per block of the kernel, which makes the bits of a tile, or a block of biases by each warp.
+/// Threads per block of the kernel, which makes the bits of a tile, or a strip of biases by each warp.
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 
@@ -45,6 +47,7 @@ pub(super) struct MaskArguments {
     key_units: u32,
     units: u64,
     row_bytes: u32,
+    key_blocks: u32,
 }
 
 /// The strides of the tensor by the axes that kernels see.
@@ -94,15 +97,16 @@ impl MaskPlan {
         let padded_rows = if rows == 1 { 1 } else { row_tiles * tile_rows };
         let padded_keys = key_tiles * tile_keys;
         // Units are what a block or a warp makes; rows of bits consist of 64-bit words.
+        let key_blocks = padded_keys / SIDE;
         let (row_units, key_units, row_bytes, bytes_by_row) = match mask.bias {
             None => {
                 let row_bytes = padded_keys.next_multiple_of(64) / 8;
                 (row_tiles, key_tiles, row_bytes, row_bytes)
             }
             Some(_) => {
-                let key_blocks = padded_keys / SIDE;
                 let row_blocks = padded_rows.div_ceil(SIDE);
-                (row_blocks, key_blocks, 0, key_blocks * BIAS_BLOCK)
+                let strips = key_blocks.div_ceil(STRIP);
+                (row_blocks, strips, 0, key_blocks * BIAS_BLOCK)
             }
         };
         let stored_rows = match mask.bias {
@@ -154,6 +158,7 @@ impl MaskPlan {
                 // A launch without units has a block all the same.
                 units: units as u64,
                 row_bytes: u32::try_from(row_bytes).ok()?,
+                key_blocks: key_blocks as u32,
                 ..MaskArguments::default()
             },
         })

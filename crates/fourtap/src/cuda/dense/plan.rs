@@ -440,11 +440,9 @@ mod tests {
             ..large
         };
         assert_eq!(entry(large), "dense_forward_wgmma");
-        for small in [512, 1024] {
-            assert_eq!(
-                entry(described([8, 8], small, small, 64)),
-                "dense_forward_mma"
-            );
+        // As many tiles of a group's queries as multiprocessors, and half as many.
+        for (length, expected) in [(1024, "dense_forward_wgmma"), (512, "dense_forward_mma")] {
+            assert_eq!(entry(described([8, 8], length, length, 64)), expected);
         }
         assert_eq!(entry(f32), "dense_forward_f32");
         assert_eq!(entry(backwards), "dense_forward_mma");

@@ -32,6 +32,7 @@ macro_rules! tensor_core_parts {
             include_str!("../../../kernels/dense/rows.cuh"),
             include_str!("../../../kernels/dense/mask.cuh"),
             include_str!("../../../kernels/dense/work.cuh"),
+            include_str!("../../../kernels/dense/masking.cuh"),
             include_str!("../../../kernels/dense/output.cuh"),
             include_str!("../../../kernels/dense/careful.cuh"),
             $(include_str!(concat!("../../../kernels/dense/", $own))),*

@@ -11,7 +11,7 @@ use super::{TYPES, serving};
 use crate::gpu;
 
 /// One sequence and head; `spoil` changes what is at (tensor, row, channel), tensors counted from query.
-fn case(
+pub fn case(
     seed: u64,
     dtype: DType,
     [queries, keys, channels]: [usize; 3],

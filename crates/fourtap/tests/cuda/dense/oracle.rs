@@ -6,11 +6,11 @@ use std::sync::Mutex;
 
 use fourtap::cuda::dense::{KernelVariant, Plan};
 use fourtap::cuda::{Cuda, SpecialisedKernel};
-use fourtap::dense::Sizes;
+use fourtap::dense::{Mask, Sizes};
 use fourtap::verify::{DenseCase, DenseOnCuda, ExpectedDenseResults, check_dense_on_cuda};
 use rayon::prelude::*;
 
-use super::{TYPES, hopper_cuts, serving};
+use super::{TYPES, hopper_cuts, hostile, serving};
 use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
@@ -39,7 +39,7 @@ impl Forms {
     /// Every tile was used, each with and without a mask, and the smallest with divided keys.
     pub fn expect_all(&self, cuda: &Cuda) {
         let found = self.wgmma.lock().unwrap();
-        for rows in [192, 128] {
+        for rows in [192, 128, 64] {
             for mask in [false, true] {
                 let used = found.iter().any(|&(r, [_, m, _])| r == rows && m == mask);
                 assert!(
@@ -98,6 +98,26 @@ fn divided(seed: u64) -> DenseCase {
     DenseCase::with_sizes(seed, TYPES[number / 6 % TYPES.len()], &sizes)
 }
 
+/// Logits that grow from key to key, of every second 16 queries: in a group of warps some have a new maximum where others have none.
+fn growing(seed: u64) -> DenseCase {
+    let number = seed as usize;
+    let sizes = [100 + number % 100, 500 + number % 300, 64 + number % 2 * 64];
+    hostile::case(
+        seed,
+        TYPES[number % 2],
+        sizes,
+        Mask::default(),
+        |tensor, row, channel| {
+            let usual = ((row * 31 + channel * 17) % 13) as f64 / 6.0 - 1.0;
+            match tensor {
+                0 if row / 16 % 2 == 0 => Some(8.0 * usual),
+                1 => Some(usual * (1.0 + row as f64 / 50.0)),
+                _ => None,
+            }
+        },
+    )
+}
+
 /// Cases of every kind.
 pub fn check(cuda: &Cuda, seeds: Range<u64>, tally: &Tally, forms: &Forms) {
     // In parallel, because many problems need a kernel of their own compiled.
@@ -109,6 +129,9 @@ pub fn check(cuda: &Cuda, seeds: Range<u64>, tally: &Tally, forms: &Forms) {
         ] {
             check_case(cuda, &case, tally, forms);
             check_case(cuda, &case.with_mask(), tally, forms);
+        }
+        if seed.is_multiple_of(5) {
+            check_case(cuda, &growing(seed), tally, forms);
         }
     });
 }
