@@ -145,15 +145,15 @@ typedef struct {
 typedef struct {
   /// sizeof(fourtap_msda_inputs).
   uint32_t struct_size;
-  /// [N, S, M, D], f16, bf16, f32 or f64.
+  /// `[N, S, M, D]`, f16, bf16, f32 or f64.
   const fourtap_tensor *value;
-  /// [L, 2], (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
+  /// `[L, 2]`, (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
   const fourtap_tensor *spatial_shapes;
-  /// [L], the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
+  /// `[L]`, the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
   const fourtap_tensor *level_start_index;
-  /// [N, Q, M, L, P, 2], (x, y): 0 is the left or top edge of the level, 1 the right or bottom. f32, or as value.
+  /// `[N, Q, M, L, P, 2]`, (x, y): 0 is the left or top edge of the level, 1 the right or bottom. f32, or as value.
   const fourtap_tensor *sampling_locations;
-  /// [N, Q, M, L, P], f32, or as value.
+  /// `[N, Q, M, L, P]`, f32, or as value.
   const fourtap_tensor *attention_weights;
 } fourtap_msda_inputs;
 
@@ -192,20 +192,20 @@ typedef struct {
   uint32_t struct_size;
   /// A fourtap_interpolation; 0 is bilinear.
   uint32_t interpolation;
-  /// [N, S, M, D], f16, bf16, f32 or f64.
+  /// `[N, S, M, D]`, f16, bf16, f32 or f64.
   const fourtap_tensor *value;
-  /// [L, 2], (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
+  /// `[L, 2]`, (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
   const fourtap_tensor *spatial_shapes;
-  /// [L], the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
+  /// `[L]`, the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
   const fourtap_tensor *level_start_index;
-  /// [N, Q, L, P, 2], points (x, y) from 0 to 1 over the image, or [N, Q, L, P, 4], boxes (x, y, width, height). Axis P may be left out,
+  /// `[N, Q, L, P, 2]`, points (x, y) from 0 to 1 over the image, or `[N, Q, L, P, 4]`, boxes (x, y, width, height). Axis P may be left out,
   /// and any axis may have size 1, which stands for every index. f32, or as value.
   const fourtap_tensor *reference_points;
-  /// [N, Q, M, K, 2], level by level. f32, or as value.
+  /// `[N, Q, M, K, 2]`, level by level. f32, or as value.
   const fourtap_tensor *sampling_offsets;
-  /// [N, Q, M, K], before the softmax over K. f32, or as value.
+  /// `[N, Q, M, K]`, before the softmax over K. f32, or as value.
   const fourtap_tensor *attention_logits;
-  /// [N, S], bool, true for pixels that count as zero; NULL: none.
+  /// `[N, S]`, bool, true for pixels that count as zero; NULL: none.
   const fourtap_tensor *value_mask;
   /// How many points each level has: one number for all levels, or L numbers.
   const int64_t *points_per_level;
@@ -235,19 +235,19 @@ typedef struct {
 } fourtap_projections_gradients;
 
 /// The inputs of dense attention, softmax(scale * Q K^T + mask) V. All tensors have one dtype, f16, bf16, f32 or f64. These are logical
-/// shapes: tensors stored as [B, S, H, D] are described by their strides.
+/// shapes: tensors stored as `[B, S, H, D]` are described by their strides.
 typedef struct {
   /// sizeof(fourtap_dense_inputs).
   uint32_t struct_size;
   /// A fourtap_alignment; 0 is bottom right.
   uint32_t alignment;
-  /// [B, Hq, Sq, D].
+  /// `[B, Hq, Sq, D]`.
   const fourtap_tensor *query;
-  /// [B, Hk, Sk, D]; Hk divides Hq.
+  /// `[B, Hk, Sk, D]`; Hk divides Hq.
   const fourtap_tensor *key;
-  /// [B, Hk, Sk, Dv].
+  /// `[B, Hk, Sk, Dv]`.
   const fourtap_tensor *value;
-  /// Broadcasts to [B, Hq, Sq, Sk]: bool, true where a query sees a key, or a bias that is added to the scaled logits, of the dtype of the
+  /// Broadcasts to `[B, Hq, Sq, Sk]`: bool, true where a query sees a key, or a bias that is added to the scaled logits, of the dtype of the
   /// others or f32. NULL: none.
   const fourtap_tensor *attn_mask;
   /// The scale of Q K^T; NULL: 1 / sqrt(D).
@@ -264,9 +264,9 @@ typedef struct {
 typedef struct {
   /// sizeof(fourtap_dense_outputs).
   uint32_t struct_size;
-  /// [B, Hq, Sq, Dv].
+  /// `[B, Hq, Sq, Dv]`.
   const fourtap_tensor *out;
-  /// [B, Hq, Sq], the log-sum-exp (LSE) of the logits, natural logarithm: f32, or f64 where the others are. NULL: not computed.
+  /// `[B, Hq, Sq]`, the log-sum-exp (LSE) of the logits, natural logarithm: f32, or f64 where the others are. NULL: not computed.
   const fourtap_tensor *lse;
 } fourtap_dense_outputs;
 
@@ -285,7 +285,7 @@ const char *fourtap_version(void);
 /// Empty if none has. Valid until the thread's next call that fails.
 const char *fourtap_last_error_message(void);
 
-/// Multi-scale deformable attention: writes out, [N, Q, M * D] of the dtype of value.
+/// Multi-scale deformable attention: writes out, `[N, Q, M * D]` of the dtype of value.
 fourtap_status fourtap_msda_forward(const fourtap_msda_inputs *inputs,
                                     const fourtap_tensor *out,
                                     const fourtap_options *options);
@@ -296,7 +296,7 @@ fourtap_status fourtap_msda_forward_workspace_size(const fourtap_msda_inputs *in
                                                    const fourtap_options *options,
                                                    size_t *bytes);
 
-/// The gradients of multi-scale deformable attention, given grad_out, [N, Q, M * D] of the dtype of value.
+/// The gradients of multi-scale deformable attention, given grad_out, `[N, Q, M * D]` of the dtype of value.
 fourtap_status fourtap_msda_backward(const fourtap_msda_inputs *inputs,
                                      const fourtap_tensor *grad_out,
                                      const fourtap_msda_gradients *gradients,
@@ -309,7 +309,7 @@ fourtap_status fourtap_msda_backward_workspace_size(const fourtap_msda_inputs *i
                                                     const fourtap_options *options,
                                                     size_t *bytes);
 
-/// Deformable attention from projections: writes out, [N, Q, M * D] of the dtype of value.
+/// Deformable attention from projections: writes out, `[N, Q, M * D]` of the dtype of value.
 fourtap_status fourtap_projections_forward(const fourtap_projections_inputs *inputs,
                                            const fourtap_tensor *out,
                                            const fourtap_options *options);
@@ -320,7 +320,7 @@ fourtap_status fourtap_projections_forward_workspace_size(const fourtap_projecti
                                                           const fourtap_options *options,
                                                           size_t *bytes);
 
-/// The gradients of deformable attention from projections, given grad_out, [N, Q, M * D] of the dtype of value.
+/// The gradients of deformable attention from projections, given grad_out, `[N, Q, M * D]` of the dtype of value.
 fourtap_status fourtap_projections_backward(const fourtap_projections_inputs *inputs,
                                             const fourtap_tensor *grad_out,
                                             const fourtap_projections_gradients *gradients,
@@ -333,7 +333,7 @@ fourtap_status fourtap_projections_backward_workspace_size(const fourtap_project
                                                            const fourtap_options *options,
                                                            size_t *bytes);
 
-/// Writes zeros to the pixels of value, [N, S, M, D], where mask, [N, S] of bool, is true. Needs no workspace.
+/// Writes zeros to the pixels of value, `[N, S, M, D]`, where mask, `[N, S]` of bool, is true. Needs no workspace.
 fourtap_status fourtap_zero_pixels(const fourtap_tensor *value,
                                    const fourtap_tensor *mask,
                                    const fourtap_options *options);

@@ -19,7 +19,7 @@ pub enum Alignment {
 }
 
 /// The inputs of dense attention, softmax(scale * Q K^T + mask) V. All tensors have one dtype, f16, bf16, f32 or f64. These are logical
-/// shapes: tensors stored as [B, S, H, D] are described by their strides.
+/// shapes: tensors stored as `[B, S, H, D]` are described by their strides.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DenseInputs {
@@ -27,13 +27,13 @@ pub struct DenseInputs {
     pub struct_size: u32,
     /// A fourtap_alignment; 0 is bottom right.
     pub alignment: u32,
-    /// [B, Hq, Sq, D].
+    /// `[B, Hq, Sq, D]`.
     pub query: *const Tensor,
-    /// [B, Hk, Sk, D]; Hk divides Hq.
+    /// `[B, Hk, Sk, D]`; Hk divides Hq.
     pub key: *const Tensor,
-    /// [B, Hk, Sk, Dv].
+    /// `[B, Hk, Sk, Dv]`.
     pub value: *const Tensor,
-    /// Broadcasts to [B, Hq, Sq, Sk]: bool, true where a query sees a key, or a bias that is added to the scaled logits, of the dtype of the
+    /// Broadcasts to `[B, Hq, Sq, Sk]`: bool, true where a query sees a key, or a bias that is added to the scaled logits, of the dtype of the
     /// others or f32. NULL: none.
     pub attn_mask: *const Tensor,
     /// The scale of Q K^T; NULL: 1 / sqrt(D).
@@ -52,9 +52,9 @@ pub struct DenseInputs {
 pub struct DenseOutputs {
     /// sizeof(fourtap_dense_outputs).
     pub struct_size: u32,
-    /// [B, Hq, Sq, Dv].
+    /// `[B, Hq, Sq, Dv]`.
     pub out: *const Tensor,
-    /// [B, Hq, Sq], the log-sum-exp (LSE) of the logits, natural logarithm: f32, or f64 where the others are. NULL: not computed.
+    /// `[B, Hq, Sq]`, the log-sum-exp (LSE) of the logits, natural logarithm: f32, or f64 where the others are. NULL: not computed.
     pub lse: *const Tensor,
 }
 

@@ -1,8 +1,8 @@
 //! fourtap for C and C++: what `include/fourtap.h` declares, which is made from this crate.
 //!
-//! Every function follows one pattern. Descriptors are copied by their `struct_size` ([`descriptor`]), tensors become views
-//! ([`tensor`], [`levels`]), the call is prepared by the library and launched ([`options`]), and whatever goes wrong becomes a
-//! status and a message ([`status`]). Nothing unwinds into the caller.
+//! Every function follows one pattern. Descriptors are copied by their `struct_size` (`descriptor`), tensors become views
+//! (`tensor`, `levels`), the call is prepared by the library and launched (`options`), and whatever goes wrong becomes a
+//! status and a message (`status`). Nothing unwinds into the caller.
 
 mod call;
 mod dense;

@@ -16,15 +16,15 @@ use crate::tensor::{Tensor, optional_view_mut, view, view_mut};
 pub struct MsdaInputs {
     /// sizeof(fourtap_msda_inputs).
     pub struct_size: u32,
-    /// [N, S, M, D], f16, bf16, f32 or f64.
+    /// `[N, S, M, D]`, f16, bf16, f32 or f64.
     pub value: *const Tensor,
-    /// [L, 2], (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
+    /// `[L, 2]`, (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
     pub spatial_shapes: *const Tensor,
-    /// [L], the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
+    /// `[L]`, the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
     pub level_start_index: *const Tensor,
-    /// [N, Q, M, L, P, 2], (x, y): 0 is the left or top edge of the level, 1 the right or bottom. f32, or as value.
+    /// `[N, Q, M, L, P, 2]`, (x, y): 0 is the left or top edge of the level, 1 the right or bottom. f32, or as value.
     pub sampling_locations: *const Tensor,
-    /// [N, Q, M, L, P], f32, or as value.
+    /// `[N, Q, M, L, P]`, f32, or as value.
     pub attention_weights: *const Tensor,
 }
 
@@ -52,7 +52,7 @@ unsafe impl Descriptor for MsdaGradients {
     const SIZES: &'static [usize] = &[size_of::<MsdaGradients>()];
 }
 
-/// Multi-scale deformable attention: writes out, [N, Q, M * D] of the dtype of value.
+/// Multi-scale deformable attention: writes out, `[N, Q, M * D]` of the dtype of value.
 ///
 /// # Safety
 /// Pointers are null or lead to what they are declared as; tensors' memory is as their descriptors say, and is not used by anybody else
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn fourtap_msda_forward_workspace_size(
     answer(|| unsafe { forward(inputs, out, options, End::WorkspaceSize(bytes)) })
 }
 
-/// The gradients of multi-scale deformable attention, given grad_out, [N, Q, M * D] of the dtype of value.
+/// The gradients of multi-scale deformable attention, given grad_out, `[N, Q, M * D]` of the dtype of value.
 ///
 /// # Safety
 /// As for [`fourtap_msda_forward`].

@@ -39,7 +39,7 @@ impl Options {
     ///
     /// # Safety
     /// As for [`descriptor::read`].
-    pub unsafe fn read(options: *const Options) -> Result<Options> {
+    pub(crate) unsafe fn read(options: *const Options) -> Result<Options> {
         // SAFETY: as the caller promises.
         let options = unsafe { descriptor::read_optional(options, "options")? };
         let options = options.unwrap_or(Options {
@@ -70,7 +70,7 @@ impl Options {
     ///
     /// # Safety
     /// The stream is null or one of that device, which lives as long as the call's work is queued on it.
-    pub unsafe fn prepare<'a>(
+    pub(crate) unsafe fn prepare<'a>(
         &self,
         place: Place,
         prepare: impl FnOnce(&Backend) -> fourtap::Result<Prepared<'a>>,
@@ -94,7 +94,7 @@ impl Options {
     ///
     /// # Safety
     /// The workspace is null or as the field's documentation says.
-    pub unsafe fn launch(&self, call: Prepared<'_>) -> Result<()> {
+    pub(crate) unsafe fn launch(&self, call: Prepared<'_>) -> Result<()> {
         let launched = match self.workspace.is_null() {
             true => call.launch(),
             // SAFETY: as the caller promises.

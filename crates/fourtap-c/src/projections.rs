@@ -30,20 +30,20 @@ pub struct ProjectionsInputs {
     pub struct_size: u32,
     /// A fourtap_interpolation; 0 is bilinear.
     pub interpolation: u32,
-    /// [N, S, M, D], f16, bf16, f32 or f64.
+    /// `[N, S, M, D]`, f16, bf16, f32 or f64.
     pub value: *const Tensor,
-    /// [L, 2], (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
+    /// `[L, 2]`, (height, width) of each level: i64 on the tensors' device, or i64 or i32 in host memory.
     pub spatial_shapes: *const Tensor,
-    /// [L], the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
+    /// `[L]`, the first pixel of each level on axis S, beside spatial_shapes; NULL: each begins where the one before it ends.
     pub level_start_index: *const Tensor,
-    /// [N, Q, L, P, 2], points (x, y) from 0 to 1 over the image, or [N, Q, L, P, 4], boxes (x, y, width, height). Axis P may be left out,
+    /// `[N, Q, L, P, 2]`, points (x, y) from 0 to 1 over the image, or `[N, Q, L, P, 4]`, boxes (x, y, width, height). Axis P may be left out,
     /// and any axis may have size 1, which stands for every index. f32, or as value.
     pub reference_points: *const Tensor,
-    /// [N, Q, M, K, 2], level by level. f32, or as value.
+    /// `[N, Q, M, K, 2]`, level by level. f32, or as value.
     pub sampling_offsets: *const Tensor,
-    /// [N, Q, M, K], before the softmax over K. f32, or as value.
+    /// `[N, Q, M, K]`, before the softmax over K. f32, or as value.
     pub attention_logits: *const Tensor,
-    /// [N, S], bool, true for pixels that count as zero; NULL: none.
+    /// `[N, S]`, bool, true for pixels that count as zero; NULL: none.
     pub value_mask: *const Tensor,
     /// How many points each level has: one number for all levels, or L numbers.
     pub points_per_level: *const i64,
@@ -84,7 +84,7 @@ unsafe impl Descriptor for ProjectionsGradients {
     const SIZES: &'static [usize] = &[size_of::<ProjectionsGradients>()];
 }
 
-/// Deformable attention from projections: writes out, [N, Q, M * D] of the dtype of value.
+/// Deformable attention from projections: writes out, `[N, Q, M * D]` of the dtype of value.
 ///
 /// # Safety
 /// As for [`fourtap_msda_forward`](crate::fourtap_msda_forward).
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn fourtap_projections_forward_workspace_size(
     answer(|| unsafe { forward(inputs, out, options, End::WorkspaceSize(bytes)) })
 }
 
-/// The gradients of deformable attention from projections, given grad_out, [N, Q, M * D] of the dtype of value.
+/// The gradients of deformable attention from projections, given grad_out, `[N, Q, M * D]` of the dtype of value.
 ///
 /// # Safety
 /// As for [`fourtap_msda_forward`](crate::fourtap_msda_forward).
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn fourtap_projections_backward_workspace_size(
     answer(|| unsafe { backward(inputs, grad_out, gradients, options, end) })
 }
 
-/// Writes zeros to the pixels of value, [N, S, M, D], where mask, [N, S] of bool, is true. Needs no workspace.
+/// Writes zeros to the pixels of value, `[N, S, M, D]`, where mask, `[N, S]` of bool, is true. Needs no workspace.
 ///
 /// # Safety
 /// As for [`fourtap_msda_forward`](crate::fourtap_msda_forward).
