@@ -6,6 +6,7 @@ mod chore;
 mod environment;
 mod false_alarms;
 mod nvrtc;
+mod onnx;
 mod parts;
 mod python;
 mod rust;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{c_library, nvrtc, python, rust, site, workspace};
+use crate::{c_library, nvrtc, onnx, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 11] = [
+pub const PARTS: [Part; 12] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -90,6 +90,12 @@ pub const PARTS: [Part; 11] = [
             "xtask/src/python.rs",
         ],
         run: python::test_slow,
+    },
+    Part {
+        name: "onnx-oldest",
+        about: "sessions of the oldest ONNX Runtime that is promised to work",
+        protects: &["crates/fourtap-onnx", "xtask/src/onnx.rs"],
+        run: onnx::test_oldest,
     },
     Part {
         name: "packages",
