@@ -102,6 +102,7 @@ pub fn test() -> Result<(), String> {
         "fourtap.attention",
         "fourtap.nn",
         "fourtap.compat",
+        "fourtap.onnx",
     ];
     installed.pytest(&examples).step("examples in docstrings")?;
     onnx::test(&installed.folder)

@@ -1,11 +1,11 @@
-"""A model of one node, run by ONNX Runtime with our library: ``python run.py path/to/libfourtap_onnx.so``."""
-
-import sys
+"""A model of one node, run by ONNX Runtime with our library."""
 
 import numpy as np
 import onnx.helper as helper
 import onnxruntime
 from onnx import TensorProto
+
+import fourtap.onnx
 
 inputs = [
     helper.make_tensor_value_info("value", TensorProto.FLOAT, ["N", "S", "M", "D"]),
@@ -20,7 +20,7 @@ opsets = [helper.make_opsetid("", 17), helper.make_opsetid("fourtap", 1)]
 model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 options = onnxruntime.SessionOptions()
-options.register_custom_ops_library(sys.argv[1])
+options.register_custom_ops_library(fourtap.onnx.library_path())
 session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 (out,) = session.run(
     None,

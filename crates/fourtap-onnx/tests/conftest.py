@@ -11,6 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+CPU = "CPUExecutionProvider"
+
 TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
@@ -40,13 +42,15 @@ def library() -> Path:
 class Node:
     """A session of a model that is one node; inputs that are left out of the feed are left out of the model."""
 
-    def __init__(self, library: Path, name: str, domain: str, feed: dict[str, np.ndarray], **attributes) -> None:
+    def __init__(
+        self, library: Path, name: str, domain: str, feed: dict[str, np.ndarray], *, provider: str = CPU, **attributes
+    ) -> None:
         order = PROJECTIONS if "FromProjections" in name else MSDA
         inputs = [helper.make_tensor_value_info(one, TYPES[str(feed[one].dtype)], None) for one in order if one in feed]
         names = [one if one in feed else "" for one in order]
         node = helper.make_node(name, names, ["out"], domain=domain, **attributes)
         out = helper.make_tensor_value_info("out", TYPES[str(feed["value"].dtype)], None)
-        self.session = session(library, [node], inputs, [out], domain)
+        self.session = session(library, [node], inputs, [out], domain, provider=provider)
         self.feed = feed
 
     def run(self, **changed: np.ndarray) -> np.ndarray:
@@ -54,7 +58,7 @@ class Node:
         return out
 
 
-def session(library: Path, nodes, inputs, outputs, *domains: str) -> onnxruntime.InferenceSession:
+def session(library: Path, nodes, inputs, outputs, *domains: str, provider: str = CPU) -> onnxruntime.InferenceSession:
     graph = helper.make_graph(nodes, "graph", inputs, outputs)
     opsets = [helper.make_opsetid("", 17)] + [helper.make_opsetid(one, 1) for one in domains if one]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
@@ -62,7 +66,7 @@ def session(library: Path, nodes, inputs, outputs, *domains: str) -> onnxruntime
     # What goes wrong is raised; nothing is to be printed too.
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library))
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
 
 
 LEVELS = np.array([[5, 7], [3, 4], [1, 2]])
