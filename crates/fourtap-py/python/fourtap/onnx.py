@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fourtap import _native
 
+__all__ = ["library_path"]
+
 
 def library_path() -> str:
     """Where the custom operators for ONNX Runtime are: what ``SessionOptions.register_custom_ops_library`` takes.
