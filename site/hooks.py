@@ -33,6 +33,7 @@ ELSEWHERE = {
 API = {
     "api/fourtap.md": ["fourtap"],
     "api/nn.md": ["fourtap.nn"],
+    "api/onnx.md": ["fourtap.onnx"],
     "api/compat.md": [
         "fourtap.compat",
         "fourtap.compat.deformable_detr",

@@ -14,16 +14,18 @@ pub fn make() -> Result<(), String> {
     let wheel = python::wheel(&[])?;
     // The command with the ladder is the whole command, so it travels as that.
     cargo(["build", "--release", "--locked", "-p", "fourtap-ladder"]).run()?;
-    let tests = test_binary()?;
+    let tests = test_binary("fourtap", "cuda")?;
+    let c_tests = test_binary("fourtap-c", "integration")?;
     let bundle = root().join("target/gpu-bundle");
     let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
     if bundle.exists() {
         fs::remove_dir_all(&bundle).map_err(|error| failed("removing the old bundle", error))?;
     }
     fs::create_dir_all(&bundle).map_err(|error| failed("making the bundle", error))?;
-    let parts: [(&Path, &str); 3] = [
+    let parts: [(&Path, &str); 4] = [
         (&root().join("target/release/fourtap-ladder"), "fourtap"),
         (&tests, "cuda-tests"),
+        (&c_tests, "c-tests"),
         (&root().join("xtask/gpu-bundle.sh"), "run.sh"),
     ];
     for (from, name) in parts {
@@ -80,9 +82,9 @@ fn size(folder: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// The tests that need a GPU, built.
-fn test_binary() -> Result<PathBuf, String> {
-    let programs = rust::build(&["-p", "fourtap", "--test", "cuda"])?;
+/// A program of tests, built.
+fn test_binary(package: &str, tests: &str) -> Result<PathBuf, String> {
+    let programs = rust::build(&["-p", package, "--test", tests])?;
     let program = programs.first().ok_or("cargo named no test program")?;
     Ok(program.executable().to_path_buf())
 }

@@ -1,10 +1,12 @@
 //! The project's tasks, `cargo xtask test` and others, with nothing but Rust and Python installed.
 
 mod bundle;
+mod c_library;
 mod chore;
 mod environment;
 mod false_alarms;
 mod nvrtc;
+mod onnx;
 mod parts;
 mod python;
 mod rust;
@@ -26,6 +28,8 @@ cargo xtask TASK
   changed            the parts that test --changed would run
   miri               the CPU code on small problems under Miri; needs a nightly toolchain with the components miri and rust-src
   wheel              the Python package for this system, on Linux for any with glibc 2.28, into target/wheels
+  c-library [--test] the library for C and C++ with its header and files for pkg-config and CMake, into target/c;
+                     --test builds the examples with it
   site               the documentation as a site, into target/site; every link is checked
   gpu-bundle         one folder with all that must be run on a GPU, for machines without Rust or network
   compare-pytorch    time fourtap and PyTorch's grid_sample side by side on the CPU;
@@ -46,6 +50,10 @@ fn main() -> ExitCode {
         "miri" => rust::miri(),
         "gpu-bundle" => bundle::make(),
         "wheel" => python::wheel(&rest).map(|wheel| println!("{}", wheel.display())),
+        "c-library" => match rest.iter().any(|word| word == "--test") {
+            true => c_library::test(),
+            false => c_library::build().map(|prefix| println!("{}", prefix.display())),
+        },
         "site" => site::build(&rest),
         "compare-pytorch" => python::compare(&rest),
         "false-alarms" => false_alarms::run(&rest),

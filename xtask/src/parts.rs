@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{nvrtc, python, rust, site, workspace};
+use crate::{c_library, nvrtc, onnx, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 10] = [
+pub const PARTS: [Part; 12] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -38,6 +38,17 @@ pub const PARTS: [Part; 10] = [
         about: "reports opened in Chromium",
         protects: &["crates/fourtap-lab"],
         run: || long_tests("fourtap-lab integration", "report_in_browser"),
+    },
+    Part {
+        name: "c-library",
+        about: "the library for C as it is installed, and examples built with it by pkg-config and CMake",
+        protects: &[
+            "Cargo.lock",
+            "crates/fourtap-c",
+            "crates/fourtap/Cargo.toml",
+            "xtask/src/c_library.rs",
+        ],
+        run: c_library::test,
     },
     Part {
         name: "kernel-cache",
@@ -79,6 +90,12 @@ pub const PARTS: [Part; 10] = [
             "xtask/src/python.rs",
         ],
         run: python::test_slow,
+    },
+    Part {
+        name: "onnx-oldest",
+        about: "sessions of the oldest ONNX Runtime that is promised to work",
+        protects: &["crates/fourtap-onnx", "xtask/src/onnx.rs"],
+        run: onnx::test_oldest,
     },
     Part {
         name: "packages",

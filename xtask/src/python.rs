@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::chore::{Chore, cargo, chore, root};
 use crate::environment::{self, Environment};
+use crate::onnx;
 
 /// What the tests, the examples and the comparison need besides the package itself, as last seen to work together; about
 /// 6 GB. The package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
@@ -23,7 +24,8 @@ const PACKAGES: [&str; 11] = [
 ];
 
 /// Where Python code is that is not in the package.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
+    "crates/fourtap-onnx",
     "crates/fourtap-py",
     "crates/fourtap-lab/scripts",
     "crates/fourtap-ladder/scripts",
@@ -100,8 +102,17 @@ pub fn test() -> Result<(), String> {
         "fourtap.attention",
         "fourtap.nn",
         "fourtap.compat",
+        "fourtap.onnx",
     ];
-    installed.pytest(&examples).step("examples in docstrings")
+    installed.pytest(&examples).step("examples in docstrings")?;
+    onnx::test(&installed.folder)
+}
+
+/// Installs the package as the quick tests use it, and says where.
+pub fn install_for_tests() -> Result<PathBuf, String> {
+    let installed = PythonPackage::new()?;
+    installed.install("dev")?;
+    Ok(installed.folder)
 }
 
 /// The tests that take long, whole models, with the package as users build it.

@@ -62,7 +62,8 @@ fn first_tier(options: &Options) -> Result<(), String> {
     let programs = step("build of the tests", || rust::build(&["--workspace"]))?;
     rust::run(&programs, &options.rest, &nvrtc)?;
     if options.parts == Choice::All && has_gpu() {
-        let programs = rust::build(&["-p", "fourtap", "--test", "cuda"])?;
+        let mut programs = rust::build(&["-p", "fourtap", "--test", "cuda"])?;
+        programs.extend(rust::build(&["-p", "fourtap-c", "--test", "integration"])?);
         let tests = [
             "--include-ignored",
             "--skip",

@@ -22,6 +22,9 @@ use frameworks::torch::Torch;
 use operands::{KnownTensors, Operands};
 use route::{Answer, Route};
 
+/// What ONNX Runtime looks for in a library of custom operators: so that the extension module is one, and nothing else is shipped.
+pub use fourtap_onnx::RegisterCustomOps;
+
 /// See `_native.pyi` for what each function promises.
 #[pymodule(gil_used = true)]
 mod _native {

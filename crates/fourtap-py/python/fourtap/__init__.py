@@ -3,7 +3,8 @@
 :func:`ms_deform_attn` is the operator, for PyTorch tensors (CPU or CUDA) and NumPy arrays, and
 :func:`ms_deform_attn_from_projections` the same from what a model's linear layers put out;
 :class:`fourtap.nn.MSDeformAttn` is the module around it; :mod:`fourtap.compat` has drop-in replacements for other
-projects. :func:`scaled_dot_product_attention` is the second operator, dense attention.
+projects; :mod:`fourtap.onnx` is for models in ONNX Runtime. :func:`scaled_dot_product_attention` is the second
+operator, dense attention.
 ``python -m fourtap doctor`` reports what this machine has and what is missing.
 """
 
@@ -16,7 +17,7 @@ from fourtap._native import __version__
 from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemoryError, UnsupportedError
 
 if TYPE_CHECKING:
-    from fourtap import compat, nn
+    from fourtap import compat, nn, onnx
     from fourtap.attention import (
         ms_deform_attn,
         ms_deform_attn_backward,
@@ -37,6 +38,7 @@ __all__ = [
     "ms_deform_attn_backward",
     "ms_deform_attn_from_projections",
     "nn",
+    "onnx",
     "scaled_dot_product_attention",
 ]
 
@@ -47,7 +49,7 @@ _FUNCTIONS = {
     "ms_deform_attn_from_projections",
     "scaled_dot_product_attention",
 }
-_MODULES = {"compat", "nn"}
+_MODULES = {"compat", "nn", "onnx"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,9 @@
+//! The C ABI: its header, its functions called as C calls them, and programs in C and C++ that use it.
+
+mod bad_calls;
+mod bad_numbers;
+mod calls;
+mod cuda;
+mod header;
+mod programs;
+mod tensors;
