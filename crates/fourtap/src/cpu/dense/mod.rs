@@ -31,11 +31,14 @@ use super::Cpu;
 use super::simd::Simd;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
-use crate::dense::{Forward, Implementation, Inputs, Options, Outputs, Sizes};
+use crate::dense::{
+    Backward, Forward, ForwardResults, Gradients, Implementation, Inputs, Options, Outputs, Sizes,
+};
 use crate::dtype::{DType, bf16, f16};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::prepared::Prepared;
+use crate::tensor::View;
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::DENSE_FORWARD;
 
@@ -53,6 +56,23 @@ impl Implementation for Cpu {
         call.problem.expect_in(Place::Host)?;
         let cpu = *self;
         Ok(Prepared::new(0, move |_| cpu.dense_forward(&call)))
+    }
+
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        results: ForwardResults<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = Backward::new(inputs, options, results, grad_out, gradients)?;
+        call.problem.expect_in(Place::Host)?;
+        Err(Error::Unsupported {
+            backend: "cpu",
+            expected: "forward".to_string(),
+            found: "backward".to_string(),
+        })
     }
 }
 

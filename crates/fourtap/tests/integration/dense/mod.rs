@@ -5,4 +5,5 @@ mod bad_calls;
 mod hostile_numbers;
 mod masks;
 mod oracle;
+mod oracle_gradients;
 mod reproducible;
