@@ -12,15 +12,19 @@ pub(in crate::cpu::dense) struct TileProducts<E: Element> {
     ///
     /// # Safety
     /// The rows are readable, there is room for them, and the processor has tiles; the same below.
-    pub pack_left: unsafe fn(TensorRows<E>, &mut [Lane<E::Accumulator>]) -> bool,
+    pub pack_left: PackSide<E>,
     /// Packs queries or gradients, likewise.
-    pub pack_right: unsafe fn(TensorRows<E>, &mut [Lane<E::Accumulator>]) -> bool,
+    pub pack_right: PackSide<E>,
     /// Writes the products, one [`Lane`] per row of the left, which has room for 64.
     ///
     /// # Safety
     /// Both sides were packed with so many channels.
-    pub multiply: unsafe fn(Sides<'_, E::Accumulator>, &mut [Lane<E::Accumulator>]),
+    pub multiply: MultiplySides<E::Accumulator>,
 }
+
+type PackSide<E> = unsafe fn(TensorRows<E>, &mut [Lane<<E as Element>::Accumulator>]) -> bool;
+
+type MultiplySides<R> = unsafe fn(Sides<'_, R>, &mut [Lane<R>]);
 
 /// Rows of a tensor.
 #[derive(Clone, Copy)]
