@@ -84,9 +84,9 @@ fn backward_keeps_the_sums_of_a_head_of_keys_per_thread() {
         attend(); // rayon allocates its queues once
         let peak = peak_of(attend);
         // Sums of all keys and values; four blocks of rows, keys and values of a tile, its weights and their gradients; and what
-        // AMX tiles multiply of four blocks and a tile, in half as many bytes.
+        // AMX tiles multiply of four blocks, packed in two ways, and of a tile, in half as many bytes.
         let numbers = length * 2 * channels + 4 * 64 * 5 * channels + 2 * 64 * (channels + 64);
-        let numbers = numbers + 5 * 64 * 2 * channels / 2;
+        let numbers = numbers + 64 * (4 * 4 * channels + 3 * channels) / 2;
         let bound = threads * numbers * size_of::<f32>() + (64 << 10);
         assert!(
             peak <= bound,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::kernels::{Dots, PackRows, Scale, Weigh};
 use super::key_tile::KeyTile;
 use super::plan::Plan;
-use super::tile_products::{Sides, TensorRows, TileProducts};
+use super::tile_products::{ADDED_TOGETHER, Sides, TensorRows, TileProducts};
 use crate::cpu::Cpu;
 use crate::cpu::dense::lanes::{KEYS, Lane, QUERIES};
 use crate::cpu::dense::mask::KeptBiases;
@@ -25,7 +25,7 @@ pub(super) struct Block<'a, R> {
     grads: &'a mut [Lane<R>],
     are_spread: bool,
     /// Both as tiles multiply them, if they do.
-    in_tiles: Option<[&'a [Lane<R>]; 2]>,
+    pub in_tiles: Option<RowsInTiles<'a, R>>,
     /// The same with channels in the lanes, one per row.
     pub query_rows: Matrix<'a, R>,
     pub grad_rows: Matrix<'a, R>,
@@ -39,6 +39,15 @@ pub(super) struct Block<'a, R> {
     without_keys: Vec<usize>,
     /// Whether queries and gradients are neither infinite nor NaN.
     pub is_finite: bool,
+}
+
+/// Queries and gradients of the output as tiles multiply them, and as they sum them.
+#[derive(Clone, Copy)]
+pub(super) struct RowsInTiles<'a, R> {
+    queries: &'a [Lane<R>],
+    grads: &'a [Lane<R>],
+    pub query_pairs: &'a [Lane<R>],
+    pub grad_pairs: &'a [Lane<R>],
 }
 
 /// Room for one step of one block.
@@ -86,7 +95,8 @@ impl<'a, R: VectorReal> Block<'a, R> {
         let (channels, values) = (plan.sizes.channels, plan.sizes.value_channels);
         let [queries, grads] = plan.room_for_tiles();
         let rows = whole_vectors(channels) + whole_vectors(values);
-        2 * channels + values + rows + queries + grads
+        let sums = channels.next_multiple_of(ADDED_TOGETHER);
+        channels + values + sums + rows + 2 * (queries + grads)
     }
 
     /// `rows`, at least one and at most [`QUERIES`], before the first step, in memory of that size.
@@ -103,20 +113,26 @@ impl<'a, R: VectorReal> Block<'a, R> {
         let (channels, values) = (plan.sizes.channels, plan.sizes.value_channels);
         let (queries, rest) = memory.split_at_mut(channels);
         let (grads, rest) = rest.split_at_mut(values);
-        let (sums, rest) = rest.split_at_mut(channels);
+        let (sums, rest) = rest.split_at_mut(channels.next_multiple_of(ADDED_TOGETHER));
         let (query_rows, rest) = rest.split_at_mut(whole_vectors(channels));
         let (grad_rows, rest) = rest.split_at_mut(whole_vectors(values));
-        let [tiles_of_queries, _] = plan.room_for_tiles();
-        let (query_tiles, grad_tiles) = rest.split_at_mut(tiles_of_queries);
-        let mut are_packed = plan.tiles.is_some();
-        for (tensor, channels, to) in [
-            (&plan.query, channels, &mut *query_tiles),
-            (&plan.grad_out, values, &mut *grad_tiles),
-        ] {
-            let Some(tiles) = &plan.tiles else { continue };
+        let [of_queries, of_grads] = plan.room_for_tiles();
+        let (query_tiles, rest) = rest.split_at_mut(of_queries);
+        let (grad_tiles, rest) = rest.split_at_mut(of_grads);
+        let (query_pairs, grad_pairs) = rest.split_at_mut(of_queries);
+        let pack_tiles = |tiles: &TileProducts<E>| {
+            let queries = RowsToPack::new(&plan.query, of, &rows, channels);
+            let grads = RowsToPack::new(&plan.grad_out, of, &rows, values);
+            let (queries, grads) = (queries.rows(), grads.rows());
             // SAFETY: the rows lie in the problem, and where there is such a plan there are tiles.
-            are_packed &= unsafe { pack_in_tiles(tiles, tensor, of, &rows, channels, to) };
-        }
+            unsafe {
+                (tiles.pack_right)(queries, query_tiles)
+                    && (tiles.pack_right)(grads, grad_tiles)
+                    && (tiles.pack_pairs)(queries, query_pairs)
+                    && (tiles.pack_pairs)(grads, grad_pairs)
+            }
+        };
+        let are_packed = plan.tiles.as_ref().is_some_and(pack_tiles);
         let pack = |tensor, channels, to: &'a mut [Lane<R>]| {
             let stride = whole_vectors(channels);
             cpu.run(PackRows {
@@ -168,7 +184,12 @@ impl<'a, R: VectorReal> Block<'a, R> {
             grads,
             are_spread: false,
             in_tiles: match are_packed {
-                true => Some([query_tiles, grad_tiles]),
+                true => Some(RowsInTiles {
+                    queries: query_tiles,
+                    grads: grad_tiles,
+                    query_pairs,
+                    grad_pairs,
+                }),
                 false => None,
             },
             query_rows,
@@ -244,6 +265,8 @@ impl<'a, R: VectorReal> Block<'a, R> {
         let products = if with_grads { 2 } else { 1 };
         if let (Some(tiles), Some(left), Some(right)) = (&plan.tiles, tile.in_tiles, self.in_tiles)
         {
+            let left = [left.keys, left.values];
+            let right = [right.queries, right.grads];
             let sides = left.into_iter().zip(right).zip(channels);
             for (((left, right), channels), out) in sides.zip(out).take(products) {
                 let sides = Sides {
@@ -294,38 +317,44 @@ impl<'a, R: VectorReal> Block<'a, R> {
     }
 }
 
-/// Packs rows for tiles; whether these multiply them as f32 would.
-///
-/// # Safety
-/// The rows lie in the problem, there is room for them, and the processor has tiles.
-unsafe fn pack_in_tiles<E: Element>(
-    tiles: &TileProducts<E>,
-    tensor: &Raw<E, 4>,
-    of: HeadRows,
-    rows: &Range<usize>,
-    channels: usize,
-    to: &mut [Lane<E::Accumulator>],
-) -> bool {
-    let [.., row, channel] = tensor.strides;
-    let mut from = TensorRows {
-        first: tensor.at(of.place(rows.start)).cast_const(),
-        strides: [row, channel],
-        count: rows.len(),
-        channels,
-    };
-    let mut copy = Vec::new();
-    if of.heads > 1 {
-        // Rows of several heads are not the same distance apart.
-        for row in rows.clone() {
-            let first = tensor.at(of.place(row));
-            // SAFETY: the channels lie in the row.
-            let at = |index: usize| unsafe { *first.offset(index as isize * channel) };
-            copy.extend((0..channels).map(at));
-        }
-        (from.first, from.strides) = (copy.as_ptr(), [channels as isize, 1]);
+/// Rows to pack for tiles, the same distance apart.
+struct RowsToPack<E> {
+    rows: TensorRows<E>,
+    /// A copy of those of several heads, which are not.
+    copy: Option<Vec<E>>,
+}
+
+impl<E: Element> RowsToPack<E> {
+    fn new(tensor: &Raw<E, 4>, of: HeadRows, rows: &Range<usize>, channels: usize) -> Self {
+        let [.., row, channel] = tensor.strides;
+        let copy = (of.heads > 1).then(|| {
+            let firsts = rows.clone().map(|row| tensor.at(of.place(row)));
+            // SAFETY: the channels lie in the row, which lies in the problem.
+            let at = |first: *mut E, index| unsafe { *first.offset(index as isize * channel) };
+            firsts
+                .flat_map(|first| (0..channels).map(move |index| at(first, index)))
+                .collect()
+        });
+        let rows = TensorRows {
+            first: tensor.at(of.place(rows.start)).cast_const(),
+            strides: [row, channel],
+            count: rows.len(),
+            channels,
+        };
+        RowsToPack { rows, copy }
     }
-    // SAFETY: as the caller promises.
-    unsafe { (tiles.pack_right)(from, to) }
+
+    /// They live as long as this.
+    fn rows(&self) -> TensorRows<E> {
+        match &self.copy {
+            Some(copy) => TensorRows {
+                first: copy.as_ptr(),
+                strides: [self.rows.channels as isize, 1],
+                ..self.rows
+            },
+            None => self.rows,
+        }
+    }
 }
 
 /// For each key, a bit for each lane whose logit is not minus infinity.

@@ -3,7 +3,8 @@
 //! The weights are computed again, a block of [`QUERIES`] rows and a tile of [`KEYS`] keys at a time, from the LSE that forward has
 //! kept. Where there are enough heads of keys, a task is one of them: five matrix products for each pair of block and tile, and sums
 //! of all its keys and values in memory. Where there are not, the gradients of keys and values are computed in tasks of some keys, those
-//! of queries in tasks of some rows: seven products, and the same bits.
+//! of queries in tasks of some rows: seven products, and the same bits. 16-bit
+//! types are multiplied in tiles instead where there is AMX.
 
 mod bias;
 mod block;
@@ -13,7 +14,7 @@ mod plan;
 mod task;
 mod tile_products;
 
-pub(super) use self::tile_products::{Sides, TensorRows, TileProducts};
+pub(super) use self::tile_products::{Sides, Summands, TensorRows, TileProducts};
 
 use self::bias::{BiasGradient, BiasSums};
 use self::plan::Plan;

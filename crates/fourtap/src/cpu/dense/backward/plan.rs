@@ -31,6 +31,8 @@ pub(super) struct Plan<'a, E: Element> {
     pub tiles: Option<TileProducts<E>>,
 }
 
+const LEAST_ROWS_IN_TILES: usize = 32;
+
 /// Scales beyond this would show what tiles round to 0.
 const MOST_SCALE_IN_TILES: f64 = 1e9;
 
@@ -69,6 +71,11 @@ impl<'a, E: Element> Plan<'a, E> {
             first_head: head * heads,
             heads,
         }
+    }
+
+    /// Whether sums are worth packing for tiles: not for few rows, which vectors sum as fast as they are packed.
+    pub fn sums_in_tiles(&self) -> bool {
+        self.sizes.queries * self.sizes.group() >= LEAST_ROWS_IN_TILES
     }
 
     /// Size of what tiles multiply of rows of queries and gradients, or of keys and values.

@@ -6,9 +6,10 @@ use super::block::{Block, Step, Weighed};
 use super::kernels::StoreRows;
 use super::key_tile::KeyTile;
 use super::plan::Plan;
+use super::tile_products::{ADDED_TOGETHER, Summands};
 use crate::cpu::Cpu;
 use crate::cpu::dense::lanes::{KEYS, Lane, QUERIES};
-use crate::cpu::dense::product::{ADDED, Matrix, MatrixMut, Product, whole_vectors};
+use crate::cpu::dense::product::{ADDED, Matrix, MatrixMut, Product};
 use crate::cpu::dense::rows::Collect;
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::Vectorized;
@@ -52,12 +53,17 @@ struct KeySums<'a, R> {
 impl<R: Real> KeySums<'_, R> {
     /// Size of the memory for so many keys.
     fn room(keys: usize, channels: usize) -> usize {
-        keys.div_ceil(QUERIES) * whole_vectors(channels)
+        keys.div_ceil(QUERIES) * Self::stride(channels)
     }
 
-    /// The rows of some keys, counted from the first.
+    /// A multiple of what tiles add together, and so of vectors.
+    fn stride(channels: usize) -> usize {
+        channels.next_multiple_of(ADDED_TOGETHER)
+    }
+
+    /// The rows of some keys, counted from the first; there is room for whole tiles.
     fn rows(&mut self, keys: Range<usize>) -> MatrixMut<'_, R> {
-        let stride = whole_vectors(self.channels);
+        let stride = Self::stride(self.channels);
         MatrixMut {
             numbers: &mut Lane::numbers_mut(self.lanes)[keys.start * stride..keys.end * stride],
             stride,
@@ -209,6 +215,36 @@ impl<E: Vectorized> Task<'_, E> {
         };
         let (weights, logit_grads) = (&step.weights[keys.clone()], &step.logit_grads[keys.clone()]);
         let skipped = tile.keys.start - self.keys.start;
+        if let (Some(tiles), Some(rows), Some(columns)) =
+            (&self.plan.tiles, tile.in_tiles, block.in_tiles)
+            && self.plan.sums_in_tiles()
+        {
+            let summands = |numbers, with, channels| Summands {
+                numbers,
+                keys: keys.clone(),
+                lanes: block.seen.rows.len(),
+                with,
+                channels,
+            };
+            let whole = skipped..skipped + KEYS;
+            let (channels, values) = (self.plan.sizes.channels, self.plan.sizes.value_channels);
+            // SAFETY: everything was packed with its channels, and there is room for whole tiles.
+            unsafe {
+                if self.computes_values() {
+                    let summands = summands(step.weights, columns.grad_pairs, values);
+                    (tiles.add_by_key)(summands, value_sums.rows(whole.clone()));
+                }
+                if self.computes_keys() {
+                    let summands = summands(step.logit_grads, columns.query_pairs, channels);
+                    (tiles.add_by_key)(summands, key_sums.rows(whole));
+                }
+                if self.computes_queries() {
+                    let summands = summands(step.logit_grads, rows.transposed_keys, channels);
+                    (tiles.add_by_query)(summands, (&mut *block.sums).into());
+                }
+            }
+            return;
+        }
         let counted = skipped + keys.start..skipped + keys.end;
         let key_rows = tile.key_rows.after(keys.start);
         if self.computes_values() {
@@ -233,12 +269,13 @@ impl<E: Vectorized> Task<'_, E> {
                 step: key_rows.stride,
                 right: logit_grads.into(),
                 columns: block.seen.rows.len(),
-                out: (&mut *block.sums).into(),
+                out: (&mut block.sums[..self.plan.sizes.channels]).into(),
                 factors: &[],
             });
         };
         for (key, (seen, Lane(grads))) in seen.iter().zip(logit_grads).enumerate() {
-            for (channel, Lane(sums)) in block.sums.iter_mut().enumerate() {
+            let sums = block.sums[..self.plan.sizes.channels].iter_mut();
+            for (channel, Lane(sums)) in sums.enumerate() {
                 // SAFETY: the key is one of the tile, the channel one of its.
                 let number = unsafe { *key_rows.after(key).first.add(channel) };
                 for lane in lanes_of(*seen) {
@@ -285,13 +322,14 @@ impl<E: Vectorized> Task<'_, E> {
         let Some(tensor) = &self.plan.grad_query else {
             return;
         };
-        for Lane(sums) in block.sums.iter_mut() {
+        let sums = &mut block.sums[..self.plan.sizes.channels];
+        for Lane(sums) in sums.iter_mut() {
             for sum in sums {
                 *sum = *sum * self.plan.scale;
             }
         }
         self.cpu.run(Collect {
-            from: block.sums,
+            from: sums,
             divisors: &Lane([E::Accumulator::ONE; QUERIES]),
             of: block.seen.of,
             rows: block.seen.rows,

@@ -126,7 +126,8 @@ impl<E: Split> Task<'_, E> {
             let from = self.keys_from(base);
             let extraordinary_keys = pack_keys(from, rows.clone(), count, to_keys, layout.key_part);
             let from = self.values_from(base);
-            let extraordinary_values = pack_values(from, rows, count, to_values, layout.value_part);
+            let room = [layout.value_part, KEYS / NUMBERS];
+            let extraordinary_values = pack_values(from, rows, count, to_values, room);
             Step {
                 base,
                 keys,

@@ -45,7 +45,7 @@ fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
 /// With a bias, or without, as the seed says.
 fn case(seed: u64, dtype: DType, sizes: &Sizes) -> DenseBackwardCase {
     let case = DenseCase::with_sizes(seed, dtype, sizes);
-    let case = if seed % 2 == 0 {
+    let case = if seed.is_multiple_of(2) {
         case
     } else {
         case.with_mask()
