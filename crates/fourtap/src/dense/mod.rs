@@ -38,6 +38,9 @@
 //! A query and a key that it does not see contribute nothing to any gradient, whatever the tensors hold. Neither do a query and
 //! a key whose logit is minus infinity, nor a row whose `lse` is minus infinity. Otherwise infinity and NaN act by
 //! the rules of arithmetic. The gradient of a bias beyond [`MOST_BIAS`] is that of the logit, as if it were not limited.
+//!
+//! Weights are computed again from `lse`, so they sum to 1 only as far as it can tell logits apart. In a row whose keys are all hidden by the
+//! lowest number there is, rather than by minus infinity, each has weight 1.
 
 mod attn_mask;
 mod backward;

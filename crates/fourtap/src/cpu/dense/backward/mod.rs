@@ -3,8 +3,7 @@
 //! The weights are computed again, a block of [`QUERIES`] rows and a tile of [`KEYS`] keys at a time, from the LSE that forward has
 //! kept. Where there are enough heads of keys, a task is one of them: five matrix products for each pair of block and tile, and sums
 //! of all its keys and values in memory. Where there are not, the gradients of keys and values are computed in tasks of some keys, those
-//! of queries in tasks of some rows: seven products, and the same bits. 16-bit
-//! types are multiplied in tiles instead where there is AMX.
+//! of queries in tasks of some rows: seven products, and the same bits. 16-bit types are multiplied in tiles where there is AMX.
 
 mod bias;
 mod block;
