@@ -144,4 +144,25 @@ impl dense::Implementation for Backend {
             Err(none) => dense::Forward::new(inputs, options, outputs).and(Err(none)),
         }
     }
+    fn prepare_backward<'a>(
+        &self,
+        inputs: dense::Inputs<'a>,
+        options: dense::Options,
+        results: dense::ForwardResults<'a>,
+        grad_out: View<'a>,
+        gradients: dense::Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        match self.resolve(inputs.query.place()) {
+            Ok(ResolvedBackend::Cpu(cpu)) => {
+                dense::prepare_backward(&cpu, inputs, options, results, grad_out, gradients)
+            }
+            #[cfg(feature = "cuda")]
+            Ok(ResolvedBackend::Cuda(cuda)) => {
+                dense::prepare_backward(&cuda, inputs, options, results, grad_out, gradients)
+            }
+            Err(none) => {
+                dense::Backward::new(inputs, options, results, grad_out, gradients).and(Err(none))
+            }
+        }
+    }
 }

@@ -23,8 +23,27 @@
 //! affects its row, whatever the key and its value hold. A logit of minus infinity is a weight of 0, and a query that
 //! sees only such logits is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
 //! NaN, and an infinite or NaN value propagates to its channel for every query that sees it.
+//!
+//! **Gradients** ([`backward`]) start from what forward computed and from `grad_out`. With the weights
+//! `P = exp(scale * Q K^T + bias - lse)`, all sums over the pairs of a query and a key it sees:
+//!
+//! | gradient | is |
+//! |---|---|
+//! | `grad_value` | `P^T grad_out`, summed over the query heads that share the value head |
+//! | `dS`, of the logits | `P * (grad_out V^T - delta)`, where `delta` is the sum over each row of `grad_out * out` |
+//! | `grad_query` | `scale * dS K` |
+//! | `grad_key` | `scale * dS^T Q`, summed over the query heads that share the key head |
+//! | `grad_bias` | `dS`, summed over the axes that the bias is broadcast on |
+//!
+//! A query and a key that it does not see contribute nothing to any gradient, whatever the tensors hold. Neither do a query and
+//! a key whose logit is minus infinity, nor a row whose `lse` is minus infinity. Otherwise infinity and NaN act by
+//! the rules of arithmetic. The gradient of a bias beyond [`MOST_BIAS`] is that of the logit, as if it were not limited.
+//!
+//! Weights are computed again from `lse`, so they sum to 1 only as far as it can tell logits apart. In a row whose keys are all hidden by the
+//! lowest number there is, rather than by minus infinity, each has weight 1.
 
 mod attn_mask;
+mod backward;
 mod mask;
 mod model;
 pub mod oracle;
@@ -33,6 +52,7 @@ mod problem;
 #[cfg(feature = "cuda")]
 pub(crate) use attn_mask::AttnMaskKey;
 pub use attn_mask::{AttnMask, AttnMaskDesc, MOST_BIAS};
+pub use backward::{Backward, BiasGradientDesc};
 pub use mask::{Alignment, Mask};
 pub use model::Traffic;
 pub use problem::{Forward, Problem, Sizes, lse_dtype};
@@ -102,6 +122,28 @@ impl Outputs<'_> {
     }
 }
 
+/// What [`forward`] computed, from which [`backward`] starts.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardResults<'a> {
+    /// `[B, Hq, Sq, Dv]`.
+    pub out: View<'a>,
+    /// `[B, Hq, Sq]`.
+    pub lse: View<'a>,
+}
+
+/// The outputs of backward. A gradient that is `None` is not computed.
+#[derive(Debug, Default)]
+pub struct Gradients<'a> {
+    /// `grad_query`, of the shape and type of `query`.
+    pub query: Option<ViewMut<'a>>,
+    /// `grad_key`, of the shape and type of `key`.
+    pub key: Option<ViewMut<'a>>,
+    /// `grad_value`, of the shape and type of `value`.
+    pub value: Option<ViewMut<'a>>,
+    /// `grad_bias`, of the shape and type of the bias in [`Inputs::attn_mask`]; refused if there is none.
+    pub bias: Option<ViewMut<'a>>,
+}
+
 /// An implementation of this operator: each backend, and [`crate::Backend`], which chooses one of them.
 pub trait Implementation {
     /// As [`prepare_forward`].
@@ -110,6 +152,16 @@ pub trait Implementation {
         inputs: Inputs<'a>,
         options: Options,
         outputs: Outputs<'a>,
+    ) -> Result<Prepared<'a>>;
+
+    /// As [`prepare_backward`].
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        results: ForwardResults<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
     ) -> Result<Prepared<'a>>;
 }
 
@@ -121,6 +173,18 @@ pub fn prepare_forward<'a>(
     outputs: impl Into<Outputs<'a>>,
 ) -> Result<Prepared<'a>> {
     backend.prepare_forward(inputs, options, outputs.into())
+}
+
+/// Checks and plans a call of [`backward`].
+pub fn prepare_backward<'a>(
+    backend: &impl Implementation,
+    inputs: Inputs<'a>,
+    options: Options,
+    results: ForwardResults<'a>,
+    grad_out: View<'a>,
+    gradients: Gradients<'a>,
+) -> Result<Prepared<'a>> {
+    backend.prepare_backward(inputs, options, results, grad_out, gradients)
 }
 
 /// Writes the attention of `inputs` to `outputs`; a `ViewMut` alone is enough where `lse` is not needed.
@@ -180,4 +244,49 @@ pub fn forward<'a>(
     outputs: impl Into<Outputs<'a>>,
 ) -> Result<()> {
     prepare_forward(backend, inputs, options, outputs)?.launch()
+}
+
+/// Writes the requested gradients, given what [`forward`] computed of the same inputs and options, and `grad_out`,
+/// `[B, Hq, Sq, Dv]` in the type of `query`.
+///
+/// The result is bitwise equal for any number of threads.
+///
+/// ```
+/// use fourtap::dense::{self, ForwardResults, Gradients, Inputs, Options, Outputs};
+/// use fourtap::{Backend, View, ViewMut};
+///
+/// // One query of 0 gives two keys equal weight, so each value gets half of the gradient.
+/// let (query, key, value) = ([0.0f32], [1.0f32, 2.0], [10.0f32, 20.0]);
+/// let (one, two) = ([1, 1, 1, 1], [1, 1, 2, 1]);
+/// let inputs = Inputs::new(View::new(&query, &one), View::new(&key, &two), View::new(&value, &two));
+/// let (backend, options) = (Backend::default(), Options::default());
+/// let (mut out, mut lse) = ([f32::NAN], [f32::NAN]);
+/// let outputs = Outputs {
+///     out: ViewMut::new(&mut out, &one),
+///     lse: Some(ViewMut::new(&mut lse, &one[..3])),
+/// };
+/// dense::forward(&backend, inputs, options, outputs)?;
+///
+/// let results = ForwardResults { out: View::new(&out, &one), lse: View::new(&lse, &one[..3]) };
+/// let (mut grad_query, mut grad_value) = ([f32::NAN], [f32::NAN; 2]);
+/// let gradients = Gradients {
+///     query: Some(ViewMut::new(&mut grad_query, &one)),
+///     value: Some(ViewMut::new(&mut grad_value, &two)),
+///     ..Gradients::default()
+/// };
+/// dense::backward(&backend, inputs, options, results, View::new(&[1.0f32], &one), gradients)?;
+/// assert_eq!(grad_value, [0.5, 0.5]);
+/// // A larger query shifts weight to the second key, whose value is larger by 10.
+/// assert!((grad_query[0] - 2.5).abs() < 1e-5);
+/// # Ok::<(), fourtap::Error>(())
+/// ```
+pub fn backward<'a>(
+    backend: &impl Implementation,
+    inputs: Inputs<'a>,
+    options: Options,
+    results: ForwardResults<'a>,
+    grad_out: View<'a>,
+    gradients: Gradients<'a>,
+) -> Result<()> {
+    prepare_backward(backend, inputs, options, results, grad_out, gradients)?.launch()
 }

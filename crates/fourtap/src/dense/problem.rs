@@ -81,7 +81,7 @@ pub struct Problem {
 }
 
 /// Which addresses the inputs occupy.
-type Occupied = Vec<(&'static str, Range<usize>)>;
+pub(super) type Occupied = Vec<(&'static str, Range<usize>)>;
 
 impl Problem {
     /// Checks `inputs` and `options` without any outputs.
@@ -90,7 +90,7 @@ impl Problem {
     }
 
     /// As `new`; also returns the address ranges of the inputs.
-    fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, Occupied)> {
+    pub(super) fn checked(inputs: &Inputs<'_>, options: Options) -> Result<(Self, Occupied)> {
         let Inputs {
             query,
             key,
@@ -270,16 +270,7 @@ impl<'a> Forward<'a> {
         expect_place("out", out.place(), "query", problem.place)?;
         occupied.push(("out", claim("out", out, &occupied)?));
         if let Some(lse) = &outputs.lse {
-            expect_rank("lse", lse.shape(), 3, "[B, Hq, Sq]")?;
-            expect_shape("lse", lse.shape(), &problem.sizes.lse())?;
-            if lse.dtype() != problem.lse_dtype() {
-                return Err(Error::DType {
-                    tensor: "lse",
-                    expected: format!("{} (for query of {})", problem.lse_dtype(), problem.dtype()),
-                    found: lse.dtype(),
-                });
-            }
-            expect_place("lse", lse.place(), "query", problem.place)?;
+            expect_lse(&problem, lse.layout(), lse.place())?;
             claim("lse", lse, &occupied)?;
         }
         Ok(Forward {
@@ -288,6 +279,20 @@ impl<'a> Forward<'a> {
             outputs,
         })
     }
+}
+
+/// Checks `lse`, an output of forward and an input of backward.
+pub(super) fn expect_lse(problem: &Problem, found: &Layout, place: Place) -> Result<()> {
+    expect_rank("lse", found.shape(), 3, "[B, Hq, Sq]")?;
+    expect_shape("lse", found.shape(), &problem.sizes.lse())?;
+    if found.dtype() != problem.lse_dtype() {
+        return Err(Error::DType {
+            tensor: "lse",
+            expected: format!("{} (for query of {})", problem.lse_dtype(), problem.dtype()),
+            found: found.dtype(),
+        });
+    }
+    expect_place("lse", place, "query", problem.place)
 }
 
 /// A scale that is NaN or infinite would spoil every row, whatever the inputs.

@@ -249,7 +249,7 @@ fn random_options(rng: &mut Xoshiro256PlusPlus, sizes: &Sizes) -> Options {
 }
 
 /// Any layout, or with the heads inside the sequence.
-fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
+pub(super) fn dense_storage(rng: &mut Xoshiro256PlusPlus, input: bool) -> Storage {
     if rng.random_bool(0.7) {
         return random_storage(rng, 4, input, CaseKind::Any);
     }

@@ -9,6 +9,7 @@ mod cuda;
 mod dense;
 #[cfg(feature = "cuda")]
 mod dense_cuda;
+mod dense_gradients;
 mod dense_mask;
 #[cfg(feature = "cuda")]
 mod device_tensor;
@@ -25,6 +26,9 @@ pub use cuda::{CudaCase, CudaGradients, LevelsIn, check_backward_on_cuda, check_
 pub use dense::{DenseCase, ExpectedDenseResults};
 #[cfg(feature = "cuda")]
 pub use dense_cuda::{DenseOnCuda, check_dense_on_cuda};
+pub use dense_gradients::{
+    DenseBackwardCase, DenseGradientSelection, DenseGradientTensors, ExpectedDenseGradients,
+};
 pub use dense_mask::RandomMask;
 pub use gradients::{ExpectedGradients, GradientSelection, GradientTensors};
 #[cfg(feature = "cuda")]

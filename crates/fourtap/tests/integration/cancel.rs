@@ -112,6 +112,34 @@ fn attend(cpu: Cpu) -> Result<()> {
     dense::forward(&cpu, inputs, dense::Options::default(), outputs)
 }
 
+/// Gradients of queries, keys and values, or of a bias.
+fn attend_backward(cpu: Cpu, of_bias: bool) -> Result<()> {
+    let shape = [1, 2, 200, 64];
+    let numbers = vec![1.0f32; shape.iter().product()];
+    let (lse, bias) = (vec![8.0f32; 400], vec![0.0f32; 200]);
+    let mut gradients = [0; 3].map(|_| numbers.clone());
+    let mut grad_bias = bias.clone();
+    let tensor = View::new(&numbers, &shape);
+    let inputs = dense::Inputs {
+        attn_mask: Some(dense::AttnMask::Bias(View::new(&bias, &[200]))),
+        ..dense::Inputs::new(tensor, tensor, tensor)
+    };
+    let results = dense::ForwardResults {
+        out: tensor,
+        lse: View::new(&lse, &shape[..3]),
+    };
+    let [query, key, value] =
+        (gradients.each_mut()).map(|gradient| (!of_bias).then(|| ViewMut::new(gradient, &shape)));
+    let gradients = dense::Gradients {
+        query,
+        key,
+        value,
+        bias: of_bias.then(|| ViewMut::new(&mut grad_bias, &[200])),
+    };
+    let options = dense::Options::default();
+    dense::backward(&cpu, inputs, options, results, tensor, gradients)
+}
+
 #[test]
 fn a_cancelled_call_says_so() {
     let cpu = Cpu::new().cancelled_by(&SET);
@@ -125,6 +153,8 @@ fn a_cancelled_call_says_so() {
         [0; 3].map(|_| Err(Error::Cancelled))
     );
     assert_eq!(attend(cpu), Err(Error::Cancelled));
+    assert_eq!(attend_backward(cpu, false), Err(Error::Cancelled));
+    assert_eq!(attend_backward(cpu, true), Err(Error::Cancelled));
 }
 
 #[test]
@@ -137,6 +167,8 @@ fn a_flag_that_is_not_set_changes_nothing() {
     assert_eq!(backward(cpu, false), Ok(()));
     assert_eq!(all_from_projections(cpu), [Ok(()), Ok(()), Ok(())]);
     assert_eq!(attend(cpu), Ok(()));
+    assert_eq!(attend_backward(cpu, false), Ok(()));
+    assert_eq!(attend_backward(cpu, true), Ok(()));
     assert!(!NOT_SET.load(Ordering::Relaxed));
 }
 

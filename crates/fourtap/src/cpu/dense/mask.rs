@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal, Vectorized, load_some};
-use crate::dense::{AttnMask, Forward, MOST_BIAS};
+use crate::dense::{AttnMask, Inputs, MOST_BIAS, Problem};
 use crate::dtype::{DType, Real, bf16, f16};
 
 /// A mask or bias, read by strides.
@@ -31,8 +31,8 @@ pub(super) enum Seen {
 }
 
 impl MaskTensor {
-    pub fn of(call: &Forward<'_>) -> Option<Self> {
-        let (mask, described) = (call.inputs.attn_mask.as_ref()?, call.problem.attn_mask()?);
+    pub fn of(inputs: &Inputs<'_>, problem: &Problem) -> Option<Self> {
+        let (mask, described) = (inputs.attn_mask.as_ref()?, problem.attn_mask()?);
         Some(MaskTensor {
             first: AttnMask::as_ptr(mask),
             bias: described.bias,
@@ -104,6 +104,7 @@ impl MaskRow {
 }
 
 /// Which keys of a step the rows of a block see, by the booleans of a mask: for each row, or for all, a bit for each key.
+#[derive(Clone, Copy)]
 pub(super) struct SeenBits([u64; QUERIES]);
 
 impl SeenBits {
@@ -434,14 +435,8 @@ pub(super) unsafe fn hide_everything(rows: &[MaskRow], keys: &Range<usize>) -> b
 }
 
 /// The rows of a mask for a block: one for each lane, or a single one that is that of all.
-pub(super) fn rows_of(
-    mask: &MaskTensor,
-    sequence: usize,
-    places: impl Iterator<Item = [usize; 2]>,
-) -> Vec<MaskRow> {
-    let mut rows: Vec<MaskRow> = places
-        .map(|[head, query]| mask.row([sequence, head, query]))
-        .collect();
+pub(super) fn rows_of(mask: &MaskTensor, places: impl Iterator<Item = [usize; 3]>) -> Vec<MaskRow> {
+    let mut rows: Vec<MaskRow> = places.map(|place| mask.row(place)).collect();
     if mask.is_same_for_rows() {
         rows.truncate(1);
     }

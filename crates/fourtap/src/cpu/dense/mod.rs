@@ -6,12 +6,14 @@
 //! the keys it sees, never on its neighbours in the block or the number of threads. 16-bit types are
 //! multiplied in `tiles` instead where there is AMX, split into tasks the same way.
 
+mod backward;
 mod block;
 mod lanes;
 mod mask;
 mod plan;
 mod product;
 mod rows;
+mod seen;
 mod softmax;
 mod task;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -31,11 +33,14 @@ use super::Cpu;
 use super::simd::Simd;
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
-use crate::dense::{Forward, Implementation, Inputs, Options, Outputs, Sizes};
+use crate::dense::{
+    Backward, Forward, ForwardResults, Gradients, Implementation, Inputs, Options, Outputs, Sizes,
+};
 use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
 use crate::place::Place;
 use crate::prepared::Prepared;
+use crate::tensor::View;
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::DENSE_FORWARD;
 
@@ -53,6 +58,20 @@ impl Implementation for Cpu {
         call.problem.expect_in(Place::Host)?;
         let cpu = *self;
         Ok(Prepared::new(0, move |_| cpu.dense_forward(&call)))
+    }
+
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        results: ForwardResults<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = Backward::new(inputs, options, results, grad_out, gradients)?;
+        call.problem.expect_in(Place::Host)?;
+        let cpu = *self;
+        Ok(Prepared::new(0, move |_| cpu.dense_backward(&call)))
     }
 }
 
@@ -110,12 +129,7 @@ impl Cpu {
     fn split(&self, sizes: &Sizes, longer: usize) -> TaskSplit {
         let heads = sizes.batch * sizes.key_heads;
         let rows = sizes.queries * sizes.group();
-        let is_serial = self.is_small_dense(sizes);
-        let threads = if is_serial {
-            1
-        } else {
-            rayon::current_num_threads()
-        };
+        let threads = self.threads_for(sizes);
         let all_blocks = heads * rows.div_ceil(QUERIES);
         let tasks_each = self.tuning.dense_tasks_each.max(1);
         let most = self.tuning.task_blocks.max(1).saturating_mul(longer);
@@ -125,16 +139,19 @@ impl Cpu {
             rows,
             blocks: (all_blocks / tasks_each.saturating_mul(threads)).clamp(1, most),
             threads,
-            is_serial,
         }
     }
 
-    fn is_small_dense(&self, sizes: &Sizes) -> bool {
+    /// The threads worth using.
+    fn threads_for(&self, sizes: &Sizes) -> usize {
         let [b, h, s] = sizes.lse();
         let products = [h, s, sizes.keys, sizes.channels + sizes.value_channels]
             .into_iter()
             .fold(b, usize::saturating_mul);
-        products / PRODUCTS_PER_SAMPLE < self.tuning.serial_work
+        match products / PRODUCTS_PER_SAMPLE < self.tuning.serial_work {
+            true => 1,
+            false => rayon::current_num_threads(),
+        }
     }
 }
 
@@ -148,7 +165,6 @@ struct TaskSplit {
     /// Blocks of a task, at most.
     blocks: usize,
     threads: usize,
-    is_serial: bool,
 }
 
 impl TaskSplit {
@@ -162,24 +178,33 @@ impl TaskSplit {
     ) -> Result<()> {
         let task_rows = self.blocks * QUERIES;
         let tasks_per_head = self.rows.div_ceil(task_rows);
-        let tasks = 0..self.heads * tasks_per_head;
-        let spare = Mutex::new(workspaces(self.threads.min(tasks.len()), length)?);
-        let run = |index: usize| {
-            let mut memory = lock(&spare).pop().expect("one per worker");
+        let tasks = self.heads * tasks_per_head;
+        run_tasks(self.threads, tasks, length, |index, memory| {
             let (head, part) = (index / tasks_per_head, index % tasks_per_head);
             let rows = part * task_rows..((part + 1) * task_rows).min(self.rows);
-            task(
-                [head / self.key_heads, head % self.key_heads],
-                rows,
-                &mut memory,
-            );
-            lock(&spare).push(memory);
-        };
-        let run = |index| cpu.unless_cancelled(|| run(index));
-        if self.is_serial {
-            tasks.into_iter().try_for_each(run)
-        } else {
-            tasks.into_par_iter().with_max_len(1).try_for_each(run)
-        }
+            let place = [head / self.key_heads, head % self.key_heads];
+            cpu.unless_cancelled(|| task(place, rows, memory))
+        })
+    }
+}
+
+/// Runs so many tasks on so many threads of the pool, or on this one, each with `length` items of workspace, which may hold what
+/// another task has left there.
+fn run_tasks<M: Send>(
+    threads: usize,
+    tasks: usize,
+    length: usize,
+    task: impl Fn(usize, &mut Vec<M>) -> Result<()> + Sync,
+) -> Result<()> {
+    let spare = Mutex::new(workspaces(threads.min(tasks), length)?);
+    let run = |index: usize| {
+        let mut memory = lock(&spare).pop().expect("one per worker");
+        let result = task(index, &mut memory);
+        lock(&spare).push(memory);
+        result
+    };
+    match threads {
+        1 => (0..tasks).try_for_each(run),
+        _ => (0..tasks).into_par_iter().with_max_len(1).try_for_each(run),
     }
 }

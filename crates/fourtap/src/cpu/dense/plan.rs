@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
 use super::mask::{KeptBiases, MaskTensor};
+use super::rows::HeadRows;
 use crate::cpu::raw::Raw;
 use crate::dense::{Forward, Problem, Sizes};
 use crate::dtype::Element;
@@ -22,7 +23,7 @@ pub(super) struct Plan<'a, E: Element> {
     pub mask: Option<MaskTensor>,
     /// Maximum blocks per task.
     pub blocks: usize,
-    problem: &'a Problem,
+    pub problem: &'a Problem,
 }
 
 impl<'a, E: Element> Plan<'a, E> {
@@ -39,18 +40,21 @@ impl<'a, E: Element> Plan<'a, E> {
                 .as_ref()
                 .map(|lse| Raw::new(lse.as_mut_ptr(), lse.layout())),
             factor: Element::from_f64(call.problem.scale() * LOG2_E),
-            mask: MaskTensor::of(call),
+            mask: MaskTensor::of(&call.inputs, &call.problem),
             blocks,
             problem: &call.problem,
         }
     }
 
-    /// Index on the axes Hq and Sq of a row of a key head. The heads of a group are consecutive, so that those of one query,
-    /// which see the same keys, are neighbours.
+    /// Where the rows of a key head lie.
     #[inline(always)]
-    pub fn place(&self, head: usize, row: usize) -> [usize; 2] {
-        let group = self.sizes.group();
-        [head * group + row % group, row / group]
+    pub fn head_rows(&self, sequence: usize, head: usize) -> HeadRows {
+        let heads = self.sizes.group();
+        HeadRows {
+            sequence,
+            first_head: head * heads,
+            heads,
+        }
     }
 
     /// The keys a row sees, but for those that a mask hides from it.
@@ -115,7 +119,7 @@ impl<'a, E: Element> Plan<'a, E> {
 }
 
 /// Size of `KEYS` rows of `channels`, in [`Lane`]s.
-const fn packed(channels: usize) -> usize {
+pub(super) const fn packed(channels: usize) -> usize {
     (KEYS * channels).div_ceil(QUERIES)
 }
 

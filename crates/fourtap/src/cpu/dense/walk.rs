@@ -3,8 +3,10 @@
 use super::block::Block;
 use super::lanes::{KEYS, Lane, QUERIES};
 use super::plan::Workspace;
+use super::rows::Rows;
 use super::task::Task;
 use crate::cpu::simd::Vectorized;
+use crate::dense::Sizes;
 use crate::dtype::Real;
 
 impl<E: Vectorized> Task<'_, E> {
@@ -34,12 +36,25 @@ impl<E: Vectorized> Task<'_, E> {
         let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
             return;
         };
-        let (mut start, end) = (first.seen.start, last.seen.end);
+        let (mut start, end) = (first.seen.some.start, last.seen.some.end);
         while start < end {
             let keys = start..((start / KEYS + 1) * KEYS).min(end);
             start = keys.end;
-            let key_rows = self.rows_of(&plan.key, &keys, sizes.channels, room_for_keys);
-            let values = self.rows_of(&plan.value, &keys, sizes.value_channels, room_for_values);
+            let head = [self.sequence, self.head];
+            let Sizes {
+                channels,
+                value_channels,
+                ..
+            } = sizes;
+            let key_rows = Rows::load(&self.cpu, &plan.key, head, &keys, channels, room_for_keys);
+            let values = Rows::load(
+                &self.cpu,
+                &plan.value,
+                head,
+                &keys,
+                value_channels,
+                room_for_values,
+            );
             for block in &mut blocks {
                 // SAFETY: the last row sees keys up to `end`, so these lie in the problem.
                 unsafe { block.step(self, &keys, key_rows, values, weights, &mut biases) };

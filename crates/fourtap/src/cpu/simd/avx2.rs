@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::exp2::{F32_COEFFICIENTS, F32_LEAST};
+use super::exp2::{F32_COEFFICIENTS, F32_INFINITE, F32_LEAST};
 use super::portable::Array;
 use super::{Access, Isa, Kernel, Lanes};
 use crate::dtype::{Element, bf16, f16};
@@ -61,12 +61,22 @@ impl Lanes<f32> for F32x8 {
     }
 
     #[inline(always)]
+    fn where_seen(self, logit: Self) -> Self {
+        unsafe {
+            let hidden = _mm256_set1_ps(f32::NEG_INFINITY);
+            let seen = _mm256_cmp_ps::<_CMP_NEQ_UQ>(logit.0, hidden);
+            F32x8(_mm256_and_ps(self.0, seen))
+        }
+    }
+
+    #[inline(always)]
     fn exp2(self) -> Self {
         unsafe {
             let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(self.0, _mm256_set1_ps(F32_LEAST));
-            let whole =
-                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
-            let rest = _mm256_sub_ps(self.0, whole);
+            // The second where either is NaN.
+            let power = _mm256_min_ps(_mm256_set1_ps(F32_INFINITE), self.0);
+            let whole = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(power);
+            let rest = _mm256_sub_ps(power, whole);
             let mut polynomial = _mm256_set1_ps(F32_COEFFICIENTS[5]);
             for coefficient in [4, 3, 2, 1, 0] {
                 let coefficient = _mm256_set1_ps(F32_COEFFICIENTS[coefficient]);

@@ -77,6 +77,15 @@ impl Lanes<f32> for F32x16 {
     }
 
     #[inline(always)]
+    fn where_seen(self, logit: Self) -> Self {
+        unsafe {
+            let hidden = _mm512_set1_ps(f32::NEG_INFINITY);
+            let seen = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(logit.0, hidden);
+            F32x16(_mm512_maskz_mov_ps(seen, self.0))
+        }
+    }
+
+    #[inline(always)]
     fn exp2(self) -> Self {
         unsafe {
             let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(F32_LEAST));

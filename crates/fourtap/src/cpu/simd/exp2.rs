@@ -33,20 +33,24 @@ const F64_COEFFICIENTS: [f64; 11] = [
 /// The lowest power whose result is a normal number.
 pub(super) const F32_LEAST: f32 = -126.0;
 
+/// The lowest integer power whose result is infinite: its exponent, made from the integer, is that of infinity.
+pub(super) const F32_INFINITE: f32 = 128.0;
+
 /// A real whose exponent can be made from an integer, in a form compilers vectorise.
 pub(crate) trait Exp2: Real {
-    /// 2 to this power, which is 0 or less; 0 where that would not be a normal number. NaN stays NaN.
+    /// 2 to this power; 0 where that would not be a normal number, infinite where it would be too large. NaN stays NaN.
     fn exp2<const FUSED: bool>(self) -> Self;
 }
 
 macro_rules! exp2 {
-    ($real:ty, $coefficients:expr, $least:expr, $mantissa_bits:expr, $bias:expr) => {
+    ($real:ty, $coefficients:expr, $least:expr, $infinite:expr, $mantissa_bits:expr, $bias:expr) => {
         impl Exp2 for $real {
             #[inline(always)]
             fn exp2<const FUSED: bool>(self) -> Self {
                 // In this range the last bit is worth 1: adding rounds to an integer and leaves it in the lowest bits.
                 const ROUND: $real = 1.5 * (1u64 << $mantissa_bits) as $real;
                 let power = if self < $least { $least } else { self };
+                let power = if power > $infinite { $infinite } else { power };
                 let shifted = power + ROUND;
                 let rest = power - (shifted - ROUND);
                 let mut polynomial = 0.0;
@@ -62,8 +66,8 @@ macro_rules! exp2 {
     };
 }
 
-exp2!(f32, F32_COEFFICIENTS, F32_LEAST, 23, 127);
-exp2!(f64, F64_COEFFICIENTS, -1022.0, 52, 1023);
+exp2!(f32, F32_COEFFICIENTS, F32_LEAST, F32_INFINITE, 23, 127);
+exp2!(f64, F64_COEFFICIENTS, -1022.0, 1024.0, 52, 1023);
 
 /// Fused only where there is an instruction for it.
 #[inline(always)]

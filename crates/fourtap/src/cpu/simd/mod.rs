@@ -182,8 +182,10 @@ pub(crate) trait Lanes<R: Real>: Copy {
     fn mul(self, other: Self) -> Self;
     /// The maximum; `other` where either is NaN.
     fn max(self, other: Self) -> Self;
-    /// 2 to these powers, which are 0 or less, within two units in the last place; 0 where that would not be a normal
-    /// number. NaN stays NaN.
+    /// These numbers; 0 where `logit` is minus infinity.
+    fn where_seen(self, logit: Self) -> Self;
+    /// 2 to these powers, within two units in the last place; 0 where that would not be a normal number, infinite or NaN where
+    /// it would be too large. NaN stays NaN.
     fn exp2(self) -> Self;
     /// `self * factor + addend`.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
@@ -320,6 +322,28 @@ pub(crate) unsafe fn store_strided<E: Element, V: Access<E>>(
     }
 }
 
+/// Stores `count` channels from `first` on, `stride` apart.
+///
+/// # Safety
+/// They are writable, and `count` is at most the number of lanes.
+#[inline(always)]
+pub(crate) unsafe fn store_some<E: Vectorized, I: Isa>(
+    vector: E::Lanes<I>,
+    to: *mut E,
+    stride: isize,
+    first: usize,
+    count: usize,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let to = to.offset(first as isize * stride);
+        match stride {
+            1 => Access::<E>::store_first(vector, to, count),
+            _ => store_strided::<E, _>(vector, to, stride, count),
+        }
+    }
+}
+
 /// Prefetches `bytes` bytes at `address`, which need not be readable. Does nothing where there is no such
 /// instruction.
 #[inline(always)]
@@ -370,6 +394,9 @@ mod tests {
         let mut powers: Vec<R> = (0..100_000)
             .map(|i| R::from_f64(least * (i as f64 / 99_999.0).powi(3)))
             .collect();
+        powers.extend([0.5, 1.0, 2.0, 9.75].map(R::from_f64));
+        let ordinary = powers.len();
+        powers.extend([-1.1 * least, 1e30].map(R::from_f64));
         powers.extend([R::NAN, R::NEG_INFINITY, R::from_f64(1.01 * least)]);
         for simd in Simd::available() {
             let mut results = vec![R::NAN; powers.len()];
@@ -380,12 +407,17 @@ mod tests {
             // SAFETY: the path is available.
             unsafe { simd.run(kernel) };
             assert_eq!(results[0].to_f64(), 1.0, "{simd}: 2 to the 0");
-            let [.., nan, infinite, below] = results[..] else {
-                unreachable!("three were added")
+            let [.., above, far_above, nan, infinite, below] = results[..] else {
+                unreachable!("five were added")
             };
+            let overflow = [above, far_above].map(R::to_f64);
+            assert!(
+                overflow.iter().all(|x| !x.is_finite()),
+                "{simd}: {overflow:?}"
+            );
             assert!(nan.to_f64().is_nan(), "{simd}: NaN became {nan:?}");
             assert_eq!([infinite.to_f64(), below.to_f64()], [0.0; 2], "{simd}");
-            for (power, result) in powers[..100_000].iter().zip(results) {
+            for (power, result) in powers[..ordinary].iter().zip(results) {
                 let (exact, result) = (power.to_f64().exp2(), result.to_f64());
                 assert!(
                     (result - exact).abs() <= 2.0 * epsilon * exact,

@@ -65,6 +65,16 @@ impl<R: Exp2, const N: usize, const FUSED: bool> Lanes<R> for Array<R, N, FUSED>
     }
 
     #[inline(always)]
+    fn where_seen(mut self, logit: Self) -> Self {
+        for lane in 0..N {
+            if logit.0[lane] == R::NEG_INFINITY {
+                self.0[lane] = R::ZERO;
+            }
+        }
+        self
+    }
+
+    #[inline(always)]
     fn exp2(mut self) -> Self {
         for lane in 0..N {
             self.0[lane] = self.0[lane].exp2::<FUSED>();

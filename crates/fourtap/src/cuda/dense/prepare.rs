@@ -10,10 +10,13 @@ use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::cuda::step::{LoadedStep, parameter};
-use crate::dense::{AttnMaskKey, Forward, Implementation, Inputs, Options, Outputs};
-use crate::error::Result;
+use crate::dense::{
+    AttnMaskKey, Backward, Forward, ForwardResults, Gradients, Implementation, Inputs, Options,
+    Outputs,
+};
+use crate::error::{Error, Result};
 use crate::prepared::Prepared;
-use crate::tensor::ViewMut;
+use crate::tensor::{View, ViewMut};
 
 type ForwardCache = PlanCache<5, (Options, Option<AttnMaskKey>), Option<ForwardLaunch>>;
 
@@ -65,6 +68,24 @@ impl Implementation for Cuda {
             // has promised that their memory is valid; scratch memory is as large as the plan says.
             unsafe { launch.launch(&cuda, addresses, scratch.address()) }
         }))
+    }
+
+    fn prepare_backward<'a>(
+        &self,
+        inputs: Inputs<'a>,
+        options: Options,
+        results: ForwardResults<'a>,
+        grad_out: View<'a>,
+        gradients: Gradients<'a>,
+    ) -> Result<Prepared<'a>> {
+        let call = Backward::new(inputs, options, results, grad_out, gradients)?;
+        call.problem.expect_in(self.place())?;
+        Err(Error::Unsupported {
+            backend: "cuda",
+            expected: "dense attention without gradients, which only the CPU has so far"
+                .to_string(),
+            found: "backward".to_string(),
+        })
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod agreement;
 mod bad_calls;
+mod gradients;
 mod hostile_numbers;
 mod masks;
 mod oracle;
+
 mod reproducible;

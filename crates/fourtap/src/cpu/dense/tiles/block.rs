@@ -48,9 +48,10 @@ impl<'a> Block<'a> {
                 extraordinary.push(index);
             }
         }
-        let places = rows.clone().map(|row| task.plan.place(task.head, row));
+        let of = task.head_rows();
+        let places = rows.clone().map(|row| of.place(row));
         let mask = task.plan.mask.as_ref();
-        let mask = mask.map(|mask| mask::rows_of(mask, task.sequence, places));
+        let mask = mask.map(|mask| mask::rows_of(mask, places));
         let first = task.plan.visible(rows.start);
         let last = task.plan.visible(rows.end - 1);
         Block {
@@ -263,8 +264,9 @@ impl<'a> Block<'a> {
     /// The rows lie in the problem, and nobody else writes them.
     pub unsafe fn store<E: Split>(self, task: &Task<'_, E>) {
         let (plan, tiles) = (task.plan, task.layout.value_tiles);
+        let of = task.head_rows();
         for (index, row) in self.rows.enumerate() {
-            let [h, q] = plan.place(task.head, row);
+            let place = of.place(row);
             let highest = self.kept.highest[index / SIDE].0[index % SIDE];
             let total = self.kept.totals[index / SIDE].0[index % SIDE];
             let sums = numbers(&mut self.kept.sums[index * tiles..][..tiles]);
@@ -273,7 +275,7 @@ impl<'a> Block<'a> {
             }
             task.cpu.run(Round {
                 from: &sums[..plan.sizes.value_channels],
-                to: plan.out.at([task.sequence, h, q]),
+                to: plan.out.at(place),
                 stride: plan.out.strides[3],
             });
             let Some(lse) = plan.lse else { continue };
@@ -282,7 +284,7 @@ impl<'a> Block<'a> {
                 false => f64::from(highest) * LN_2 + f64::from(total).ln(),
             };
             // SAFETY: as the caller promises.
-            unsafe { *lse.at([task.sequence, h, q]) = f32::from_f64(logarithm) };
+            unsafe { *lse.at(place) = f32::from_f64(logarithm) };
         }
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! Numbers that tiles do not multiply as f32 would are left to `patch`.
 
+mod backward;
 mod block;
 mod layout;
 mod pack;
@@ -18,6 +19,7 @@ mod split;
 mod store;
 mod task;
 
+pub use self::backward::products;
 pub use self::layout::Line;
 pub use self::split::Split;
 

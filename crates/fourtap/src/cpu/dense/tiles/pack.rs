@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::layout::{KEYS, Line};
+use super::layout::Line;
 use super::split::{self, NUMBERS, Split, Survey};
 use crate::cpu::amx::{PRODUCT, SIDE};
 
@@ -120,7 +120,7 @@ pub unsafe fn pack_keys<E: Split>(
 }
 
 /// Packs values, two rows of which become one of pairs: pairs of tiles of 32 keys and 16 channels, those of the same
-/// channels after each other. Everything else is as for [`pack_keys`], but that `rows` begin and end at multiples of 32, and rows that
+/// channels after each other, with room for `steps` such pairs. Everything else is as for [`pack_keys`], but that `rows` begin and end at multiples of 32, and rows that
 /// are not ordinary become 0.
 ///
 /// # Safety
@@ -131,7 +131,7 @@ pub unsafe fn pack_values<E: Split>(
     rows: Range<usize>,
     count: usize,
     to: *mut Line,
-    part: usize,
+    [part, steps]: [usize; 2],
 ) -> Vec<usize> {
     // SAFETY: as the caller promises.
     unsafe {
@@ -143,7 +143,7 @@ pub unsafe fn pack_values<E: Split>(
                     *numbers = values.load(row, channel);
                     survey.add::<E>(*numbers);
                 }
-                store_pair::<E>(pair, first, channel, to, part);
+                store_pair::<E>(pair, first, channel, to, [part, steps]);
             }
         }
         if survey.is_ordinary::<E>() {
@@ -160,7 +160,7 @@ pub unsafe fn pack_values<E: Split>(
                         pair[index] = values.load(first + index, channel);
                     }
                 }
-                store_pair::<E>(pair, first, channel, to, part);
+                store_pair::<E>(pair, first, channel, to, [part, steps]);
             }
         }
         extraordinary
@@ -177,7 +177,7 @@ unsafe fn store_pair<E: Split>(
     row: usize,
     channel: usize,
     to: *mut Line,
-    part: usize,
+    [part, steps]: [usize; 2],
 ) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -188,7 +188,7 @@ unsafe fn store_pair<E: Split>(
             let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
             let a = _mm512_permutexvar_epi64(order, first[index]);
             let b = _mm512_permutexvar_epi64(order, second[index]);
-            let tile = (channel / NUMBERS * KEYS / NUMBERS + row / NUMBERS) * PRODUCT;
+            let tile = (channel / NUMBERS * steps + row / NUMBERS) * PRODUCT;
             let to = to.add(index * part + tile + row % NUMBERS / 2);
             _mm512_store_si512(to.cast(), _mm512_unpacklo_epi16(a, b));
             _mm512_store_si512(to.add(SIDE).cast(), _mm512_unpackhi_epi16(a, b));

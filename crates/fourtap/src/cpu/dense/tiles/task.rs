@@ -9,6 +9,7 @@ use super::split::{NUMBERS, Split};
 use crate::cpu::Cpu;
 use crate::cpu::amx::{self, SIDE, Tiles};
 use crate::cpu::dense::plan::Plan;
+use crate::cpu::dense::rows::HeadRows;
 use crate::cpu::raw::Raw;
 
 /// Some rows of one head of keys.
@@ -67,11 +68,15 @@ impl<E: Split> Task<'_, E> {
         }
     }
 
+    /// Where the rows lie.
+    pub fn head_rows(&self) -> HeadRows {
+        self.plan.head_rows(self.sequence, self.head)
+    }
+
     /// The query of a row.
     pub fn query(&self, row: usize) -> Rows<E> {
-        let [h, q] = self.plan.place(self.head, row);
         Rows {
-            first: self.plan.query.at([self.sequence, h, q]),
+            first: self.plan.query.at(self.head_rows().place(row)),
             strides: [0, self.plan.query.strides[3]],
             channels: self.plan.sizes.channels,
         }
@@ -121,7 +126,8 @@ impl<E: Split> Task<'_, E> {
             let from = self.keys_from(base);
             let extraordinary_keys = pack_keys(from, rows.clone(), count, to_keys, layout.key_part);
             let from = self.values_from(base);
-            let extraordinary_values = pack_values(from, rows, count, to_values, layout.value_part);
+            let room = [layout.value_part, KEYS / NUMBERS];
+            let extraordinary_values = pack_values(from, rows, count, to_values, room);
             Step {
                 base,
                 keys,

@@ -3,6 +3,10 @@
 //! With `R = f64` this is the reference. With `R = f32` the same code is the naive implementation whose error
 //! sets the error tolerance.
 
+mod backward;
+
+pub use backward::{Gradients, backward};
+
 use crate::dense::{AttnMask, Inputs, MOST_BIAS, Options, Problem, Sizes};
 use crate::dtype::Real;
 use crate::error::Result;
