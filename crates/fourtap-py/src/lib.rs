@@ -36,7 +36,7 @@ mod _native {
     #[pymodule_export]
     use super::{
         command_line,
-        dense::{numpy_dense, torch_dense, torch_dense_if_plain},
+        dense::{numpy_dense, torch_dense, torch_dense_backward, torch_dense_if_plain},
         numpy_backward, numpy_forward,
         projected::{
             numpy_projected_forward, torch_projected_backward, torch_projected_backward_if_plain,

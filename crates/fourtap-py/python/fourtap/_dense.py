@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from fourtap import _native
 from fourtap._broadcast import are_aligned, attend_broadcast
-from fourtap._registered import has_tangent, refuse_nested
+from fourtap._registered import has_tangent, no_second_derivatives, refuse_nested, wants_gradient
 from fourtap._route import Route
 from fourtap.errors import DTypeError, InputError, UnsupportedError
 
@@ -39,7 +39,8 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor 
         return _attend_registered(query, key, value, attn_mask, wanted)
     query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
     _refuse_derivatives(query, key, value, attn_mask)
-    return _attend_any(_native.torch_dense, query, key, value, attn_mask, wanted)
+    attend = _call_operator if _wants_gradient(query, key, value, attn_mask) else _native.torch_dense
+    return _attend_any(attend, query, key, value, attn_mask, wanted)
 
 
 def _attend_registered(
@@ -52,8 +53,15 @@ def _attend_registered(
 
 
 def _call_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings) -> Any:
-    out, lse = torch.ops.fourtap.dense(query, key, value, *wanted, attn_mask)
-    return (out, lse) if wanted[-1] else out
+    *settings, return_lse = wanted
+    # Gradients are computed from the LSE.
+    keeps_lse = return_lse or _wants_gradient(query, key, value, attn_mask)
+    out, lse = torch.ops.fourtap.dense(query, key, value, *settings, keeps_lse, attn_mask)
+    return (out, lse) if return_lse else out
+
+
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    return wants_gradient(*(tensor for tensor in tensors if isinstance(tensor, Tensor)))
 
 
 def _attend_any(
@@ -87,11 +95,11 @@ def _is_cast(tensor: Tensor | None) -> bool:
 
 
 def _refuse_derivatives(*tensors: Tensor | None) -> None:
-    """Refuse to lose a gradient or a tangent."""
+    """Refuse to lose a gradient, of which there is none on CUDA yet, or a tangent."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
         if not isinstance(tensor, Tensor):
             continue
-        if torch.is_grad_enabled() and tensor.requires_grad:
+        if tensor.is_cuda and wants_gradient(tensor):
             raise _no_gradient(name)
         if forward_ad._current_level >= 0 and has_tangent(tensor):
             raise UnsupportedError(f"{name}: expected a tensor without a derivative, found forward mode (jvp)")
@@ -99,17 +107,23 @@ def _refuse_derivatives(*tensors: Tensor | None) -> None:
 
 def _no_gradient(name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name}: expected a tensor that needs no gradient, since scaled_dot_product_attention has no backward yet "
-        f"(call it under torch.no_grad(), or with {name}.detach()), found requires_grad=True"
+        f"{name}: expected a tensor that needs no gradient, since scaled_dot_product_attention has no backward on CUDA "
+        f"yet (call it under torch.no_grad(), or with {name}.detach()), found requires_grad=True"
     )
 
 
 _library: Any = torch.library.Library("fourtap", "FRAGMENT")  # type: ignore[no-untyped-call]
+_OPERANDS = "Tensor query, Tensor key, Tensor value"
+_SETTINGS = "float? scale, SymInt? left, SymInt? right, bool bottom_right, bool enable_gqa"
 _library.define(
-    "dense(Tensor query, Tensor key, Tensor value, float? scale, SymInt? left, SymInt? right, bool bottom_right, "
-    "bool enable_gqa, bool return_lse, Tensor? attn_mask=None) -> (Tensor, Tensor)",
+    f"dense({_OPERANDS}, {_SETTINGS}, bool return_lse, Tensor? attn_mask=None) -> (Tensor, Tensor)",
     # The result has the memory order of query, so query's strides must not change between tracing and running.
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+_library.define(
+    f"dense_backward(Tensor grad_out, {_OPERANDS}, {_SETTINGS}, Tensor? attn_mask, Tensor out, Tensor lse, "
+    "bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
@@ -168,16 +182,55 @@ def _check_mask(attn_mask: Tensor, query: Tensor, key: Tensor) -> None:
         raise DTypeError(f"attn_mask: expected element type bool, float32 or {query.dtype}, found {attn_mask.dtype}")
 
 
-def _refuse_gradient(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    names = {at: name for at, name in zip((0, 1, 2, 9), _NAMES, strict=True)}
-    raise _no_gradient(names[ctx.needs_input_grad.index(True)])
+def _dense_backward(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *settings, attn_mask, out, lse, wanted = others
+    found = _native.torch_dense_backward(
+        grad_out, query, key, value, attn_mask, out, lse, (*settings, True), tuple(wanted)
+    )
+    return tuple(query.new_empty(0) if gradient is None else gradient for gradient in found)  # type: ignore[return-value]
 
 
-def _no_backward(ctx: Any, *grads: Tensor) -> None:
-    raise AssertionError("the forward pass was refused")
+def _dense_backward_fake(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *_, attn_mask, _, _, wanted = others
+    sources = zip((query, key, value, attn_mask), wanted, strict=True)
+    return tuple(source.new_empty(source.shape) if want else query.new_empty(0) for source, want in sources)  # type: ignore[return-value]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, *settings, return_lse, attn_mask = inputs
+    out, lse = output
+    _refuse_derivatives(query, key, value, attn_mask)
+    if not return_lse:
+        raise InputError("return_lse: expected True where gradients are wanted, found False")
+    ctx.save_for_backward(query, key, value, attn_mask, out, lse)
+    ctx.mark_non_differentiable(lse)
+    ctx.settings = settings
+
+
+def _differentiate(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    query, key, value, attn_mask, out, lse = ctx.saved_tensors
+    *needs, needs_bias = (*ctx.needs_input_grad, False)[:10]  # the mask is not counted where it was left out
+    wanted = (*needs[:3], needs_bias)
+    found = torch.ops.fourtap.dense_backward(grad_out, query, key, value, *ctx.settings, attn_mask, out, lse, wanted)
+    by_query, by_key, by_value, by_bias = (
+        gradient if want else None for gradient, want in zip(found, wanted, strict=True)
+    )
+    every = (by_query, by_key, by_value, None, None, None, None, None, None, by_bias)
+    return every[: len(ctx.needs_input_grad)]
+
+
+def _refuse(ctx: Any, *grads: Tensor) -> None:
+    raise no_second_derivatives("scaled_dot_product_attention")
 
 
 for _device in ("CPU", "CUDA"):
     _library.impl("dense", _dense, _device)
+    _library.impl("dense_backward", _dense_backward, _device)
 torch.library.register_fake("fourtap::dense", _dense_fake, lib=_library)
-torch.library.register_autograd("fourtap::dense", _no_backward, setup_context=_refuse_gradient, lib=_library)
+torch.library.register_fake("fourtap::dense_backward", _dense_backward_fake, lib=_library)
+torch.library.register_autograd("fourtap::dense", _differentiate, setup_context=_remember, lib=_library)
+torch.library.register_autograd("fourtap::dense_backward", _refuse, lib=_library)

@@ -127,6 +127,20 @@ def torch_dense(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Dense attention on the device of the tensors and its current stream; with return_lse a pair."""
 
+def torch_dense_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    settings: DenseSettings,
+    wanted: tuple[bool, bool, bool, bool],
+    /,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """The wanted gradients of query, key, value and of a bias."""
+
 def torch_dense_if_plain(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings, /
 ) -> Any | Route:

@@ -311,7 +311,7 @@ def scaled_dot_product_attention(
     window: Window = None,
     return_lse: bool = False,
 ) -> T | tuple[T, T]:
-    """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``, without gradients so far.
+    """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``, on the CPU with gradients.
 
     Called like PyTorch's function of this name, whose arguments come first and in its order. Query ``i`` is aligned to
     key ``c`` and sees the keys from ``c - left`` to ``c + right``, as ``window`` and ``is_causal`` allow, that
@@ -326,7 +326,7 @@ def scaled_dot_product_attention(
         value: ``[..., Hk, Sk, Dv]``, likewise.
         attn_mask: Anything that broadcasts to ``[..., Hq, Sq, Sk]``, read by its strides: booleans, true where a query
             sees a key; or numbers in the dtype of ``query`` or float32 that are added to the scaled logits, where minus
-            infinity hides a key. It may come together with ``is_causal`` and ``window``. On the CPU only, so far.
+            infinity hides a key. It may come together with ``is_causal`` and ``window``.
         dropout_p: Must be 0: nothing is dropped.
         is_causal: Whether keys after ``c`` are masked out.
         scale: Any finite number; by default ``1 / sqrt(D)``.
@@ -336,7 +336,7 @@ def scaled_dot_product_attention(
             ``is_causal``) or ``i + Sk - Sq`` ("bottom_right", as FlashAttention's: the last query is at the last key).
         window: ``(left, right)``, how many keys before and after ``c`` are seen; None for all on that side. A number
             alone is both.
-        return_lse: Whether to return the log-sum-exp (LSE) of the logits, natural logarithm, too.
+        return_lse: Whether to return the log-sum-exp (LSE) of the logits, natural logarithm, too. It has no gradient.
 
     Returns:
         ``[..., Hq, Sq, Dv]`` in the dtype and memory order of ``query``: a transposed ``[B, S, H, D]`` tensor gives a
@@ -345,8 +345,8 @@ def scaled_dot_product_attention(
 
     Raises:
         fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
-            fourtap.UnsupportedError: A gradient is asked for. Each message names the tensor or argument, what was
-            expected and what was found.
+            fourtap.UnsupportedError: A gradient is asked for on CUDA, or a second one. Each message names the tensor or
+            argument, what was expected and what was found.
 
     Example:
         >>> import numpy as np, fourtap

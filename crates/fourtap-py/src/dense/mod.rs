@@ -1,5 +1,9 @@
 //! Dense attention, called from Python: maps axes `[..., H, S, D]` to the library's four and allocates results.
 
+mod backward;
+
+pub use backward::torch_dense_backward;
+
 use std::iter::repeat_n;
 
 use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Outputs};
@@ -155,6 +159,27 @@ impl<'a, 'py> Operands<'a, 'py> {
     }
 }
 
+impl Operands<'_, '_> {
+    /// The inputs as the library takes them.
+    ///
+    /// # Safety
+    /// As of [`Tensor::view`].
+    unsafe fn inputs<'a>(&self, described: &OperandDescs) -> PyResult<Inputs<'a>> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            Ok(Inputs {
+                query: view(&described.query, self.query)?,
+                key: view(&described.key, self.key)?,
+                value: view(&described.value, self.value)?,
+                attn_mask: match (&described.attn_mask, self.attn_mask) {
+                    (Some(mask), Some(object)) => Some(mask_view(mask, object)?),
+                    _ => None,
+                },
+            })
+        }
+    }
+}
+
 /// The inputs, described for the library.
 struct OperandDescs {
     query: Tensor,
@@ -213,32 +238,19 @@ fn attend<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = operands.query.py();
     let OperandDescs {
-        query,
-        key,
-        value,
-        attn_mask,
-    } = described;
-    check_shapes(py, [&query, &key, &value], wanted.enable_gqa)?;
+        query, key, value, ..
+    } = &described;
+    check_shapes(py, [query, key, value], wanted.enable_gqa)?;
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
-    let inputs = unsafe {
-        Inputs {
-            query: view(&query, operands.query)?,
-            key: view(&key, operands.key)?,
-            value: view(&value, operands.value)?,
-            attn_mask: match (&attn_mask, operands.attn_mask) {
-                (Some(mask), Some(object)) => Some(mask_view(mask, object)?),
-                _ => None,
-            },
-        }
-    };
+    let inputs = unsafe { operands.inputs(&described)? };
     let options = wanted.options();
-    let out = empty_out(framework, operands.query, &query, &value)?;
+    let out = empty_out(framework, operands.query, query, value)?;
     let lse = match wanted.return_lse {
         true => {
             let element = Element::Real(dense::lse_dtype(inputs.query.dtype()));
             let (_, rows) = last(&query.sizes);
-            Some(framework.empty(operands.query, &query, element, rows)?)
+            Some(framework.empty(operands.query, query, element, rows)?)
         }
         false => None,
     };
@@ -258,7 +270,7 @@ fn attend<'py>(
         })?,
         None => {
             let workers = framework.threads(py)?;
-            let work = work(&query, &value);
+            let work = work(query, value);
             threads::run(py, workers, work, |cpu| {
                 dense::forward(&cpu, inputs, options, outputs)
             })?;
