@@ -270,6 +270,20 @@ typedef struct {
   const fourtap_tensor *lse;
 } fourtap_dense_outputs;
 
+/// What fourtap_dense_backward() writes. A gradient that is NULL is not computed.
+typedef struct {
+  /// sizeof(fourtap_dense_gradients).
+  uint32_t struct_size;
+  /// As query.
+  const fourtap_tensor *query;
+  /// As key.
+  const fourtap_tensor *key;
+  /// As value.
+  const fourtap_tensor *value;
+  /// As attn_mask, if that is a bias: summed over what it broadcasts.
+  const fourtap_tensor *bias;
+} fourtap_dense_gradients;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -348,6 +362,22 @@ fourtap_status fourtap_dense_forward_workspace_size(const fourtap_dense_inputs *
                                                     const fourtap_dense_outputs *outputs,
                                                     const fourtap_options *options,
                                                     size_t *bytes);
+
+/// The gradients of dense attention, given what fourtap_dense_forward() wrote, out and lse, and grad_out, `[B, Hq, Sq, Dv]` of the dtype of
+/// the others. On the CPU; on a CUDA device it ends in FOURTAP_STATUS_UNSUPPORTED so far.
+fourtap_status fourtap_dense_backward(const fourtap_dense_inputs *inputs,
+                                      const fourtap_dense_outputs *results,
+                                      const fourtap_tensor *grad_out,
+                                      const fourtap_dense_gradients *gradients,
+                                      const fourtap_options *options);
+
+/// Writes to *bytes how large a workspace fourtap_dense_backward() needs with the same arguments: 0 on the CPU.
+fourtap_status fourtap_dense_backward_workspace_size(const fourtap_dense_inputs *inputs,
+                                                     const fourtap_dense_outputs *results,
+                                                     const fourtap_tensor *grad_out,
+                                                     const fourtap_dense_gradients *gradients,
+                                                     const fourtap_options *options,
+                                                     size_t *bytes);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,6 +1,6 @@
 //! Dense attention.
 
-use fourtap::dense::{self, AttnMask, Inputs, Mask, Outputs};
+use fourtap::dense::{self, AttnMask, ForwardResults, Gradients, Inputs, Mask, Outputs};
 
 use crate::call::End;
 use crate::descriptor::{self, Descriptor};
@@ -58,6 +58,22 @@ pub struct DenseOutputs {
     pub lse: *const Tensor,
 }
 
+/// What fourtap_dense_backward() writes. A gradient that is NULL is not computed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DenseGradients {
+    /// sizeof(fourtap_dense_gradients).
+    pub struct_size: u32,
+    /// As query.
+    pub query: *const Tensor,
+    /// As key.
+    pub key: *const Tensor,
+    /// As value.
+    pub value: *const Tensor,
+    /// As attn_mask, if that is a bias: summed over what it broadcasts.
+    pub bias: *const Tensor,
+}
+
 // SAFETY: integers and pointers, all of which may be zero; there is one version.
 unsafe impl Descriptor for DenseInputs {
     const SIZES: &'static [usize] = &[size_of::<DenseInputs>()];
@@ -66,6 +82,11 @@ unsafe impl Descriptor for DenseInputs {
 // SAFETY: as above.
 unsafe impl Descriptor for DenseOutputs {
     const SIZES: &'static [usize] = &[size_of::<DenseOutputs>()];
+}
+
+// SAFETY: as above.
+unsafe impl Descriptor for DenseGradients {
+    const SIZES: &'static [usize] = &[size_of::<DenseGradients>()];
 }
 
 /// Dense attention. A query that sees no key gets an output of 0 and an lse of minus infinity.
@@ -95,6 +116,83 @@ pub unsafe extern "C" fn fourtap_dense_forward_workspace_size(
 ) -> Status {
     // SAFETY: as the caller promises.
     answer(|| unsafe { forward(inputs, outputs, options, End::WorkspaceSize(bytes)) })
+}
+
+/// The gradients of dense attention, given what fourtap_dense_forward() wrote, out and lse, and grad_out, `[B, Hq, Sq, Dv]` of the dtype of
+/// the others. On the CPU; on a CUDA device it ends in FOURTAP_STATUS_UNSUPPORTED so far.
+///
+/// # Safety
+/// As for [`fourtap_msda_forward`](crate::fourtap_msda_forward).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fourtap_dense_backward(
+    inputs: *const DenseInputs,
+    results: *const DenseOutputs,
+    grad_out: *const Tensor,
+    gradients: *const DenseGradients,
+    options: *const Options,
+) -> Status {
+    // SAFETY: as the caller promises.
+    answer(|| unsafe { backward(inputs, results, grad_out, gradients, options, End::Launch) })
+}
+
+/// Writes to *bytes how large a workspace fourtap_dense_backward() needs with the same arguments: 0 on the CPU.
+///
+/// # Safety
+/// As for [`fourtap_msda_forward`](crate::fourtap_msda_forward).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fourtap_dense_backward_workspace_size(
+    inputs: *const DenseInputs,
+    results: *const DenseOutputs,
+    grad_out: *const Tensor,
+    gradients: *const DenseGradients,
+    options: *const Options,
+    bytes: *mut usize,
+) -> Status {
+    let end = End::WorkspaceSize(bytes);
+    // SAFETY: as the caller promises.
+    answer(|| unsafe { backward(inputs, results, grad_out, gradients, options, end) })
+}
+
+/// # Safety
+/// As for [`fourtap_dense_backward`].
+unsafe fn backward(
+    inputs: *const DenseInputs,
+    results: *const DenseOutputs,
+    grad_out: *const Tensor,
+    gradients: *const DenseGradients,
+    options: *const Options,
+    end: End,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let described = descriptor::read(inputs, "inputs")?;
+        let results = descriptor::read(results, "results")?;
+        let gradients = descriptor::read(gradients, "gradients")?;
+        let options = Options::read(options)?;
+        let (inputs, operator_options) = (described.views()?, described.options()?);
+        let results = ForwardResults {
+            out: view(results.out, "out")?,
+            lse: view(results.lse, "lse")?,
+        };
+        let grad_out = view(grad_out, "grad_out")?;
+        let gradients = Gradients {
+            query: optional_view_mut(gradients.query, "grad_query")?,
+            key: optional_view_mut(gradients.key, "grad_key")?,
+            value: optional_view_mut(gradients.value, "grad_value")?,
+            bias: optional_view_mut(gradients.bias, "grad_bias")?,
+        };
+        let call = options.prepare(inputs.query.place(), |backend| {
+            dense::prepare_backward(
+                backend,
+                inputs,
+                operator_options,
+                results,
+                grad_out,
+                gradients,
+            )
+        })?;
+        end.of(call, &options)
+    }
 }
 
 /// # Safety

@@ -16,7 +16,8 @@ mod tensor;
 mod version;
 
 pub use dense::{
-    Alignment, DenseInputs, DenseOutputs, fourtap_dense_forward,
+    Alignment, DenseGradients, DenseInputs, DenseOutputs, fourtap_dense_backward,
+    fourtap_dense_backward_workspace_size, fourtap_dense_forward,
     fourtap_dense_forward_workspace_size,
 };
 pub use msda::{

@@ -45,6 +45,20 @@ fn the_header_is_made_of_the_sources() {
     );
 }
 
+/// A new type is named in cbindgen.toml.
+#[test]
+fn every_type_has_the_librarys_prefix() {
+    let made = header();
+    let names: Vec<&str> = made
+        .lines()
+        .filter_map(|line| line.strip_prefix("} ")?.strip_suffix(';'))
+        .collect();
+    assert!(names.contains(&"fourtap_tensor"), "{names:?}");
+    for name in names {
+        assert!(name.starts_with("fourtap_"), "{name}");
+    }
+}
+
 #[test]
 fn the_page_in_the_documentation_has_the_example() {
     let page = fs::read_to_string(folder().join("../../docs/c.md")).unwrap();

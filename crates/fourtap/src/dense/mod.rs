@@ -24,7 +24,7 @@
 //! sees only such logits is treated like one that sees no key. So a logit of plus infinity or NaN makes the whole row
 //! NaN, and an infinite or NaN value propagates to its channel for every query that sees it.
 //!
-//! **Gradients** ([`backward`]) start from what forward computed and from `grad_out`. With the weights
+//! **Gradients** ([`backward()`]) start from what forward computed and from `grad_out`. With the weights
 //! `P = exp(scale * Q K^T + bias - lse)`, all sums over the pairs of a query and a key it sees:
 //!
 //! | gradient | is |
@@ -122,7 +122,7 @@ impl Outputs<'_> {
     }
 }
 
-/// What [`forward`] computed, from which [`backward`] starts.
+/// What [`forward`] computed, from which [`backward()`] starts.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardResults<'a> {
     /// `[B, Hq, Sq, Dv]`.
@@ -175,7 +175,7 @@ pub fn prepare_forward<'a>(
     backend.prepare_forward(inputs, options, outputs.into())
 }
 
-/// Checks and plans a call of [`backward`].
+/// Checks and plans a call of [`backward()`].
 pub fn prepare_backward<'a>(
     backend: &impl Implementation,
     inputs: Inputs<'a>,
