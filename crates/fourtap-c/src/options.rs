@@ -95,6 +95,12 @@ impl Options {
     /// # Safety
     /// The workspace is null or as the field's documentation says.
     pub(crate) unsafe fn launch(&self, call: Prepared<'_>) -> Result<()> {
+        let (given, needed) = (self.workspace_size, call.workspace_bytes());
+        if !self.workspace.is_null() && given < needed {
+            let expected =
+                format!("at least {needed}, as the function ending in _workspace_size says");
+            return Err(Error::value("workspace_size", expected, given));
+        }
         let launched = match self.workspace.is_null() {
             true => call.launch(),
             // SAFETY: as the caller promises.

@@ -155,6 +155,11 @@ fn msda_backward_with_stream_and_workspace() {
     // SAFETY: as above.
     let status = unsafe { fourtap_msda_backward(&inputs, &tensors[3], &gradients, &options) };
     assert_eq!(status, Status::InvalidArgument, "{}", message());
+    assert!(
+        message().starts_with("workspace_size: expected"),
+        "{}",
+        message()
+    );
 }
 
 #[test]
