@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import problem
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fourtap
 from fourtap import scaled_dot_product_attention as attend
@@ -184,3 +185,17 @@ def test_a_gradient_is_refused_in_compiled_code(device: str) -> None:
         whole(query, key, value)
     with torch.no_grad():
         assert torch.equal(whole(query, key, value), attend(query, key, value))
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_the_operator_refuses_a_gradient_on_cuda_without_a_device(name: str, return_lse: bool) -> None:
+    with FakeTensorMode():
+        operands = {which: torch.empty(1, 2, 8, 32, device="cuda") for which in ("query", "key", "value")}
+        operands[name].requires_grad_()
+        message = f"{name}: expected a tensor that needs no gradient"
+        refused(
+            NotImplementedError,
+            message,
+            lambda: torch.ops.fourtap.dense(**operands, **PLAIN | {"return_lse": return_lse}),
+        )

@@ -203,7 +203,10 @@ def _dense_backward_fake(
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, *settings, return_lse, attn_mask = inputs
     out, lse = output
-    _refuse_derivatives(query, key, value, attn_mask)
+    if query.is_cuda:
+        # Here autograd is off, so the tensors alone do not tell.
+        names = dict(zip((0, 1, 2, 9), _NAMES, strict=True))
+        raise _no_gradient(names[ctx.needs_input_grad.index(True)])
     if not return_lse:
         raise InputError("return_lse: expected True where gradients are wanted, found False")
     ctx.save_for_backward(query, key, value, attn_mask, out, lse)
