@@ -4,6 +4,7 @@ mod bad_calls;
 mod bad_numbers;
 mod calls;
 mod cuda;
+mod dense_calls;
 mod header;
 mod programs;
 mod tensors;

@@ -146,3 +146,19 @@ pub fn message() -> String {
 pub fn expect_ok(status: Status) {
     assert_eq!(status, Status::Ok, "{}", message());
 }
+
+/// Numbers that look random, from -1 to 1.
+pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+pub fn signed<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {
+    shape.map(|size| size as i64)
+}
