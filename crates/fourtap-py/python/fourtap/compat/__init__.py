@@ -3,7 +3,8 @@
 - :mod:`fourtap.compat.deformable_detr`: Deformable DETR, DINO, Mask2Former's and OneFormer's own repositories and all
   others that build the extension ``MultiScaleDeformableAttention``: ``install()``.
 - :mod:`fourtap.compat.mmcv`: mmcv and detrex: ``patch()``, or its module instead of theirs.
-- :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping for their ``kernels``.
+- :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping for their ``kernels``; and
+  ``register_attention()`` for dense attention, ``attn_implementation="fourtap"``.
 - :mod:`fourtap.compat.dcnv4`: DCNv4's ``FlashDeformAttnFunction``.
 
 An ``im2col_step`` is accepted wherever the original has one, and ignored: any batch size works.

@@ -10,6 +10,11 @@ or, by the ``kernels`` package, for one model::
     with kernels.use_kernel_mapping(fourtap.compat.transformers.kernel_mapping()):
         kernels.kernelize(model, mode=kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE)
 
+Dense attention, for models of all kinds, is an attention implementation as transformers has several::
+
+    fourtap.compat.transformers.register_attention()
+    model = AutoModel.from_pretrained(name, attn_implementation="fourtap")
+
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from torch import Tensor, nn
 
 from fourtap.compat._drop_in import Replacements, attend
 from fourtap.compat._imports import WhenImported
+from fourtap.compat._transformers_attention import attention_forward, register_attention
 from fourtap.compat._transformers_modules import from_projections, result_type
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
@@ -34,10 +40,12 @@ from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
 __all__ = [
     "FAMILIES",
     "MultiScaleDeformableAttention",
+    "attention_forward",
     "kernel_mapping",
     "multi_scale_deformable_attention",
     "multi_scale_deformable_attention_v2",
     "patch",
+    "register_attention",
     "unpatch",
 ]
 
