@@ -144,6 +144,19 @@ pub struct Gradients<'a> {
     pub bias: Option<ViewMut<'a>>,
 }
 
+#[cfg(feature = "cuda")]
+impl Gradients<'_> {
+    /// Second views of the same memory, for planning a call: nothing may be written through them.
+    pub(crate) fn alias(&self) -> Gradients<'_> {
+        Gradients {
+            query: self.query.as_ref().map(ViewMut::alias),
+            key: self.key.as_ref().map(ViewMut::alias),
+            value: self.value.as_ref().map(ViewMut::alias),
+            bias: self.bias.as_ref().map(ViewMut::alias),
+        }
+    }
+}
+
 /// An implementation of this operator: each backend, and [`crate::Backend`], which chooses one of them.
 pub trait Implementation {
     /// As [`prepare_forward`].

@@ -11,7 +11,7 @@ use super::rule::Pass;
 use super::tensor::{Storage, Tensor};
 use crate::backend::Backend;
 use crate::dense::oracle::{self, Attention};
-use crate::dense::{self, ForwardResults, Gradients, Problem};
+use crate::dense::{self, ForwardResults, Gradients, Inputs, Options, Problem};
 use crate::error::Result;
 use crate::oracle::Sum;
 use crate::tensor::View;
@@ -73,6 +73,21 @@ impl DenseBackwardCase {
             grad_out,
             gradients: [query, key, value, bias],
         })
+    }
+
+    /// The same where nothing has gaps.
+    pub fn whole(forward: DenseCase) -> Result<Self> {
+        let mut case = DenseBackwardCase::new(forward)?;
+        for tensor in [&mut case.out, &mut case.lse, &mut case.grad_out] {
+            let mut numbers = tensor.to_f64().into_iter();
+            let shape = tensor.shape();
+            let storage = Storage::dense(shape.rank());
+            *tensor = Tensor::from_fn(tensor.dtype(), shape.sizes(), &storage, || {
+                numbers.next().unwrap_or_default()
+            });
+        }
+        case.gradients[..3].fill(Storage::dense(4));
+        Ok(case)
     }
 
     /// What forward computed.
@@ -189,13 +204,31 @@ pub struct ExpectedDenseGradients {
 }
 
 impl ExpectedDenseGradients {
-    /// For a case.
+    /// For a case, whose naive implementation keeps everything in f32 until the end.
     pub fn new(case: &DenseBackwardCase) -> Result<Self> {
+        Self::with_naive(case, oracle::backward)
+    }
+
+    /// For a case, whose naive implementation stores weights and gradients of logits in the type of the queries, as every
+    /// implementation on tensor cores does. Where terms cancel (keys that are all alike) that is what remains.
+    pub fn stored(case: &DenseBackwardCase) -> Result<Self> {
+        Self::with_naive(case, oracle::backward_stored)
+    }
+
+    fn with_naive(
+        case: &DenseBackwardCase,
+        naive: impl Fn(
+            &Inputs<'_>,
+            Options,
+            &ForwardResults<'_>,
+            &View<'_>,
+        ) -> Result<oracle::Gradients<f32>>,
+    ) -> Result<Self> {
         let (inputs, options) = (case.forward.inputs(), case.forward.options);
         let (results, grad_out) = (case.results(), case.grad_out());
         Ok(ExpectedDenseGradients {
             exact: oracle::backward(&inputs, options, &results, &grad_out)?,
-            naive: oracle::backward(&inputs, options, &results, &grad_out)?,
+            naive: naive(&inputs, options, &results, &grad_out)?,
         })
     }
 

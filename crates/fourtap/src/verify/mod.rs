@@ -10,6 +10,8 @@ mod dense;
 #[cfg(feature = "cuda")]
 mod dense_cuda;
 mod dense_gradients;
+#[cfg(feature = "cuda")]
+mod dense_gradients_cuda;
 mod dense_mask;
 #[cfg(feature = "cuda")]
 mod device_tensor;
@@ -29,6 +31,8 @@ pub use dense_cuda::{DenseOnCuda, check_dense_on_cuda};
 pub use dense_gradients::{
     DenseBackwardCase, DenseGradientSelection, DenseGradientTensors, ExpectedDenseGradients,
 };
+#[cfg(feature = "cuda")]
+pub use dense_gradients_cuda::{DenseGradientsOnCuda, check_dense_gradients_on_cuda};
 pub use dense_mask::RandomMask;
 pub use gradients::{ExpectedGradients, GradientSelection, GradientTensors};
 #[cfg(feature = "cuda")]

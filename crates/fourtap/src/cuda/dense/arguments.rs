@@ -37,42 +37,42 @@ impl Addresses {
 
 /// `Arguments` of kernels/dense/problem.cuh.
 #[repr(C)]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
-    query: u64,
-    key: u64,
-    value: u64,
-    out: u64,
-    lse: u64,
-    partial: u64,
-    states: u64,
-    mask: u64,
-    mask_states: u64,
-    pieces: [u64; 3],
-    units: [u64; 3],
-    query_strides: [i64; 4],
-    key_strides: [i64; 4],
-    value_strides: [i64; 4],
-    out_strides: [i64; 4],
-    lse_strides: [i64; 3],
-    state_strides: [i64; 3],
-    mask_strides: [i64; 4],
-    planes: u32,
-    query_heads: u32,
-    group: u32,
-    channels: u32,
-    value_channels: u32,
-    queries: i32,
-    keys: i32,
-    first: i32,
-    past: i32,
-    scale: f32,
-    sign: u32,
-    kept: u32,
-    splits: u32,
-    same: u32,
-    even: u32,
-    given_scale: f64,
+    pub(super) query: u64,
+    pub(super) key: u64,
+    pub(super) value: u64,
+    pub(super) out: u64,
+    pub(super) lse: u64,
+    pub(super) partial: u64,
+    pub(super) states: u64,
+    pub(super) mask: u64,
+    pub(super) mask_states: u64,
+    pub(super) pieces: [u64; 3],
+    pub(super) units: [u64; 3],
+    pub(super) query_strides: [i64; 4],
+    pub(super) key_strides: [i64; 4],
+    pub(super) value_strides: [i64; 4],
+    pub(super) out_strides: [i64; 4],
+    pub(super) lse_strides: [i64; 3],
+    pub(super) state_strides: [i64; 3],
+    pub(super) mask_strides: [i64; 4],
+    pub(super) planes: u32,
+    pub(super) query_heads: u32,
+    pub(super) group: u32,
+    pub(super) channels: u32,
+    pub(super) value_channels: u32,
+    pub(super) queries: i32,
+    pub(super) keys: i32,
+    pub(super) first: i32,
+    pub(super) past: i32,
+    pub(super) scale: f32,
+    pub(super) sign: u32,
+    pub(super) kept: u32,
+    pub(super) splits: u32,
+    pub(super) same: u32,
+    pub(super) even: u32,
+    pub(super) given_scale: f64,
 }
 
 impl Arguments {
@@ -97,19 +97,7 @@ impl Arguments {
             }
         });
         let (first, past) = folded.bounds.unwrap_or((0, 0));
-        let scale = problem.scale();
         Arguments {
-            query: 0,
-            key: 0,
-            value: 0,
-            out: 0,
-            lse: 0,
-            partial: 0,
-            states: 0,
-            mask: 0,
-            mask_states: 0,
-            pieces: [0; 3],
-            units: [0; 3],
             query_strides: of_rows(problem.query()),
             key_strides: strides(problem.key()),
             value_strides: strides(problem.value()),
@@ -126,6 +114,17 @@ impl Arguments {
             keys: folded.keys as i32,
             first,
             past,
+            splits: plan.splits,
+            even: plan.is_even.into(),
+            ..Arguments::default()
+        }
+        .with_scale(problem.scale())
+        .with_steps_not_taken()
+    }
+
+    /// The same with this scale.
+    pub fn with_scale(self, scale: f64) -> Self {
+        Arguments {
             // At least the smallest normal number, so that minus infinity stays minus infinity; anything for 0, with which
             // queries become 0.
             scale: match scale {
@@ -134,12 +133,9 @@ impl Arguments {
             },
             sign: if scale < 0.0 { 0x8000_8000 } else { 0 },
             kept: if scale == 0.0 { 0 } else { u32::MAX },
-            splits: plan.splits,
-            same: 0,
-            even: plan.is_even.into(),
             given_scale: scale,
+            ..self
         }
-        .with_steps_not_taken()
     }
 
     /// Sequences and heads whose stride is 0 have, for TMA, one element.
@@ -216,7 +212,8 @@ impl Arguments {
     }
 }
 
-fn strides(layout: &Layout) -> [i64; 4] {
+/// Of a tensor with four axes.
+pub(super) fn strides(layout: &Layout) -> [i64; 4] {
     std::array::from_fn(|axis| layout.strides()[axis] as i64)
 }
 

@@ -37,20 +37,11 @@ impl FoldedProblem {
 
     /// For sizes with fewer than 2^30 queries and keys.
     pub fn new(sizes: &Sizes, mask: &Mask) -> Self {
-        let &Sizes {
-            batch,
-            query_heads,
-            key_heads,
-            queries,
-            keys,
-            ..
-        } = sizes;
-        let seen = |query: usize| mask.visible(query, queries, keys);
-        if queries == 1 {
-            let Range { start, end } = seen(0);
+        if sizes.queries == 1 {
+            let Range { start, end } = mask.visible(0, 1, sizes.keys);
             return FoldedProblem {
-                batch,
-                heads: key_heads,
+                batch: sizes.batch,
+                heads: sizes.key_heads,
                 group: 1,
                 rows_are_heads: true,
                 rows: sizes.group(),
@@ -59,6 +50,19 @@ impl FoldedProblem {
                 bounds: None,
             };
         }
+        FoldedProblem::unfolded(sizes, mask)
+    }
+
+    /// The same with all keys, whatever the queries see, and their heads as they are.
+    pub fn unfolded(sizes: &Sizes, mask: &Mask) -> Self {
+        let &Sizes {
+            batch,
+            query_heads,
+            queries,
+            keys,
+            ..
+        } = sizes;
+        let seen = |query: usize| mask.visible(query, queries, keys);
         // Neither end of the visible range ever moves back.
         let all = queries == 0 || seen(0).end == keys && seen(queries - 1).start == 0;
         let shift = match mask.alignment {
@@ -77,6 +81,16 @@ impl FoldedProblem {
             first_key: 0,
             keys,
             bounds: (!all).then(|| (bound(first), bound(past))),
+        }
+    }
+
+    /// The transposed problem, whose rows are keys.
+    pub fn turned(&self) -> Self {
+        FoldedProblem {
+            rows: self.keys,
+            keys: self.rows,
+            bounds: self.bounds.map(|(first, past)| (1 - past, 1 - first)),
+            ..*self
         }
     }
 
@@ -119,6 +133,22 @@ mod tests {
                             }
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_seen_by_the_queries_that_see_it() {
+        for (left, right) in [(None, Some(0)), (Some(3), Some(2)), (Some(0), None)] {
+            for (queries, keys) in [(1, 4), (5, 3), (3, 9), (7, 7)] {
+                let mask = Mask::window(Alignment::BottomRight, left, right);
+                let folded = FoldedProblem::unfolded(&sizes(4, 2, queries, keys), &mask).turned();
+                assert_eq!((folded.rows, folded.keys), (keys, queries));
+                let (first, past) = folded.bounds.unwrap_or(FoldedProblem::ALL);
+                for (i, j) in (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j))) {
+                    let seen = (j as i32 + first..j as i32 + past).contains(&(i as i32));
+                    assert_eq!(seen, mask.visible(i, queries, keys).contains(&j), "{i} {j}");
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod auxiliary;
+mod backward;
 mod conversion;
 mod folded;
 mod hopper;
@@ -16,6 +17,7 @@ mod tuning;
 mod workspace;
 
 pub use auxiliary::{Combine, PrepareF32, PrepareMask};
+pub use backward::{BackwardPlan, BiasSum, GradientBias, GradientMma, GradientStatistics};
 pub use hopper::GroupTile;
 pub use options::Options;
 pub use plan::{Plan, ProblemDesc};

@@ -140,7 +140,7 @@ impl ProblemDesc {
 
     /// The plan of forward with this tuning.
     pub fn tuned(&self, device: DeviceSize, tuning: &Tuning) -> Result<Plan> {
-        self.expect_served()?;
+        expect_served(&self.sizes)?;
         let folded = FoldedProblem::new(&self.sizes, &self.mask);
         match self.dtype {
             DType::F64 => self.plain(folded),
@@ -309,31 +309,30 @@ impl ProblemDesc {
     pub(super) fn mask_first_byte(&self, folded: &FoldedProblem) -> i64 {
         (self.attn_mask.as_ref()).map_or(0, |mask| mask::first_byte(mask, folded))
     }
-
-    /// Refuses what no kernel serves.
-    fn expect_served(&self) -> Result<()> {
-        let sizes = &self.sizes;
-        for (what, channels) in [("D", sizes.channels), ("Dv", sizes.value_channels)] {
-            if channels > tile::MOST_CHANNELS {
-                return Err(unsupported(
-                    &format!("at most {} channels per head", tile::MOST_CHANNELS),
-                    format!("{what} = {channels}"),
-                ));
-            }
-        }
-        for (what, count) in [("Sq", sizes.queries), ("Sk", sizes.keys)] {
-            if count >= TOO_MANY {
-                return Err(unsupported(
-                    "fewer than 2^30 queries and keys",
-                    format!("{what} = {count}"),
-                ));
-            }
-        }
-        Ok(())
-    }
 }
 
-fn block_count(blocks: usize) -> Result<u32> {
+/// Refuses what no kernel serves.
+pub(super) fn expect_served(sizes: &Sizes) -> Result<()> {
+    for (what, channels) in [("D", sizes.channels), ("Dv", sizes.value_channels)] {
+        if channels > tile::MOST_CHANNELS {
+            return Err(unsupported(
+                &format!("at most {} channels per head", tile::MOST_CHANNELS),
+                format!("{what} = {channels}"),
+            ));
+        }
+    }
+    for (what, count) in [("Sq", sizes.queries), ("Sk", sizes.keys)] {
+        if count >= TOO_MANY {
+            return Err(unsupported(
+                "fewer than 2^30 queries and keys",
+                format!("{what} = {count}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn block_count(blocks: usize) -> Result<u32> {
     let count = u32::try_from(blocks).ok().filter(|&count| count < 1 << 31);
     count.ok_or_else(|| unsupported("fewer than 2^31 blocks", blocks.to_string()))
 }

@@ -3,6 +3,7 @@
 use std::thread::LocalKey;
 
 use super::arguments::{Addresses, Arguments};
+use super::backward;
 use super::maps::{LoadedTensors, Maps};
 use super::plan::Plan;
 use super::specialised::KernelVariant;
@@ -11,10 +12,9 @@ use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::dense::{
-    AttnMaskKey, Backward, Forward, ForwardResults, Gradients, Implementation, Inputs, Options,
-    Outputs,
+    AttnMaskKey, Forward, ForwardResults, Gradients, Implementation, Inputs, Options, Outputs,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
 
@@ -78,34 +78,29 @@ impl Implementation for Cuda {
         grad_out: View<'a>,
         gradients: Gradients<'a>,
     ) -> Result<Prepared<'a>> {
-        let call = Backward::new(inputs, options, results, grad_out, gradients)?;
-        call.problem.expect_in(self.place())?;
-        Err(Error::Unsupported {
-            backend: "cuda",
-            expected: "dense attention without gradients, which only the CPU has so far"
-                .to_string(),
-            found: "backward".to_string(),
-        })
+        backward::prepare(self, inputs, options, results, grad_out, gradients)
     }
 }
 
 /// Whether an output may lie where the mask does. The cache compares all other tensors; such a call is refused when it is
 /// checked.
 fn mask_is_written(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> bool {
+    let lse = outputs.lse.as_ref().map(ViewMut::as_view);
+    mask_meets(inputs, [Some(outputs.out.as_view()), lse])
+}
+
+/// The same for these views.
+pub(super) fn mask_meets<const N: usize>(
+    inputs: &Inputs<'_>,
+    written: [Option<&View<'_>>; N],
+) -> bool {
     let Some(read) = inputs.attn_mask.as_ref().map(|mask| mask.occupied()) else {
         return false;
     };
-    let written = [
-        Some(outputs.out.as_view()),
-        outputs.lse.as_ref().map(ViewMut::as_view),
-    ];
-    written
-        .into_iter()
-        .flatten()
-        .any(|view| match (&read, view.check("")) {
-            (Ok(read), Ok(written)) => read.start < written.end && written.start < read.end,
-            _ => true,
-        })
+    (written.into_iter().flatten()).any(|view| match (&read, view.check("")) {
+        (Ok(read), Ok(written)) => read.start < written.end && written.start < read.end,
+        _ => true,
+    })
 }
 
 impl Cuda {

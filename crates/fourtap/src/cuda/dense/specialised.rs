@@ -6,6 +6,7 @@ use super::auxiliary::{
     COMBINE_ENTRY, COMBINE_PARTS, CONVERT_ENTRY, CONVERT_PARTS, Combine, MASK_ENTRY, MASK_PARTS,
     PrepareF32, PrepareMask,
 };
+use super::backward::{self, BiasSum, GradientBias, GradientMma, GradientStatistics};
 use super::hopper::{GroupTile, STAGES};
 use super::tile::Tile;
 use crate::cuda::recipe::sources::{ARITHMETIC, ASYNC, COPY, GROUP_MATRIX, MATRIX, MEMORY, TYPES};
@@ -329,6 +330,14 @@ pub enum KernelVariant {
     PrepareMask(PrepareMask),
     /// The same for query, key and value of f32.
     PrepareF32(PrepareF32),
+    /// What gradients need to know of each query.
+    GradientStatistics(GradientStatistics),
+    /// Gradients on tensor cores.
+    GradientMma(GradientMma),
+    /// The gradient of a bias.
+    GradientBias(GradientBias),
+    /// Adds up its parts.
+    BiasSum(BiasSum),
 }
 
 impl SpecialisedKernel for KernelVariant {
@@ -340,6 +349,10 @@ impl SpecialisedKernel for KernelVariant {
             KernelVariant::Plain(kernel) => Box::new(kernel),
             KernelVariant::PrepareMask(kernel) => Box::new(kernel),
             KernelVariant::PrepareF32(kernel) => Box::new(kernel),
+            KernelVariant::GradientStatistics(kernel) => Box::new(kernel),
+            KernelVariant::GradientMma(kernel) => Box::new(kernel),
+            KernelVariant::GradientBias(kernel) => Box::new(kernel),
+            KernelVariant::BiasSum(kernel) => Box::new(kernel),
         }
     }
 }
@@ -352,7 +365,7 @@ impl fmt::Display for KernelVariant {
 
 /// All kernels of this operator that this library ships.
 pub fn shipped() -> Vec<ShippedKernel> {
-    [
+    let forward = [
         (MMA_ENTRY, MMA_PARTS),
         (WGMMA_ENTRY, WGMMA_PARTS),
         (F32_ENTRY, F32_PARTS),
@@ -360,8 +373,7 @@ pub fn shipped() -> Vec<ShippedKernel> {
         (COMBINE_ENTRY, COMBINE_PARTS),
         (MASK_ENTRY, MASK_PARTS),
         (CONVERT_ENTRY, CONVERT_PARTS),
-    ]
-    .iter()
-    .map(ShippedKernel::new)
-    .collect()
+    ];
+    let forward = forward.iter().map(ShippedKernel::new);
+    forward.chain(backward::shipped()).collect()
 }

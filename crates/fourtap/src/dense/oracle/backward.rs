@@ -2,7 +2,7 @@
 
 use super::{bias, logit, rows};
 use crate::dense::{self, AttnMask, Backward, ForwardResults, Inputs, Options};
-use crate::dtype::Real;
+use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::Result;
 use crate::oracle::{Sum, read};
 use crate::place::Place;
@@ -28,6 +28,35 @@ pub fn backward<R: Real>(
     options: Options,
     results: &ForwardResults<'_>,
     grad_out: &View<'_>,
+) -> Result<Gradients<R>> {
+    backward_with(inputs, options, results, grad_out, |number| number)
+}
+
+/// The same, where weights and gradients of logits are stored in the type of the queries before they are multiplied: the naive
+/// implementation in 16 bits, and what tensor cores are given. The gradient of a bias is made of them before.
+pub fn backward_stored<R: Real>(
+    inputs: &Inputs<'_>,
+    options: Options,
+    results: &ForwardResults<'_>,
+    grad_out: &View<'_>,
+) -> Result<Gradients<R>> {
+    let dtype = inputs.query.dtype();
+    let stored = |number: R| {
+        R::from_f64(match dtype {
+            DType::F16 => f16::from_f64(number.to_f64()).to_f64(),
+            DType::BF16 => bf16::from_f64(number.to_f64()).to_f64(),
+            DType::F32 | DType::F64 => number.to_f64(),
+        })
+    };
+    backward_with(inputs, options, results, grad_out, stored)
+}
+
+fn backward_with<R: Real>(
+    inputs: &Inputs<'_>,
+    options: Options,
+    results: &ForwardResults<'_>,
+    grad_out: &View<'_>,
+    stored: impl Fn(R) -> R,
 ) -> Result<Gradients<R>> {
     let nothing = dense::Gradients::default();
     let problem = Backward::new(*inputs, options, *results, *grad_out, nothing)?.problem;
@@ -78,6 +107,10 @@ pub fn backward<R: Real>(
                         mass: weight
                             * (grad_weight.mass + delta.mass + rounded * difference.magnitude()),
                     };
+                    let multiplied = Sum {
+                        total: stored(of_logit.total),
+                        ..of_logit
+                    };
                     let (row, key) = (
                         (b * sizes.query_heads + head) * sizes.queries + i,
                         (b * sizes.key_heads + kept) * sizes.keys + j,
@@ -85,17 +118,17 @@ pub fn backward<R: Real>(
                     for c in 0..d {
                         add(
                             &mut gradients.query[row * d + c],
-                            of_logit,
+                            multiplied,
                             scale * keys[j][c],
                         );
                         add(
                             &mut gradients.key[key * d + c],
-                            of_logit,
+                            multiplied,
                             scale * queries[i][c],
                         );
                     }
                     let weight = Sum {
-                        total: weight,
+                        total: stored(weight),
                         mass: weight * rounded,
                     };
                     for c in 0..dv {

@@ -5,7 +5,7 @@
 
 mod backward;
 
-pub use backward::{Gradients, backward};
+pub use backward::{Gradients, backward, backward_stored};
 
 use crate::dense::{AttnMask, Inputs, MOST_BIAS, Options, Problem, Sizes};
 use crate::dtype::Real;

@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::{TYPES, serving};
+use super::{TYPES, forward_kernels, serving};
 use crate::gpu;
 
 /// One sequence and head; `spoil` changes what is at (tensor, row, channel), tensors counted from query.
@@ -234,5 +234,5 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
         }
     }
     let details = "200 problems in every form, NaN and infinity in every tensor, behind masks too";
-    gpu::evidence(&cuda, "hostile", &gpu::kernels("dense_"), details);
+    gpu::evidence(&cuda, "hostile", &forward_kernels(), details);
 }

@@ -1,6 +1,7 @@
 //! Dense attention on a GPU.
 
 mod calls;
+mod gradients;
 mod hostile;
 mod large;
 mod oracle;
@@ -12,8 +13,17 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::dense::{Options, Tuning};
 use fourtap::verify::{DenseCase, DenseOnCuda};
 
+use crate::gpu;
+
 /// The types there are kernels for.
 const TYPES: [DType; 4] = DType::ALL;
+
+/// The kernels of forward.
+fn forward_kernels() -> Vec<&'static str> {
+    let mut kernels = gpu::kernels("dense_");
+    kernels.retain(|kernel| !kernel.starts_with("dense_gradient_"));
+    kernels
+}
 
 /// The device, using this kernel (`Tuning::kernel`), with work cut for that many multiprocessors.
 fn with_kernel(cuda: &Cuda, kernel: u32, multiprocessors: u32) -> Cuda {

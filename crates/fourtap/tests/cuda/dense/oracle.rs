@@ -10,7 +10,7 @@ use fourtap::dense::{Mask, Sizes};
 use fourtap::verify::{DenseCase, DenseOnCuda, ExpectedDenseResults, check_dense_on_cuda};
 use rayon::prelude::*;
 
-use super::{TYPES, hopper_cuts, hostile, serving};
+use super::{TYPES, forward_kernels, hopper_cuts, hostile, serving};
 use crate::gpu::{self, Tally};
 use crate::oracle::cases;
 
@@ -144,7 +144,7 @@ fn random_problems_match_the_oracle() {
     check(&cuda, 0..cases, &tally, &forms);
     forms.expect_all(&cuda);
     let details = "results, every element, 0 mismatches";
-    tally.evidence(&cuda, "oracle", &gpu::kernels("dense_"), details);
+    tally.evidence(&cuda, "oracle", &forward_kernels(), details);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use fourtap::cuda::driver::Plain;
 use fourtap::dense::{self, Alignment, AttnMask, Inputs, Mask, Options, Sizes};
 use fourtap::{Backend, BoolView, Element, bf16, f16};
 
-use super::{cuts, hopper_cuts};
+use super::{cuts, forward_kernels, hopper_cuts};
 use crate::gpu;
 use crate::tensors::{OnDevice, numbers};
 
@@ -114,7 +114,7 @@ fn a_thousand_runs_are_bitwise_equal() {
     gpu::evidence(
         &cuda,
         "reproducible",
-        &gpu::kernels("dense_"),
+        &forward_kernels(),
         "1000 of 1000 runs equal in every form, every type, with masks and biases",
     );
 }

@@ -1,0 +1,299 @@
+//! The kernels, and what each is compiled for.
+
+use std::fmt;
+
+use crate::cuda::dense::specialised::{AttnKind, PROBLEM, describe_alignment};
+use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
+use crate::cuda::recipe::{Defines, DynamicShared, Recipe, ShippedKernel, flag, name, number};
+use crate::dtype::DType;
+
+const GRADIENT_PROBLEM: &str = include_str!("../../../../kernels/dense/backward/problem.cuh");
+const BIAS: &str = include_str!("../../../../kernels/dense/backward/bias.cuh");
+
+/// What the kernels on tensor cores consist of, before their own source.
+macro_rules! tensor_core_parts {
+    ($($own:expr),*) => {
+        &[
+            TYPES,
+            MEMORY,
+            COPY,
+            MATRIX,
+            ARITHMETIC,
+            PROBLEM,
+            include_str!("../../../../kernels/dense/tile.cuh"),
+            include_str!("../../../../kernels/dense/rows.cuh"),
+            include_str!("../../../../kernels/dense/mask.cuh"),
+            include_str!("../../../../kernels/dense/work.cuh"),
+            include_str!("../../../../kernels/dense/masking.cuh"),
+            GRADIENT_PROBLEM,
+            include_str!("../../../../kernels/dense/backward/products.cuh"),
+            $($own),*
+        ]
+    };
+}
+
+const STATISTICS_ENTRY: &str = "dense_gradient_statistics";
+const STATISTICS_PARTS: &[&str] = &[
+    TYPES,
+    MEMORY,
+    PROBLEM,
+    GRADIENT_PROBLEM,
+    include_str!("../../../../kernels/dense/backward/statistics.cu"),
+];
+
+const MMA_ENTRY: &str = "dense_gradient_mma";
+const MMA_PARTS: &[&str] = tensor_core_parts!(
+    include_str!("../../../../kernels/dense/backward/careful.cuh"),
+    include_str!("../../../../kernels/dense/backward/gradient_mma.cu")
+);
+
+const BIAS_ENTRY: &str = "dense_gradient_bias";
+const BIAS_PARTS: &[&str] = tensor_core_parts!(
+    BIAS,
+    include_str!("../../../../kernels/dense/backward/bias.cu")
+);
+
+const BIAS_SUM_ENTRY: &str = "dense_gradient_bias_sum";
+const BIAS_SUM_PARTS: &[&str] = &[
+    TYPES,
+    PROBLEM,
+    GRADIENT_PROBLEM,
+    BIAS,
+    include_str!("../../../../kernels/dense/backward/bias_sum.cu"),
+];
+
+/// All of them.
+pub(in crate::cuda::dense) fn shipped() -> Vec<ShippedKernel> {
+    [
+        (STATISTICS_ENTRY, STATISTICS_PARTS),
+        (MMA_ENTRY, MMA_PARTS),
+        (BIAS_ENTRY, BIAS_PARTS),
+        (BIAS_SUM_ENTRY, BIAS_SUM_PARTS),
+    ]
+    .iter()
+    .map(ShippedKernel::new)
+    .collect()
+}
+
+/// Channels as kernels see them, and how rows lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Rows {
+    pub dtype: DType,
+    pub head: u32,
+    pub head_v: u32,
+    pub padded: bool,
+    pub align: u32,
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-d{}", self.dtype, self.head)?;
+        if self.head_v != self.head {
+            write!(f, "-v{}", self.head_v)?;
+        }
+        Ok(())
+    }
+}
+
+/// A block's part of the matrix of rows and columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GradientTile {
+    pub rows: u32,
+    pub columns: u32,
+    /// Resident blocks per multiprocessor that the register count must allow.
+    pub blocks: u32,
+    /// Tiles of columns in shared memory.
+    pub stages: u32,
+}
+
+/// Warps of a block.
+pub(super) const WARPS: u32 = 4;
+
+/// What all kernels on tensor cores are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Common {
+    pub rows: Rows,
+    pub tile: GradientTile,
+    /// Whether what a row sees is a band.
+    pub mask: bool,
+    pub attn: AttnKind,
+    pub own_keys: bool,
+}
+
+impl Common {
+    fn defines(&self) -> Defines {
+        let Common { rows, tile, .. } = self;
+        vec![
+            ("VALUE", name(rows.dtype)),
+            ("HEAD", number(rows.head)),
+            ("HEAD_V", number(rows.head_v)),
+            ("BLOCK_M", number(tile.rows)),
+            ("BLOCK_N", number(tile.columns)),
+            ("KEY_WARPS", number(1)),
+            ("BLOCKS", number(tile.blocks)),
+            ("WARPS", number(WARPS)),
+            ("STAGES", number(tile.stages)),
+            ("MASK", flag(self.mask)),
+            ("SPLIT", flag(false)),
+            ("PADDED", flag(rows.padded)),
+            ("ALIGN", number(rows.align)),
+            ("OWN_KEYS", flag(self.own_keys)),
+            self.attn.define(),
+        ]
+    }
+}
+
+impl fmt::Display for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GradientTile { rows, columns, .. } = self.tile;
+        write!(f, "{}-{rows}x{columns}", self.rows)?;
+        for (flag, name) in [(self.mask, "-mask"), (self.rows.padded, "-padded")] {
+            if flag {
+                f.write_str(name)?;
+            }
+        }
+        write!(f, "{}", self.attn)?;
+        describe_alignment(f, self.rows.align)
+    }
+}
+
+/// What gradients need to know of each query; see kernels/dense/backward/statistics.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientStatistics {
+    pub(super) rows: Rows,
+}
+
+impl Recipe for GradientStatistics {
+    fn entry(&self) -> &'static str {
+        STATISTICS_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        STATISTICS_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        vec![
+            ("VALUE", name(self.rows.dtype)),
+            ("HEAD_V", number(self.rows.head_v)),
+            ("ALIGN", number(self.rows.align)),
+            ("OWN_KEYS", flag(false)),
+        ]
+    }
+}
+
+impl fmt::Display for GradientStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rows {
+            dtype,
+            head_v,
+            align,
+            ..
+        } = self.rows;
+        write!(f, "dense-gradient-statistics-{dtype}-v{head_v}")?;
+        describe_alignment(f, align)
+    }
+}
+
+/// Gradients of keys and values, or of queries, by `mma.sync`; see kernels/dense/backward/gradient_mma.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientMma {
+    pub(super) common: Common,
+    /// Whether the gradient of the rows is wanted: keys or queries.
+    pub(super) sum: bool,
+    /// Whether the gradient of values is.
+    pub(super) value_sum: bool,
+}
+
+impl Recipe for GradientMma {
+    fn entry(&self) -> &'static str {
+        MMA_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        MMA_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.common.defines();
+        defines.extend([("SUM", flag(self.sum)), ("VALUE_SUM", flag(self.value_sum))]);
+        defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::All
+    }
+}
+
+impl fmt::Display for GradientMma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = match (self.common.own_keys, self.sum, self.value_sum) {
+            (false, ..) => "query",
+            (true, true, true) => "key-value",
+            (true, true, false) => "key",
+            (true, false, _) => "value",
+        };
+        write!(f, "dense-gradient-mma-{of}-{}", self.common)
+    }
+}
+
+/// The gradient of a bias; see kernels/dense/backward/bias.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientBias {
+    pub(super) common: Common,
+    /// The type of the bias.
+    pub(super) bias: DType,
+}
+
+impl Recipe for GradientBias {
+    fn entry(&self) -> &'static str {
+        BIAS_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        BIAS_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.common.defines();
+        defines.push(("BIAS_TYPE", name(self.bias)));
+        defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::All
+    }
+}
+
+impl fmt::Display for GradientBias {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dense-gradient-bias-{}-{}", self.bias, self.common)
+    }
+}
+
+/// Adds up the parts of a bias's gradient; see kernels/dense/backward/bias_sum.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BiasSum {
+    /// The type of the bias.
+    pub(super) bias: DType,
+}
+
+impl Recipe for BiasSum {
+    fn entry(&self) -> &'static str {
+        BIAS_SUM_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        BIAS_SUM_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        vec![("BIAS_TYPE", name(self.bias)), ("OWN_KEYS", flag(false))]
+    }
+}
+
+impl fmt::Display for BiasSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dense-gradient-bias-sum-{}", self.bias)
+    }
+}

@@ -1,0 +1,13 @@
+//! Gradients of dense attention on CUDA.
+
+mod arguments;
+mod bias;
+mod kernels;
+mod plan;
+mod prepare;
+
+pub use kernels::{BiasSum, GradientBias, GradientMma, GradientStatistics};
+pub use plan::BackwardPlan;
+
+pub(super) use kernels::shipped;
+pub(super) use prepare::prepare;
