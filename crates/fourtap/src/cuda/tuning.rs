@@ -23,6 +23,7 @@ impl Cuda {
             })),
             kernel if kernel == DENSE_FORWARD.kernel => Ok(self.with_dense(dense::Options {
                 forward: Some(dense::Tuning::of(choice)),
+                ..self.settings().dense
             })),
             other => Err(format!("{other} is not a kernel of CUDA devices")),
         }

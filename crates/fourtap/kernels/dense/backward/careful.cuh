@@ -3,7 +3,7 @@
 // everything is NaN, and found by looking at the result.
 
 // One row's sums computed plainly, by a warp: a lane computes a column's factors and then, of the sums, every 32nd channel. Not
-// inlined, so that others have its registers.
+// inlined, so that others have its registers. TURNED: the mask is that of a pass with rows for columns.
 static __device__ __noinline__ void compute_carefully(const GradientArguments &g, Owner owner, int row, u32 lane) {
     typedef Value::Storage Storage;
     const Arguments &a = g.of;
@@ -25,9 +25,9 @@ static __device__ __noinline__ void compute_carefully(const GradientArguments &g
             bool seen = column < to;
             float bias = 0.0f, weight = 0.0f, grad_logit = 0.0f;
 #if ATTN == BITS
-            seen = seen && is_seen(a, mask, row, column);
+            seen = seen && is_seen(a, mask, TURNED ? column : row, TURNED ? row : column);
 #elif ATTN == BIAS
-            if (seen) bias = bias_at(a, mask, row, column);
+            if (seen) bias = bias_at(a, mask, TURNED ? column : row, TURNED ? row : column);
             seen = seen && bias != minus_infinity();
 #endif
             if (seen) {

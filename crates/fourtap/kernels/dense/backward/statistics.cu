@@ -1,6 +1,6 @@
 // What the gradients need to know of each query: its LSE in powers of two, and `delta`, the sum over channels of grad_out * out.
 //
-// LANES lanes have a row, eight channels each at a time. Limited by memory.
+// LANES lanes have a row, eight channels each at a time. Beside it, memory that others add to becomes zero. Limited by memory.
 //
 // VALUE, HEAD_V, PADDED, ALIGN as in forward_mma.cu.
 
@@ -11,13 +11,16 @@ struct StatisticsArguments {
     i64 out_strides[4], grad_out_strides[4], lse_strides[3];
     u64 rows; // planes * padded_queries
     u32 heads, queries, padded_queries, value_channels;
+    char *zeros; // what other kernels add to, 16 bytes each
+    u64 zero_count;
 };
 
 typedef Element<VALUE> Value;
 constexpr u32 LANES = HEAD_V > 128 ? 32 : HEAD_V > 64 ? 16 : HEAD_V > 32 ? 8 : 4;
 
 extern "C" __global__ void __launch_bounds__(256) dense_gradient_statistics(const __grid_constant__ StatisticsArguments a) {
-    const u64 row = (static_cast<u64>(blockIdx.x) * 256 + threadIdx.x) / LANES;
+    const u64 thread = static_cast<u64>(blockIdx.x) * 256 + threadIdx.x, row = thread / LANES;
+    for (u64 i = thread; i < a.zero_count; i += static_cast<u64>(gridDim.x) * 256) store_vector(a.zeros + 16 * i, {0, 0, 0, 0});
     if (row >= a.rows) return; // LANES at a time
     const u32 plane = row / a.padded_queries, i = row - static_cast<u64>(plane) * a.padded_queries;
     const u32 b = plane / a.heads, h = plane - b * a.heads, channel = threadIdx.x % LANES * 8;

@@ -17,9 +17,12 @@ mod tuning;
 mod workspace;
 
 pub use auxiliary::{Combine, PrepareF32, PrepareMask};
-pub use backward::{BackwardPlan, BiasSum, GradientBias, GradientMma, GradientStatistics};
+pub use backward::{
+    BackwardPlan, BiasSum, GradientBias, GradientFinish, GradientMma, GradientStatistics,
+    GradientWgmma,
+};
 pub use hopper::GroupTile;
-pub use options::Options;
+pub use options::{GradientKernels, Options};
 pub use plan::{Plan, ProblemDesc};
 pub use specialised::{AttnKind, KernelVariant, Mma, Plain, Wgmma, shipped};
 pub use tile::Tile;

@@ -7,4 +7,15 @@ use super::tuning::Tuning;
 pub struct Options {
     /// Tuning of forward, overriding the tables; a call that cannot be computed with it is refused.
     pub forward: Option<Tuning>,
+    /// Which kernels compute gradients; a call that they do not serve is refused.
+    pub backward: Option<GradientKernels>,
+}
+
+/// Kernels that compute gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientKernels {
+    /// Those that every device has, by `mma.sync`.
+    Mma,
+    /// Those for Hopper.
+    Wgmma,
 }

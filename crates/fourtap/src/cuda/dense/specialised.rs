@@ -6,7 +6,9 @@ use super::auxiliary::{
     COMBINE_ENTRY, COMBINE_PARTS, CONVERT_ENTRY, CONVERT_PARTS, Combine, MASK_ENTRY, MASK_PARTS,
     PrepareF32, PrepareMask,
 };
-use super::backward::{self, BiasSum, GradientBias, GradientMma, GradientStatistics};
+use super::backward::{
+    self, BiasSum, GradientBias, GradientFinish, GradientMma, GradientStatistics, GradientWgmma,
+};
 use super::hopper::{GroupTile, STAGES};
 use super::tile::Tile;
 use crate::cuda::recipe::sources::{ARITHMETIC, ASYNC, COPY, GROUP_MATRIX, MATRIX, MEMORY, TYPES};
@@ -334,6 +336,10 @@ pub enum KernelVariant {
     GradientStatistics(GradientStatistics),
     /// Gradients on tensor cores.
     GradientMma(GradientMma),
+    /// Gradients on those of Hopper.
+    GradientWgmma(GradientWgmma),
+    /// Brings their sums into the type of queries.
+    GradientFinish(GradientFinish),
     /// The gradient of a bias.
     GradientBias(GradientBias),
     /// Adds up its parts.
@@ -351,6 +357,8 @@ impl SpecialisedKernel for KernelVariant {
             KernelVariant::PrepareF32(kernel) => Box::new(kernel),
             KernelVariant::GradientStatistics(kernel) => Box::new(kernel),
             KernelVariant::GradientMma(kernel) => Box::new(kernel),
+            KernelVariant::GradientWgmma(kernel) => Box::new(kernel),
+            KernelVariant::GradientFinish(kernel) => Box::new(kernel),
             KernelVariant::GradientBias(kernel) => Box::new(kernel),
             KernelVariant::BiasSum(kernel) => Box::new(kernel),
         }

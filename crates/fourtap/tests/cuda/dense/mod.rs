@@ -31,7 +31,10 @@ fn with_kernel(cuda: &Cuda, kernel: u32, multiprocessors: u32) -> Cuda {
         kernel,
         ..Tuning::default()
     });
-    let options = Options { forward };
+    let options = Options {
+        forward,
+        ..Options::default()
+    };
     cuda.for_multiprocessors(multiprocessors)
         .with_dense(options)
 }

@@ -1,9 +1,13 @@
 //! Kernel arguments, laid out as kernels/dense/backward declares them.
 
+use super::hopper::{HopperPlan, QUERIES};
 use super::plan::{BackwardPlan, OF_KEYS, OF_QUERIES};
 use crate::cuda::dense::arguments::{Arguments, strides};
+use crate::cuda::dense::maps::{LoadedTensor, element};
 use crate::cuda::dense::mask::MaskArguments;
+use crate::cuda::driver::{Context, DriverResult, TensorMap};
 use crate::dense::{Backward, ForwardResults, Gradients, Inputs};
+use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::tensor::{View, ViewMut};
 
@@ -65,6 +69,8 @@ pub(super) struct StatisticsArguments {
     queries: u32,
     padded_queries: u32,
     value_channels: u32,
+    zeros: u64,
+    zero_count: u64,
 }
 
 /// `GradientArguments` of kernels/dense/backward/problem.cuh.
@@ -82,6 +88,34 @@ pub(super) struct GradientArguments {
     row_heads: u32,
     padded_queries: u32,
     factor: f32,
+    _unused: u32,
+}
+
+/// `HopperArguments` of kernels/dense/backward/hopper.cuh.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct HopperArguments {
+    of: GradientArguments,
+    grad_query: u64,
+    counters: u64,
+    tiles: u32,
+    key_tiles: u32,
+    together: u32,
+    _unused: u32,
+}
+
+/// `Maps` of the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HopperMaps([TensorMap; 4]);
+
+/// `FinishArguments` of kernels/dense/backward/finish.cu.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct FinishArguments {
+    of: GradientArguments,
+    grad_query: u64,
+    tiles: u32,
     _unused: u32,
 }
 
@@ -146,6 +180,15 @@ impl BackwardArguments {
                 queries: sizes.queries as u32,
                 padded_queries: plan.padded_queries as u32,
                 value_channels: sizes.value_channels as u32,
+                zeros: 0,
+                zero_count: match &plan.hopper {
+                    // Both follow each other.
+                    Some(hopper) => {
+                        let end = plan.workspace.counters + hopper.counter_bytes;
+                        (end - plan.workspace.grad_query).div_ceil(16) as u64
+                    }
+                    None => 0,
+                },
             },
             common: Arguments {
                 planes: plan.folded.planes() as u32,
@@ -197,6 +240,7 @@ impl PlacedArguments<'_> {
             grad_out: self.addresses.grad_out,
             lse: self.addresses.lse,
             statistics: self.place(self.plan.workspace.statistics),
+            zeros: self.place(self.plan.workspace.grad_query),
             ..self.arguments.statistics.clone()
         }
     }
@@ -272,6 +316,86 @@ impl PlacedArguments<'_> {
         }
     }
 
+    /// What the kernel for Hopper is given.
+    pub fn of_hopper(&self, hopper: &HopperPlan) -> HopperArguments {
+        let mut of = self.of_gradient(true, hopper.sums);
+        let tensors = [
+            of.of.query_strides,
+            of.of.key_strides,
+            of.of.value_strides,
+            of.row_value_strides,
+        ];
+        // Sequences and heads whose stride is 0 have, for TMA, one element.
+        of.of.same = (tensors.iter().enumerate()).fold(0, |same, (tensor, strides)| {
+            let bit = |axis: usize| u32::from(strides[axis] == 0) << (2 * tensor + axis);
+            same | bit(0) | bit(1)
+        });
+        HopperArguments {
+            of,
+            grad_query: self.place(self.plan.workspace.grad_query),
+            counters: self.place(self.plan.workspace.counters),
+            tiles: hopper.tiles as u32,
+            key_tiles: hopper.key_tiles as u32,
+            together: hopper.together as u32,
+            _unused: 0,
+        }
+    }
+
+    /// What TMA loads for it: key, value, query and grad_out.
+    pub fn maps(
+        &self,
+        context: &Context,
+        hopper: &HopperPlan,
+        dtype: DType,
+    ) -> DriverResult<HopperMaps> {
+        let (all, at, folded) = (self.arguments, &self.addresses, &self.plan.folded);
+        let common = &all.common;
+        let encode = |address: u64,
+                      strides: [i64; 4],
+                      channels: u32,
+                      [rows, heads]: [usize; 2],
+                      box_rows: u32| {
+            let tensor = LoadedTensor {
+                element: element(dtype),
+                sizes: [channels as usize, rows, heads, folded.batch].map(|count| count as u64),
+                box_sides: [64, box_rows],
+            };
+            tensor.encode(context, address, strides)
+        };
+        let (keys, queries) = (
+            [folded.keys, all.key_heads as usize],
+            [folded.rows, folded.heads],
+        );
+        let (channels, value_channels) = (common.channels, common.value_channels);
+        let of_grad = all.statistics.grad_out_strides;
+        Ok(HopperMaps([
+            encode(at.key, all.key_strides, channels, keys, hopper.keys)?,
+            encode(
+                at.value,
+                all.value_strides,
+                value_channels,
+                keys,
+                hopper.keys,
+            )?,
+            encode(at.query, all.query_strides, channels, queries, QUERIES)?,
+            encode(at.grad_out, of_grad, value_channels, queries, QUERIES)?,
+        ]))
+    }
+
+    /// What the kernel after it is given: the mask is that of keys.
+    pub fn of_finish(&self, hopper: &HopperPlan) -> FinishArguments {
+        let mut of = self.of_gradient(false, [true, false]);
+        let turned = self.of_gradient(true, [false, false]).of;
+        of.of.mask = turned.mask;
+        of.of.mask_strides = turned.mask_strides;
+        FinishArguments {
+            of,
+            grad_query: self.place(self.plan.workspace.grad_query),
+            tiles: hopper.tiles as u32,
+            _unused: 0,
+        }
+    }
+
     /// What the kernels of the bias are given.
     pub fn of_bias(&self) -> BiasArguments {
         let Some(bias) = &self.plan.bias else {
@@ -299,13 +423,14 @@ mod tests {
     #[test]
     fn they_lie_as_the_kernels_declare_them() {
         assert_eq!(std::mem::offset_of!(StatisticsArguments, rows), 120);
-        assert_eq!(size_of::<StatisticsArguments>(), 144);
+        assert_eq!(size_of::<StatisticsArguments>(), 160);
         assert_eq!(
             std::mem::offset_of!(GradientArguments, row_value_strides),
             432
         );
         assert_eq!(std::mem::offset_of!(GradientArguments, factor), 536);
         assert_eq!(size_of::<GradientArguments>(), 544);
+        assert_eq!(std::mem::offset_of!(HopperArguments, together), 568);
         assert_eq!(std::mem::offset_of!(BiasArguments, elements), 592);
         assert_eq!(size_of::<BiasArguments>(), 632);
     }

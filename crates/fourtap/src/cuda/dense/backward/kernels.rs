@@ -3,20 +3,24 @@
 use std::fmt;
 
 use crate::cuda::dense::specialised::{AttnKind, PROBLEM, describe_alignment};
-use crate::cuda::recipe::sources::{ARITHMETIC, COPY, MATRIX, MEMORY, TYPES};
+use crate::cuda::recipe::sources::{ARITHMETIC, ASYNC, COPY, GROUP_MATRIX, MATRIX, MEMORY, TYPES};
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, ShippedKernel, flag, name, number};
 use crate::dtype::DType;
 
+const PRODUCTS: &str = include_str!("../../../../kernels/dense/backward/products.cuh");
+const CAREFUL: &str = include_str!("../../../../kernels/dense/backward/careful.cuh");
+const HOPPER: &str = include_str!("../../../../kernels/dense/backward/hopper.cuh");
 const GRADIENT_PROBLEM: &str = include_str!("../../../../kernels/dense/backward/problem.cuh");
 const BIAS: &str = include_str!("../../../../kernels/dense/backward/bias.cuh");
 
 /// What the kernels on tensor cores consist of, before their own source.
 macro_rules! tensor_core_parts {
-    ($($own:expr),*) => {
+    ([$($common:expr),*], $($own:expr),*) => {
         &[
             TYPES,
             MEMORY,
             COPY,
+            $($common,)*
             MATRIX,
             ARITHMETIC,
             PROBLEM,
@@ -26,7 +30,6 @@ macro_rules! tensor_core_parts {
             include_str!("../../../../kernels/dense/work.cuh"),
             include_str!("../../../../kernels/dense/masking.cuh"),
             GRADIENT_PROBLEM,
-            include_str!("../../../../kernels/dense/backward/products.cuh"),
             $($own),*
         ]
     };
@@ -43,12 +46,39 @@ const STATISTICS_PARTS: &[&str] = &[
 
 const MMA_ENTRY: &str = "dense_gradient_mma";
 const MMA_PARTS: &[&str] = tensor_core_parts!(
-    include_str!("../../../../kernels/dense/backward/careful.cuh"),
+    [],
+    PRODUCTS,
+    CAREFUL,
     include_str!("../../../../kernels/dense/backward/gradient_mma.cu")
+);
+
+const WGMMA_ENTRY: &str = "dense_gradient_wgmma";
+const WGMMA_PARTS: &[&str] = tensor_core_parts!(
+    [ASYNC, GROUP_MATRIX],
+    CAREFUL,
+    HOPPER,
+    include_str!("../../../../kernels/dense/backward/gradient_wgmma.cu")
+);
+
+const WIDE_ENTRY: &str = "dense_gradient_wgmma_wide";
+const WIDE_PARTS: &[&str] = tensor_core_parts!(
+    [ASYNC, GROUP_MATRIX],
+    CAREFUL,
+    HOPPER,
+    include_str!("../../../../kernels/dense/backward/gradient_wgmma_wide.cu")
+);
+
+const FINISH_ENTRY: &str = "dense_gradient_finish";
+const FINISH_PARTS: &[&str] = tensor_core_parts!(
+    [],
+    CAREFUL,
+    include_str!("../../../../kernels/dense/backward/finish.cu")
 );
 
 const BIAS_ENTRY: &str = "dense_gradient_bias";
 const BIAS_PARTS: &[&str] = tensor_core_parts!(
+    [],
+    PRODUCTS,
     BIAS,
     include_str!("../../../../kernels/dense/backward/bias.cu")
 );
@@ -67,6 +97,9 @@ pub(in crate::cuda::dense) fn shipped() -> Vec<ShippedKernel> {
     [
         (STATISTICS_ENTRY, STATISTICS_PARTS),
         (MMA_ENTRY, MMA_PARTS),
+        (WGMMA_ENTRY, WGMMA_PARTS),
+        (WIDE_ENTRY, WIDE_PARTS),
+        (FINISH_ENTRY, FINISH_PARTS),
         (BIAS_ENTRY, BIAS_PARTS),
         (BIAS_SUM_ENTRY, BIAS_SUM_PARTS),
     ]
@@ -129,10 +162,7 @@ impl Common {
             ("HEAD_V", number(rows.head_v)),
             ("BLOCK_M", number(tile.rows)),
             ("BLOCK_N", number(tile.columns)),
-            ("KEY_WARPS", number(1)),
             ("BLOCKS", number(tile.blocks)),
-            ("WARPS", number(WARPS)),
-            ("STAGES", number(tile.stages)),
             ("MASK", flag(self.mask)),
             ("SPLIT", flag(false)),
             ("PADDED", flag(rows.padded)),
@@ -216,7 +246,14 @@ impl Recipe for GradientMma {
 
     fn defines(&self) -> Defines {
         let mut defines = self.common.defines();
-        defines.extend([("SUM", flag(self.sum)), ("VALUE_SUM", flag(self.value_sum))]);
+        defines.extend([
+            ("WARPS", number(WARPS)),
+            ("KEY_WARPS", number(1)),
+            ("STAGES", number(self.common.tile.stages)),
+            ("SUM", flag(self.sum)),
+            ("VALUE_SUM", flag(self.value_sum)),
+            ("TURNED", flag(false)),
+        ]);
         defines
     }
 
@@ -234,6 +271,97 @@ impl fmt::Display for GradientMma {
             (true, false, _) => "value",
         };
         write!(f, "dense-gradient-mma-{of}-{}", self.common)
+    }
+}
+
+/// All gradients at once on Hopper; see kernels/dense/backward/hopper.cuh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientWgmma {
+    pub(super) common: Common,
+    /// Whether the gradient of queries is wanted.
+    pub(super) sum_query: bool,
+}
+
+impl Recipe for GradientWgmma {
+    fn entry(&self) -> &'static str {
+        if self.is_wide() {
+            WIDE_ENTRY
+        } else {
+            WGMMA_ENTRY
+        }
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        if self.is_wide() {
+            WIDE_PARTS
+        } else {
+            WGMMA_PARTS
+        }
+    }
+
+    fn defines(&self) -> Defines {
+        // Masks are read by warps of 16 keys, and, of wide heads, half of a tile's queries.
+        let key_warps = if self.is_wide() { 2 } else { 1 };
+        let keys = self.common.tile.rows;
+        let mut defines = self.common.defines();
+        defines.extend([
+            ("WARPS", number(keys / 16 * key_warps)),
+            ("KEY_WARPS", number(key_warps)),
+            ("SLABS", number(keys.div_ceil(128))),
+            ("SUM_QUERY", flag(self.sum_query)),
+            ("ROUNDS", number(self.rounds())),
+            ("GRAD_STAGES", number(self.grad_stages())),
+            ("LOGIT_GRAD_BYTES", number(self.logit_grad_bytes())),
+            ("TURNED", flag(false)),
+        ]);
+        defines
+    }
+
+    fn only_for(&self) -> Option<&'static str> {
+        Some("sm_90a")
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::All
+    }
+}
+
+impl fmt::Display for GradientWgmma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = if self.sum_query { "" } else { "key-value-" };
+        write!(f, "dense-gradient-wgmma-{of}{}", self.common)
+    }
+}
+
+/// Brings the sums of queries on Hopper into their type; see kernels/dense/backward/finish.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientFinish {
+    pub(super) common: Common,
+}
+
+impl Recipe for GradientFinish {
+    fn entry(&self) -> &'static str {
+        FINISH_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        FINISH_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.common.defines();
+        defines.extend([
+            ("WARPS", number(self.common.tile.rows / 16)),
+            ("KEY_WARPS", number(1)),
+            ("TURNED", flag(true)),
+        ]);
+        defines
+    }
+}
+
+impl fmt::Display for GradientFinish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dense-gradient-finish-{}", self.common)
     }
 }
 
@@ -256,7 +384,12 @@ impl Recipe for GradientBias {
 
     fn defines(&self) -> Defines {
         let mut defines = self.common.defines();
-        defines.push(("BIAS_TYPE", name(self.bias)));
+        defines.extend([
+            ("WARPS", number(WARPS)),
+            ("KEY_WARPS", number(1)),
+            ("STAGES", number(self.common.tile.stages)),
+            ("BIAS_TYPE", name(self.bias)),
+        ]);
         defines
     }
 

@@ -2,11 +2,14 @@
 
 mod arguments;
 mod bias;
+mod hopper;
 mod kernels;
 mod plan;
 mod prepare;
 
-pub use kernels::{BiasSum, GradientBias, GradientMma, GradientStatistics};
+pub use kernels::{
+    BiasSum, GradientBias, GradientFinish, GradientMma, GradientStatistics, GradientWgmma,
+};
 pub use plan::BackwardPlan;
 
 pub(super) use kernels::shipped;

@@ -3,9 +3,12 @@
 use std::fmt;
 
 use super::bias::BiasPlan;
+use super::hopper::HopperPlan;
 use super::kernels::{Common, GradientMma, GradientStatistics, GradientTile, Rows, WARPS};
 use crate::cuda::dense::folded::FoldedProblem;
+use crate::cuda::dense::maps;
 use crate::cuda::dense::mask::MaskPlan;
+use crate::cuda::dense::options::GradientKernels;
 use crate::cuda::dense::plan::{block_count, expect_served, unsupported};
 use crate::cuda::dense::specialised::{AttnKind, KernelVariant};
 use crate::cuda::device_size::DeviceSize;
@@ -34,6 +37,8 @@ pub struct BackwardPlan {
     pub(super) padded_queries: usize,
     /// The mask for kernels whose rows are queries, and for those whose rows are keys.
     pub(super) masks: [Option<MaskPlan>; 2],
+    /// Kernels for Hopper, or those that every device has.
+    pub(super) hopper: Option<HopperPlan>,
     pub(super) gradients: Vec<GradientStep>,
     pub(super) bias: Option<BiasPlan>,
     pub(super) folded: FoldedProblem,
@@ -56,6 +61,9 @@ pub(super) struct BackwardWorkspace {
     pub masks: [usize; 2],
     pub mask_states: [usize; 2],
     pub bias: usize,
+    /// On Hopper: sums of queries, and counters, one after the other. They must be zero.
+    pub grad_query: usize,
+    pub counters: usize,
     pub bytes: usize,
 }
 
@@ -65,14 +73,17 @@ pub(super) const OF_KEYS: usize = 1;
 
 /// What the choice of kernels depends on.
 #[derive(Clone, Copy, Debug)]
-struct BackwardDesc {
-    sizes: Sizes,
-    folded: FoldedProblem,
-    attn_mask: Option<AttnMaskDesc>,
-    rows: Rows,
+pub(super) struct BackwardDesc {
+    pub sizes: Sizes,
+    pub folded: FoldedProblem,
+    pub attn_mask: Option<AttnMaskDesc>,
+    pub rows: Rows,
+    pub scale: f64,
+    /// Whether TMA can load boxes of all inputs.
+    pub is_loadable: bool,
     /// Which gradients are wanted: of query, key and value.
-    wanted: [bool; 3],
-    bias: Option<BiasGradientDesc>,
+    pub wanted: [bool; 3],
+    pub bias: Option<BiasGradientDesc>,
 }
 
 impl BackwardPlan {
@@ -101,23 +112,34 @@ impl BackwardPlan {
                 padded: head as usize != sizes.channels || head_v as usize != sizes.value_channels,
                 align: alignment(call),
             },
+            scale: problem.scale(),
+            is_loadable: [
+                problem.query(),
+                problem.key(),
+                problem.value(),
+                call.grad_out.layout(),
+            ]
+            .into_iter()
+            .all(maps::has_boxes),
             wanted: [&gradients.query, &gradients.key, &gradients.value].map(Option::is_some),
             bias: call.grad_bias(),
         };
-        described.plan(cuda.size())
+        described.plan(cuda.size(), cuda.settings().dense.backward)
     }
 
     /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
         let masks = self.masks.iter().flatten().map(|mask| &mask.step);
+        let hopper = (self.hopper.iter()).flat_map(|it| [Some(&it.step), it.finish.as_ref()]);
         let bias = self.bias.iter().flat_map(|bias| [&bias.step, &bias.sum]);
         (self.statistics.iter().chain(masks))
+            .chain(hopper.flatten())
             .chain(self.gradients.iter().map(|gradient| &gradient.step))
             .chain(bias.flatten())
     }
 
-    /// Bytes of scratch memory: eight for each query, masks in the form that kernels read, and sums of a bias's gradient that
-    /// several blocks compute.
+    /// Bytes of scratch memory: eight for each query, masks in the form that kernels read, sums of a bias's gradient that several
+    /// blocks compute, and, on Hopper, those of queries in f32.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace.bytes
     }
@@ -140,12 +162,14 @@ impl fmt::Display for BackwardPlan {
 }
 
 impl BackwardDesc {
-    fn plan(&self, device: DeviceSize) -> Result<BackwardPlan> {
+    fn plan(&self, device: DeviceSize, chosen: Option<GradientKernels>) -> Result<BackwardPlan> {
         let folded = self.folded;
         let padded_queries = folded.rows.next_multiple_of(WHOLE_QUERIES);
         let [query, key, value] = self.wanted;
+        let asked_for = chosen.map(|kernels| kernels == GradientKernels::Wgmma);
+        let hopper = self.on_hopper(device, asked_for)?;
         let mut gradients = Vec::new();
-        if key || value {
+        if (key || value) && hopper.is_none() {
             let at_once = self.rows.head.max(self.rows.head_v) <= 128;
             match (key, value, at_once) {
                 (true, true, false) => {
@@ -155,7 +179,7 @@ impl BackwardDesc {
                 _ => gradients.extend(self.gradient(device, true, [key, value])?),
             }
         }
-        if query {
+        if query && hopper.is_none() {
             gradients.extend(self.gradient(device, false, [true, false])?);
         }
         let bias = match self.bias {
@@ -164,10 +188,16 @@ impl BackwardDesc {
         };
         let own = |own_keys: bool| gradients.iter().any(|step| step.own_keys == own_keys);
         let has_bias = bias.is_some_and(|bias| bias.step.is_some());
+        let tile = self.tile(device)?;
+        let [rows_of_tile, columns] = [tile.rows, tile.columns];
         let masks = [
-            self.mask(false, own(false) || has_bias, device)?,
-            self.mask(true, own(true), device)?,
+            self.mask_in(false, own(false) || has_bias, [rows_of_tile, columns])?,
+            match hopper {
+                Some((_, mask)) => mask,
+                None => self.mask_in(true, own(true), [rows_of_tile, columns])?,
+            },
         ];
+        let hopper = hopper.map(|(plan, _)| plan);
         let rows = folded.planes() * padded_queries;
         let lanes = (self.rows.head_v as usize / STATISTICS_CHANNELS).next_power_of_two();
         let statistics = Step {
@@ -187,13 +217,16 @@ impl BackwardDesc {
             masks: masks.map(|mask| place(mask.map_or(0, |mask| mask.bytes))),
             mask_states: masks.map(|mask| place(mask.map_or(0, |mask| mask.state_bytes))),
             bias: place(bias.map_or(0, |bias| bias.bytes())),
+            grad_query: place(hopper.map_or(0, |hopper| hopper.grad_query_bytes)),
+            counters: place(hopper.map_or(0, |hopper| hopper.counter_bytes)),
             bytes: 0,
         };
-        let any = !gradients.is_empty() || has_bias;
+        let any = !gradients.is_empty() || hopper.is_some() || has_bias;
         Ok(BackwardPlan {
             statistics: (rows > 0 && any).then_some(statistics),
             padded_queries,
             masks,
+            hopper,
             gradients,
             bias,
             folded,
@@ -268,12 +301,12 @@ impl BackwardDesc {
         })
     }
 
-    /// The mask for kernels whose rows are keys, or queries.
-    fn mask(
+    /// The mask for kernels whose rows are keys, or queries, and whose tiles have this many rows and columns.
+    pub fn mask_in(
         &self,
         own_keys: bool,
         is_needed: bool,
-        device: DeviceSize,
+        tile: [u32; 2],
     ) -> Result<Option<MaskPlan>> {
         let Some(mut mask) = self.attn_mask.filter(|_| is_needed) else {
             return Ok(None);
@@ -283,13 +316,7 @@ impl BackwardDesc {
             mask.strides.swap(2, 3);
             folded = folded.turned();
         }
-        let tile = self.tile(device)?;
-        let plan = MaskPlan::new(
-            &mask,
-            &folded,
-            self.sizes.group(),
-            [tile.rows, tile.columns],
-        );
+        let plan = MaskPlan::new(&mask, &folded, self.sizes.group(), tile);
         let too_many = || unsupported("fewer elements", format!("{:?}", self.sizes));
         Ok(Some(plan.ok_or_else(too_many)?))
     }

@@ -1,5 +1,6 @@
 //! Backward calls: checked and planned once, then launched.
 
+use std::ffi::c_void;
 use std::thread::LocalKey;
 
 use super::arguments::{Addresses, BackwardArguments};
@@ -10,6 +11,7 @@ use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
 use crate::cuda::step::{LoadedStep, parameter};
 use crate::dense::{AttnMaskKey, Backward, ForwardResults, Gradients, Inputs, Options};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::prepared::Prepared;
 use crate::tensor::{View, ViewMut};
@@ -97,6 +99,7 @@ struct BackwardLaunch {
     plan: BackwardPlan,
     steps: Vec<LoadedStep>,
     arguments: BackwardArguments,
+    dtype: DType,
 }
 
 impl BackwardLaunch {
@@ -108,6 +111,7 @@ impl BackwardLaunch {
         Ok(BackwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,
             arguments: BackwardArguments::new(call, &plan),
+            dtype: call.problem.dtype(),
             plan,
         })
     }
@@ -122,25 +126,34 @@ impl BackwardLaunch {
         let arguments = self.arguments.at(addresses, plan, scratch);
         // In the order of `BackwardPlan::steps`.
         let mut steps = self.steps.iter();
-        let mut launch = |parameters: *mut std::ffi::c_void| match steps.next() {
+        let mut launch = |parameters: &mut [*mut c_void]| match steps.next() {
             // SAFETY: each kernel is given its arguments, laid out as it declares them; the rest as the caller promises.
-            Some(step) => unsafe { step.launch(cuda, &mut [parameters]) },
+            Some(step) => unsafe { step.launch(cuda, parameters) },
             None => Ok(()),
         };
         if plan.statistics.is_some() {
-            launch(parameter(&arguments.of_statistics()))?;
+            launch(&mut [parameter(&arguments.of_statistics())])?;
         }
         for (rows, _) in (plan.masks.iter().enumerate()).filter(|(_, mask)| mask.is_some()) {
-            launch(parameter(&arguments.of_mask(rows)))?;
+            launch(&mut [parameter(&arguments.of_mask(rows))])?;
+        }
+        if let Some(hopper) = &plan.hopper {
+            let (context, dtype) = (cuda.context(), self.dtype);
+            let maps = (arguments.maps(context, hopper, dtype)).map_err(CudaError::from)?;
+            let of_hopper = arguments.of_hopper(hopper);
+            launch(&mut [parameter(&of_hopper), parameter(&maps)])?;
+            if hopper.finish.is_some() {
+                launch(&mut [parameter(&arguments.of_finish(hopper))])?;
+            }
         }
         for gradient in &plan.gradients {
             let sums = [gradient.sum, gradient.value_sum];
-            launch(parameter(&arguments.of_gradient(gradient.own_keys, sums)))?;
+            launch(&mut [parameter(&arguments.of_gradient(gradient.own_keys, sums))])?;
         }
         if let Some(bias) = &plan.bias {
             let of_bias = arguments.of_bias();
             for _ in [&bias.step, &bias.sum].into_iter().flatten() {
-                launch(parameter(&of_bias))?;
+                launch(&mut [parameter(&of_bias)])?;
             }
         }
         Ok(())

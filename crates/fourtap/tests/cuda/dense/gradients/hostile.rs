@@ -92,7 +92,7 @@ fn a_row_of_nan_spoils_only_the_keys_it_sees() {
                 case.grad_out = spoil(&case.grad_out);
             }
             let sees = |query: usize, key: usize| mask.visible(query, queries, keys).contains(&key);
-            for cuda in ways(&gpu::device()) {
+            for cuda in ways(&gpu::device(), &case) {
                 let found = run(&case, cuda);
                 let what = format!("{dtype}, {channels} channels, in the query: {in_query}");
                 let query = found.query.unwrap().to_f64();
@@ -159,7 +159,7 @@ fn what_is_hidden_may_hold_anything() {
                 }
             });
             let expected = ExpectedDenseGradients::stored(&case).unwrap();
-            for cuda in ways(&gpu::device()) {
+            for cuda in ways(&gpu::device(), &case) {
                 let found = run(&case, cuda);
                 if let Err(failure) = expected.compare(&found) {
                     panic!("{dtype}, {channels} channels, bias {with_bias}: {failure}");
@@ -214,7 +214,7 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             Some(&naive.value),
             naive.bias.as_ref(),
         ];
-        for cuda in ways(&device) {
+        for cuda in ways(&device, &case) {
             let all = DenseGradientSelection::ALL;
             let mut on_device = DenseGradientsOnCuda::new(&case, cuda, all).unwrap();
             let plan = on_device.plan().unwrap();

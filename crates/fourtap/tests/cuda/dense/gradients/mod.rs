@@ -7,6 +7,8 @@ mod sanitizer;
 
 use fourtap::DType;
 use fourtap::cuda::Cuda;
+use fourtap::cuda::dense::{GradientKernels, Options};
+use fourtap::verify::{DenseBackwardCase, DenseGradientSelection, DenseGradientsOnCuda};
 
 use crate::gpu;
 
@@ -19,8 +21,26 @@ fn kernels() -> Vec<&'static str> {
     kernels
 }
 
-/// Every way to compute the gradients: sums of biases whole, and in many parts.
-fn ways(cuda: &Cuda) -> Vec<Cuda> {
-    let cuts = [1, 132, 10_000].map(|multiprocessors| cuda.for_multiprocessors(multiprocessors));
-    cuts.to_vec()
+/// Every way to compute the gradients of a case: by the kernels that every device has, with sums of biases whole and in many parts,
+/// and by those for Hopper, where they serve it.
+fn ways(cuda: &Cuda, case: &DenseBackwardCase) -> Vec<Cuda> {
+    let with = |kernels, multiprocessors| {
+        let options = Options {
+            backward: Some(kernels),
+            ..Options::default()
+        };
+        cuda.for_multiprocessors(multiprocessors)
+            .with_dense(options)
+    };
+    let all = DenseGradientSelection::ALL;
+    let serves = |cuda: &Cuda| {
+        let mut on_device = DenseGradientsOnCuda::new(case, *cuda, all).unwrap();
+        on_device.plan().is_ok()
+    };
+    let ways = [
+        with(GradientKernels::Mma, 1),
+        with(GradientKernels::Mma, 10_000),
+        with(GradientKernels::Wgmma, 132),
+    ];
+    ways.into_iter().filter(serves).collect()
 }

@@ -55,13 +55,15 @@ fn runs_are_bitwise_equal() {
             _ => DenseBackwardCase::whole(case),
         };
         let case = case.unwrap();
-        for cuda in ways(&cuda) {
+        for cuda in ways(&cuda, &case) {
             let first = run(&case, cuda, DenseGradientSelection::ALL);
             for number in 1..RUNS {
                 let found = run(&case, cuda, DenseGradientSelection::ALL);
                 assert!(found == first, "run {number} of seed {seed} differs");
             }
-            for selected in DenseGradientSelection::choices() {
+            // The kernels for Hopper serve no calls that want none of the three.
+            let served = |it: &DenseGradientSelection| it.query || it.key || it.value;
+            for selected in DenseGradientSelection::choices().filter(served) {
                 for (one, all) in run(&case, cuda, selected).iter().zip(&first) {
                     assert!(one.is_none() || one == all, "{selected:?} of seed {seed}");
                 }
@@ -98,7 +100,7 @@ fn problems_with_nothing_in_them_are_legal() {
                 case = case.with_mask();
             }
             let case = DenseBackwardCase::new(case).unwrap();
-            for cuda in ways(&gpu::device()) {
+            for cuda in ways(&gpu::device(), &case) {
                 let all = DenseGradientSelection::ALL;
                 let mut on_device = DenseGradientsOnCuda::new(&case, cuda, all).unwrap();
                 on_device.backward().unwrap();

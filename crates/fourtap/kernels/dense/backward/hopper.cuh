@@ -1,0 +1,324 @@
+// Gradients on Hopper: what a block is given, who brings it tiles, and who adds up its share of grad_query.
+//
+// A block owns BLOCK_M keys of a head and walks all queries that see them, in tiles of BLOCK_N, of each head that shares the keys:
+// of each tile it computes logits and their gradients once, from which it adds to grad_key and grad_value, which stay in registers,
+// and to grad_query, which lies in scratch, in f32, and to which other blocks add too: always in the same order, of which a counter
+// for each tile keeps track. A block waits only for blocks that have started before it, so that it always ends.
+//
+// GROUPS groups of four warps compute. Of another group a warp brings tiles, by TMA, and one for each group adds sums to memory.
+
+constexpr u32 GROUPS = 2, GROUP_THREADS = 128, STAGES = 2, SPAN = 64;
+constexpr u32 KEY_BYTES_OF_BLOCK = BLOCK_M * 2 * HEAD, QUERY_TILE_BYTES = BLOCK_N * 2 * HEAD;
+// A group's share of a tile of grad_query: half of the channels, in so many rounds.
+constexpr u32 SHARE = HEAD / GROUPS, ROUND_BYTES = BLOCK_N * SHARE * 4 / ROUNDS;
+// Shared memory: keys and values; stages of queries, and of grad_out; gradients of logits; shares of grad_query; what is known of queries.
+constexpr u32 VALUES_OF_BLOCK = KEY_BYTES_OF_BLOCK, QUERIES_AT = 2 * KEY_BYTES_OF_BLOCK, GRADS_AT = QUERIES_AT + STAGES * QUERY_TILE_BYTES;
+constexpr u32 LOGIT_GRADS_AT = GRADS_AT + GRAD_STAGES * QUERY_TILE_BYTES, SHARES_AT = LOGIT_GRADS_AT + STAGES * LOGIT_GRAD_BYTES;
+constexpr u32 STATISTICS_AT = SHARES_AT + (SUM_QUERY ? GROUPS * ROUND_BYTES : 0), STATISTICS_BYTES = BLOCK_N * 8;
+constexpr u32 BARRIERS_AT = STATISTICS_AT + STAGES * STATISTICS_BYTES;
+static_assert(BLOCK_N == 64 && HEAD == HEAD_V, "as TMA exchanges pieces");
+
+struct HopperArguments {
+    GradientArguments of; // rows are keys
+    float *grad_query;    // [planes, tiles, GROUPS, ROUNDS] of sums as they lie in registers
+    u32 *counters;        // the number of the next block; then, of [planes, tiles, GROUPS], how many blocks have added to each
+    u32 tiles, key_tiles; // of queries and keys of a head
+    u32 together;         // heads of keys whose blocks come in turns
+};
+struct Maps {
+    TensorMap key, value, query, grad;
+};
+
+// A block's keys and tiles.
+struct Part {
+    u32 b, head, index; // of the tile of keys
+    int first_key, first_tile, count;
+
+    // The number-th to start. Heads that are together are computed at the same time, tile by tile of keys, so that few blocks want to
+    // add to the same tile. With bounds the last keys come first: of causal ones their first queries are nobody else's any more.
+    __device__ __forceinline__ Part(const HopperArguments &h, u32 number) {
+        const Arguments &a = h.of.of;
+        const u32 planes = gridDim.x / h.key_tiles, each = h.together * h.key_tiles, set = number / each, rest = number - set * each;
+        const u32 size = min(h.together, planes - set * h.together), plane = set * h.together + rest % size;
+        index = MASK ? h.key_tiles - 1 - rest / size : rest / size;
+        b = plane / h.of.row_heads;
+        head = plane - b * h.of.row_heads;
+        first_key = index * BLOCK_M;
+        const Work work(a, 0, first_key, BLOCK_M, 0);
+        first_tile = work.first_tile;
+        count = work.count;
+    }
+    // How many blocks add to a tile of queries before this one.
+    __device__ __forceinline__ u32 rank(const HopperArguments &h, int tile) const {
+        if (!MASK) return index;
+        // Bounds are those of keys: the last query of the tile sees keys before `past`.
+        const Arguments &a = h.of.of;
+        const int last = min((tile + 1) * static_cast<int>(BLOCK_N), a.keys) - 1, past = last + 1 - a.first;
+        return min(static_cast<int>(h.key_tiles) - 1, (past - 1) / static_cast<int>(BLOCK_M)) - index;
+    }
+    __device__ __forceinline__ u32 query_head(const Arguments &a, u32 n) const { return head * a.group + n; }
+};
+
+struct Barriers {
+    u32 at;
+    __device__ __forceinline__ u32 keys() const { return at; }
+    __device__ __forceinline__ u32 queries_there(u32 stage) const { return at + 8 * (1 + stage); }
+    __device__ __forceinline__ u32 queries_free(u32 stage) const { return at + 8 * (3 + stage); }
+    __device__ __forceinline__ u32 grads_there(u32 stage) const { return at + 8 * (5 + stage); }
+    __device__ __forceinline__ u32 grads_free(u32 stage) const { return at + 8 * (7 + stage); }
+    __device__ __forceinline__ u32 share_there(u32 group) const { return at + 8 * (9 + group); }
+    __device__ __forceinline__ u32 share_free(u32 group) const { return at + 8 * (11 + group); }
+    // Where the block's number is.
+    __device__ __forceinline__ u32 number() const { return at + 8 * 13; }
+    // By one thread.
+    __device__ __forceinline__ void init() const {
+        init_barrier(keys(), 1);
+        for (u32 i = 0; i < 2; i++) {
+            init_barrier(queries_there(i), 1);
+            init_barrier(grads_there(i), 1);
+            init_barrier(queries_free(i), 4 * GROUPS);
+            init_barrier(grads_free(i), 4 * GROUPS);
+            init_barrier(share_there(i), 4);
+            init_barrier(share_free(i), 1);
+        }
+        publish_barriers();
+    }
+};
+template <u32 COUNT> struct Stage {
+    u32 index = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+        parity ^= COUNT == 1 || index == 1;
+        index = COUNT == 1 ? 0 : index ^ 1;
+    }
+};
+
+// Every tile may have hidden queries: which have none would have to be known to the blocks that wait for this one, too.
+static __device__ __forceinline__ Walk some_hidden(int j) {
+#if ATTN == BITS
+    return {nullptr, 0, j, 0, 1};
+#else
+    return {};
+#endif
+}
+
+// Bytes as they lie, to shared memory.
+static __device__ __forceinline__ void copy_bytes(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// One thread: all tiles of a block.
+static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, const Maps &maps, const Part &part, u32 shared, Barriers barriers) {
+    const Arguments &a = h.of.of;
+    const auto step = [&](u32 bit, u32 index) { return a.same >> bit & 1 ? 0 : index; };
+    arrive_expecting(barriers.keys(), 2 * KEY_BYTES_OF_BLOCK);
+    for (u32 c = 0; c < HEAD; c += SPAN) {
+        copy_box(shared + c * 2 * BLOCK_M, maps.key, barriers.keys(), c, part.first_key, step(1, part.head), step(0, part.b));
+        copy_box(shared + VALUES_OF_BLOCK + c * 2 * BLOCK_M, maps.value, barriers.keys(), c, part.first_key, step(7, part.head), step(6, part.b));
+    }
+    Stage<STAGES> stage;
+    Stage<GRAD_STAGES> grad_stage;
+#pragma unroll 1
+    for (u32 n = 0; n < a.group; n++) {
+        const u32 head = part.query_head(a, n);
+        const float2 *const statistics = statistics_of(h.of, part.b, head);
+#pragma unroll 1
+        for (int j = 0; j < part.count; j++) {
+            const int query = (part.first_tile + j) * static_cast<int>(BLOCK_N);
+            wait_for_phase(barriers.queries_free(stage.index), stage.parity ^ 1);
+            const u32 there = barriers.queries_there(stage.index);
+            arrive_expecting(there, QUERY_TILE_BYTES + STATISTICS_BYTES);
+            for (u32 c = 0; c < HEAD; c += SPAN)
+                copy_box(shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.query, there, c, query, step(3, head), step(2, part.b));
+            copy_bytes(shared + STATISTICS_AT + stage.index * STATISTICS_BYTES, statistics + query, STATISTICS_BYTES, there);
+            wait_for_phase(barriers.grads_free(grad_stage.index), grad_stage.parity ^ 1);
+            const u32 grads_there = barriers.grads_there(grad_stage.index);
+            arrive_expecting(grads_there, QUERY_TILE_BYTES);
+            for (u32 c = 0; c < HEAD; c += SPAN)
+                copy_box(shared + GRADS_AT + grad_stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.grad, grads_there, c, query, step(5, head), step(4, part.b));
+            stage.advance();
+            grad_stage.advance();
+        }
+    }
+}
+
+// One thread: adds a group's shares to grad_query, each when all blocks before this one have.
+static __device__ __forceinline__ void add_shares(const HopperArguments &h, const Part &part, u32 group, u32 shared, Barriers barriers) {
+    const Arguments &a = h.of.of;
+    const u32 share = shared + SHARES_AT + group * ROUND_BYTES;
+    u32 parity = 0;
+#pragma unroll 1
+    for (u32 n = 0; n < a.group; n++) {
+        const u64 plane = static_cast<u64>(part.b) * a.query_heads + part.query_head(a, n);
+#pragma unroll 1
+        for (int j = 0; j < part.count; j++) {
+            const int tile = part.first_tile + j;
+            const u64 place = (plane * h.tiles + tile) * GROUPS + group;
+            u32 *const counter = h.counters + 1 + place;
+            const u32 rank = part.rank(h, tile);
+#pragma unroll 1
+            for (u32 round = 0; round < ROUNDS; round++) {
+                wait_for_phase(barriers.share_there(group), parity);
+                parity ^= 1;
+                if (round == 0) {
+                    u32 added;
+                    do {
+                        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(added) : "l"(counter) : "memory");
+                    } while (added != rank);
+                    asm volatile("fence.proxy.async;" ::: "memory");
+                }
+                asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(h.grad_query + (place * ROUNDS + round) * (ROUND_BYTES / 4)),
+                             "r"(share), "n"(ROUND_BYTES)
+                             : "memory");
+                asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+                if (round + 1 < ROUNDS) {
+                    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+                } else {
+                    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+                }
+                arrive(barriers.share_free(group));
+            }
+            asm volatile("fence.proxy.async;" ::: "memory");
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+        }
+    }
+}
+
+// A group's share of a tile of grad_query, to where `add_shares` finds it. `thread`: of the group.
+static __device__ __forceinline__ void give_share(const float (&sums)[SHARE / 8][4], u32 group, u32 thread, u32 shared, Barriers barriers, u32 &parity) {
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        wait_for_phase(barriers.share_free(group), parity ^ 1);
+        parity ^= 1;
+#pragma unroll
+        for (u32 c = 0; c < SHARE / 8 / ROUNDS; c++) {
+            const float(&four)[4] = sums[round * (SHARE / 8 / ROUNDS) + c];
+            store_shared(shared + SHARES_AT + group * ROUND_BYTES + (c * GROUP_THREADS + thread) * 16,
+                         {__float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]), __float_as_uint(four[3])});
+        }
+        fence_async();
+        __syncwarp();
+        if (thread % 32 == 0) arrive(barriers.share_there(group));
+    }
+}
+
+// Products of which both sides are read transposed: rows of either are what is summed over.
+template <int TYPE, int COLUMNS> struct TransposedProduct;
+#define TRANSPOSED(TYPE, NAME, N, A, B, C)                                                                                             \
+    template <> struct TransposedProduct<TYPE, N> {                                                                                    \
+        static __device__ __forceinline__ void of_shared(float (&d)[N / 8][4], u64 a, u64 b, int add) {                                \
+            asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " C ", 0;\n\t"                                                      \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" LIST_##N "}, " A ", " B                  \
+                         ", add, 1, 1, 1, 1;\n\t}"                                                                                     \
+                         : SUMS_##N(d)                                                                                                 \
+                         : "l"(a), "l"(b), "r"(add));                                                                                  \
+        }                                                                                                                              \
+    };
+#define TRANSPOSED_BOTH(N, A, B, C) TRANSPOSED(F16, "f16", N, A, B, C) TRANSPOSED(BF16, "bf16", N, A, B, C)
+TRANSPOSED_BOTH(32, "%16", "%17", "%18")
+TRANSPOSED_BOTH(64, "%32", "%33", "%34")
+TRANSPOSED_BOTH(128, "%64", "%65", "%66")
+
+// Numbers of the type, as fragments of a product's left side.
+template <u32 TILES> static __device__ __forceinline__ void pack(u32 (&to)[TILES / 2][4], const float (&from)[TILES][4]) {
+#pragma unroll
+    for (u32 k = 0; k < TILES; k++) {
+        to[k / 2][k % 2 * 2] = Value::round(from[k][0], from[k][1]);
+        to[k / 2][k % 2 * 2 + 1] = Value::round(from[k][2], from[k][3]);
+    }
+}
+// Such fragments to shared memory, a row of 128 bytes for each key, pieces exchanged as TMA does it.
+template <u32 COUNT> static __device__ __forceinline__ void store_fragments(const u32 (&fragments)[COUNT][4], u32 to, u32 row, u32 first_piece, u32 lane) {
+#pragma unroll
+    for (u32 k = 0; k < COUNT; k++) {
+        const u32 piece = first_piece + k * 2 + lane / 16, at = to + row * 128 + (piece ^ row % 8) * 16;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(fragments[k][0]), "r"(fragments[k][1]), "r"(fragments[k][2]),
+                     "r"(fragments[k][3])
+                     : "memory");
+    }
+}
+
+// Logits become weights, by what is known of the lane's queries at `at`.
+template <u32 TILES> static __device__ __forceinline__ void weigh(float (&logits)[TILES][4], float scale, u32 at) {
+#pragma unroll
+    for (u32 k = 0; k < TILES; k++) {
+        const Vector two = load_shared(at + k * 64);
+        const float lse[2] = {__uint_as_float(two.x), __uint_as_float(two.z)};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) logits[k][i] = power_of_two(__fmaf_rn(logits[k][i], scale, -lse[i % 2]));
+    }
+}
+// Gradients of weights become those of logits.
+template <u32 TILES> static __device__ __forceinline__ void differentiate(float (&grads)[TILES][4], const float (&weights)[TILES][4], u32 at) {
+#pragma unroll
+    for (u32 k = 0; k < TILES; k++) {
+        const Vector two = load_shared(at + k * 64);
+        const float delta[2] = {__uint_as_float(two.y), __uint_as_float(two.w)};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) grads[k][i] = weights[k][i] * (grads[k][i] - delta[i % 2]);
+    }
+}
+
+// A warp's 16 rows of a gradient to memory, from channel `first` on. Returns which of the lane's two rows are no numbers.
+template <u32 TILES>
+static __device__ __forceinline__ u32 store_sums(const float (&sums)[TILES][4], void *to, const i64 (&strides)[4], const Part &part, int row, int rows, u32 first,
+                                                 u32 channels, float factor, u32 lane) {
+    u32 unsound = 0;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        const int i = row + static_cast<int>(8 * half);
+        Value::Storage *const of_row = static_cast<Value::Storage *>(to) + part.b * strides[0] + part.head * strides[1] + i * strides[2];
+#pragma unroll
+        for (u32 c = 0; c < TILES; c++) {
+            const float left = sums[c][2 * half] * factor, right = sums[c][2 * half + 1] * factor;
+            if (!is_finite(left) || !is_finite(right)) unsound |= 1u << half;
+            const u32 channel = first + 8 * c + 2 * (lane % 4);
+            if (to == nullptr || i >= rows) continue;
+            const u32 pair = Value::round(left, right);
+            if (channel + 1 < channels) {
+                *reinterpret_cast<u32 *>(of_row + channel) = pair;
+            } else if (channel < channels) {
+                of_row[channel] = static_cast<u16>(pair);
+            }
+        }
+    }
+    return unsound;
+}
+
+// The rows of a warp that are no numbers, once more.
+static __device__ __forceinline__ void mend(const GradientArguments &g, const Part &part, int warp_row, u32 unsound, u32 lane) {
+    if (!__any_sync(ALL, unsound != 0)) return;
+    Owner owner(g, 0);
+    owner.b = part.b;
+    owner.head = part.head;
+    __syncwarp(); // these rows were stored by other lanes
+#pragma unroll 1
+    for (u32 row = 0; row < 16; row++) {
+        const bool mine = lane / 4 == row % 8 && (unsound >> row / 8 & 1);
+        const int i = warp_row + static_cast<int>(row);
+        if (__any_sync(ALL, mine) && i < g.of.queries) compute_carefully(g, owner, i, lane);
+    }
+}
+
+static __device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(ALL, x, 0); }
+
+// The kernel, whose groups `compute`.
+template <typename Compute> static __device__ __forceinline__ void run(const HopperArguments &h, const Maps &maps, char *memory, const Compute &compute) {
+    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), shared = shared_address(memory);
+    const Barriers barriers{shared + BARRIERS_AT};
+    if (threadIdx.x == 0) {
+        barriers.init();
+        store_shared_word(barriers.number(), atomicAdd(h.counters, 1));
+    }
+    __syncthreads();
+    const Part part(h, load_shared_word(barriers.number()));
+    if (warp < 4 * GROUPS) {
+        take_registers<240>();
+        compute(part, shared, barriers, warp, lane);
+    } else {
+        give_registers<24>();
+        if (warp == 4 * GROUPS && lane == 0) bring_tiles(h, maps, part, shared, barriers);
+        const u32 adder = warp - 4 * GROUPS - 1; // of the group with this number
+        if (SUM_QUERY && adder < GROUPS && lane == 0) add_shares(h, part, adder, shared, barriers);
+    }
+}
