@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import dense_reference
 import pytest
 import reference
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import fourtap
 
@@ -221,3 +223,148 @@ def test_dense_attention_goes_to_the_current_stream(name: str) -> None:
 def test_memory_stays_flat_over_many_calls_of_dense_attention(name: str) -> None:
     operands = dense_problem(name, torch.float16).operands
     assert used_by_many(lambda: dense_step(operands)) == 0
+
+
+# Gradients of dense attention. Masks and biases need memory of their own, most of all a bias that many sequences share.
+TRAINING = {
+    "plain": {"batch": (2,), "sizes": (256, 256)},
+    "grouped": {"heads": (8, 2), "sizes": (113, 203)},
+    "wide": {"batch": (1,), "sizes": (130, 130), "channels": (256, 256)},
+    "masked": {"batch": (2,), "sizes": (110, 110)},
+    "biased": {"batch": (64,), "sizes": (49, 49), "channels": (32, 32)},
+}
+
+
+@dataclass
+class Training:
+    """Leaves whose gradients are wanted, a mask that has none, and the gradient of the result."""
+
+    leaves: list[Tensor]
+    mask: Tensor | None
+    grad_out: Tensor
+
+    @property
+    def given(self) -> list[Tensor]:
+        return [*self.leaves, self.grad_out, *([] if self.mask is None else [self.mask])]
+
+
+def training(name: str, dtype: torch.dtype, seed: int = 1) -> Training:
+    case = dense_reference.problem(seed, device="cuda", dtype=dtype, **TRAINING[name])  # type: ignore[arg-type]
+    source = torch.Generator().manual_seed(seed)
+    queries, keys = case.query.shape[-2], case.key.shape[-2]
+    leaves, mask = [*case.operands], None
+    if name == "masked":
+        mask = (torch.rand(queries, keys, generator=source) < 0.5).cuda()
+        mask[:, 0] = True
+    if name == "biased":
+        leaves.append(torch.randn(1, 4, queries, keys, generator=source).to("cuda", dtype))
+    grad_out = torch.randn(case.query.shape, generator=source).to("cuda", dtype)
+    return Training([leaf.requires_grad_() for leaf in leaves], mask, grad_out)
+
+
+def training_step(case: Training) -> list[Tensor]:
+    query, key, value, *bias = case.leaves
+    mask = bias[0] if bias else case.mask
+    out = fourtap.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    return [out.detach(), *torch.autograd.grad(out, case.leaves, case.grad_out)]
+
+
+def exact_gradients(case: Training) -> tuple[Tensor, ...]:
+    leaves = [leaf.detach().cpu().double().requires_grad_() for leaf in case.leaves]
+    query, key, value, *bias = leaves
+    mask = bias[0] if bias else None if case.mask is None else case.mask.cpu()
+    out = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    return torch.autograd.grad(out, leaves, case.grad_out.cpu().double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_graph_of_dense_attention_and_its_gradients_replays(name: str, dtype: torch.dtype) -> None:
+    case = training(name, dtype)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        training_step(case)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = training_step(case)
+    for seed in range(2, 5):
+        fresh = training(name, dtype, seed)
+        with torch.no_grad():
+            for old, new in zip(case.given, fresh.given, strict=True):
+                old.copy_(new)
+            for tensor in captured:
+                tensor.fill_(torch.nan)
+        for _ in range(100):
+            graph.replay()
+        assert all(map(torch.equal, captured, training_step(fresh)))
+        for found, right in zip(captured[1:], exact_gradients(fresh), strict=True):
+            assert (found.cpu().double() - right).norm() < 4 * dense_reference.TOLERANCE[dtype] * right.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_dense_attention_compiled_into_graphs_are_the_same(dtype: torch.dtype) -> None:
+    def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return fourtap.scaled_dot_product_attention(query + 1, key, value, is_causal=True) * 2
+
+    compiled = torch.compile(layer, fullgraph=True, mode="reduce-overhead")
+    for seed in range(5):
+        case = training("plain", dtype, seed)
+        torch.compiler.cudagraph_mark_step_begin()
+        found = torch.autograd.grad(compiled(*case.leaves), case.leaves, case.grad_out)
+        expected = torch.autograd.grad(layer(*case.leaves), case.leaves, case.grad_out)
+        for ours, right in zip(found, expected, strict=True):
+            reference.assert_close(ours, right, dense_reference.TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_nobody_waits_for_gradients_of_dense_attention(name: str) -> None:
+    case = training(name, torch.float16)
+    training_step(case)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        training_step(case)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_gradients_of_dense_attention_go_to_the_current_stream(name: str) -> None:
+    case = training(name, torch.float16)
+    expected = training_step(case)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        held = [torch.zeros_like(leaf) for leaf in case.leaves]
+        grad_out = torch.zeros_like(case.grad_out)
+        torch.cuda._sleep(100_000_000)
+        with torch.no_grad():
+            for tensor, right in zip([*held, grad_out], [*case.leaves, case.grad_out], strict=True):
+                tensor.copy_(right)
+        found = training_step(Training([tensor.requires_grad_() for tensor in held], case.mask, grad_out))
+        with torch.no_grad():
+            for tensor in [*held, grad_out]:
+                tensor.fill_(torch.nan)
+    stream.synchronize()
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_memory_stays_flat_over_many_gradients_of_dense_attention(name: str) -> None:
+    case = training(name, torch.float16)
+    assert used_by_many(lambda: training_step(case)) == 0
+
+
+def test_gradients_of_dense_attention_store_no_weights() -> None:
+    case = dense_reference.problem(1, device="cuda", dtype=torch.float16, batch=(1,), sizes=(4096, 4096))
+    leaves = [tensor.requires_grad_() for tensor in case.operands]
+    out = fourtap.scaled_dot_product_attention(*leaves)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradients = torch.autograd.grad(out, leaves, torch.ones_like(out))
+    # The gradients and that of the result are 8 MiB; weights of all pairs would be 128 MiB.
+    assert torch.cuda.max_memory_allocated() - before < 16 << 20
+    del gradients
+    assert torch.cuda.memory_allocated() <= before

@@ -221,17 +221,6 @@ def test_a_wrong_mask_is_named(device: str, mask: Any, error: type[Exception], m
     assert isinstance(caught.value, fourtap.Error) and message in str(caught.value)
 
 
-def test_a_gradient_of_a_bias_is_refused_not_forgotten(device: str) -> None:
-    if device == "cpu":
-        pytest.skip("there are gradients")
-    operands = problem(13, device=device).operands
-    mask = torch.zeros(37, 53, device=device, requires_grad=True)
-    with pytest.raises(fourtap.UnsupportedError, match="attn_mask: expected a tensor that needs no gradient"):
-        attend(*operands, mask)
-    with torch.no_grad():
-        assert torch.equal(attend(*operands, mask), attend(*operands, mask.detach()))
-
-
 # Models, with PyTorch's function replaced by ours.
 
 

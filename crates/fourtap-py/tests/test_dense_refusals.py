@@ -130,27 +130,6 @@ def test_tensors_on_two_devices_are_refused(device: str) -> None:
     refused(ValueError, "key: expected host memory", lambda: attend(query.cpu(), key, value.cpu()))
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_a_gradient_is_refused_not_forgotten(device: str, name: str) -> None:
-    if device == "cpu":
-        pytest.skip("there are gradients")
-    operands: dict[str, Any] = dict(zip(("query", "key", "value"), problem(7, device=device).operands, strict=True))
-    expected = attend(**operands)
-    operands[name].requires_grad_()
-    message = f"{name}: expected a tensor that needs no gradient"
-    hint = f"torch.no_grad(), or with {name}.detach()), found requires_grad=True"
-    for wanted in (message, hint):
-        refused(NotImplementedError, wanted, lambda: attend(**operands))
-        with torch.autocast(device, torch.float16):
-            refused(NotImplementedError, wanted, lambda: attend(**operands))
-        refused(NotImplementedError, wanted, lambda: torch.ops.fourtap.dense(**operands, **PLAIN))
-    with torch.no_grad():
-        assert torch.equal(attend(**operands), expected)
-        assert torch.equal(torch.ops.fourtap.dense(**operands, **PLAIN)[0], expected)
-    found = attend(**operands | {name: operands[name].detach()})
-    assert torch.equal(found, expected) and not found.requires_grad
-
-
 def test_derivatives_by_torch_func_are_refused_not_forgotten(device: str) -> None:
     query, key, value = problem(8, device=device).operands
 
@@ -164,38 +143,93 @@ def test_derivatives_by_torch_func_are_refused_not_forgotten(device: str) -> Non
         refused(NotImplementedError, message, lambda: function(dual))
         assert torch.equal(function(key), function(key.clone()))
     gradient = torch.func.grad(lambda key: function(key).sum())
-    if device == "cpu":
-        return
-    refused(NotImplementedError, "key: expected a tensor that needs no gradient", lambda: gradient(key))
+    refused(NotImplementedError, "key: expected gradients by torch.autograd, found a transf", lambda: gradient(key))
 
 
-def test_a_gradient_is_refused_in_compiled_code(device: str) -> None:
-    if device == "cpu":
-        pytest.skip("there are gradients")
-    query, key, value = problem(9, device=device).operands
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *operands: attend(*operands), backend="aot_eager")
+# Gradients in 32 and 64 bits, of which there are none on CUDA. Fake tensors are refused like real ones, on any machine.
+
+NAMES = ["query", "key", "value", "attn_mask"]
+EXPECTED = "expected query, key and value of float16 or bfloat16 where a gradient is wanted on CUDA"
+
+
+def on_cuda(dtype: torch.dtype, *, real: bool = False, bias: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    make = torch.randn if real else torch.empty
+    operands = {name: make(1, 2, 8, 32, device="cuda", dtype=dtype) for name in NAMES[:3]}
+    return operands | {"attn_mask": make(2, 1, 8, device="cuda", dtype=bias or dtype)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_in_32_or_64_bits_is_refused_on_cuda(name: str, dtype: torch.dtype) -> None:
+    with FakeTensorMode():
+        operands: dict[str, Any] = on_cuda(dtype)
+        operands[name].requires_grad_()
+        hint = f"torch.no_grad() and {name}.detach() ask for none), found {dtype}"
+        for message in (f"{name}: {EXPECTED}", hint):
+            refused(NotImplementedError, message, lambda: attend(**operands))
+            refused(NotImplementedError, message, lambda: attend(**operands, return_lse=True))
+            refused(NotImplementedError, message, lambda: torch.ops.fourtap.dense(**operands, **PLAIN))
+        with torch.no_grad():
+            assert not attend(**operands).requires_grad
+        assert not attend(**operands | {name: operands[name].detach()}).requires_grad
+
+
+@pytest.mark.parametrize("bias", [None, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_in_16_bits_is_not_refused_on_cuda(name: str, dtype: torch.dtype, bias: torch.dtype | None) -> None:
+    with FakeTensorMode():
+        operands: dict[str, Any] = on_cuda(dtype, bias=bias)
+        operands[name].requires_grad_()
+        out = attend(**operands)
+        assert out.requires_grad and out.dtype is dtype
+        out, lse = (found.detach() for found in attend(**operands, return_lse=True))
+        plain = [operand.detach() for operand in operands.values()]
+        settings = [None, None, None, False, False]
+        found = torch.ops.fourtap.dense_backward(out, *plain[:3], *settings, plain[3], out, lse, [True] * 4)
+        for gradient, operand in zip(found, plain, strict=True):
+            assert gradient.shape == operand.shape and gradient.dtype is operand.dtype and gradient.is_cuda
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_refused_on_cuda_is_computed_without_a_gradient_or_in_16_bits(name: str) -> None:
+    operands: dict[str, Any] = on_cuda(torch.float32, real=True)
+    expected = attend(**operands)
+    operands[name].requires_grad_()
+    refused(NotImplementedError, f"{name}: {EXPECTED}", lambda: attend(**operands))
+    with torch.no_grad():
+        assert torch.equal(attend(**operands), expected)
+    with torch.autocast("cuda", torch.bfloat16):
+        out = attend(**operands)
+    (gradient,) = torch.autograd.grad(out.sum(), operands[name])
+    assert gradient.dtype is torch.float32 and gradient.isfinite().all()
+    doubles = {which: operand.double() for which, operand in operands.items()}
+    with torch.autocast("cuda", torch.bfloat16):  # which leaves 64 bits as they are
+        refused(NotImplementedError, f"{name}: {EXPECTED}", lambda: attend(**doubles))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_backward_itself_names_the_type_it_lacks() -> None:
+    query, key, value, _ = on_cuda(torch.float32, real=True).values()
+    out, lse = attend(query, key, value, return_lse=True)
+    settings = [None, None, None, False, False]
+    arguments = (torch.ones_like(out), query, key, value, *settings, None, out, lse, [True, True, True, False])
     refused(
         NotImplementedError,
-        "value: expected a tensor that needs no",
-        lambda: compiled(query, key, value.requires_grad_()),
+        "f16 or bf16 for gradients of dense attention",
+        lambda: torch.ops.fourtap.dense_backward(*arguments),
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gradient_in_32_bits_is_refused_in_compiled_code() -> None:
+    query, key, value, _ = on_cuda(torch.float32, real=True).values()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *operands: attend(*operands), backend="aot_eager")
+    refused(NotImplementedError, f"value: {EXPECTED}", lambda: compiled(query, key, value.requires_grad_()))
     whole = torch.compile(lambda *operands: attend(*operands), fullgraph=True, backend="aot_eager")
-    with pytest.raises(RuntimeError, match="value: expected a tensor that needs no gradient"):
+    with pytest.raises(RuntimeError, match=f"value: {EXPECTED}"):
         whole(query, key, value)
     with torch.no_grad():
         assert torch.equal(whole(query, key, value), attend(query, key, value))
-
-
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize("return_lse", [False, True])
-def test_the_operator_refuses_a_gradient_on_cuda_without_a_device(name: str, return_lse: bool) -> None:
-    with FakeTensorMode():
-        operands = {which: torch.empty(1, 2, 8, 32, device="cuda") for which in ("query", "key", "value")}
-        operands[name].requires_grad_()
-        message = f"{name}: expected a tensor that needs no gradient"
-        refused(
-            NotImplementedError,
-            message,
-            lambda: torch.ops.fourtap.dense(**operands, **PLAIN | {"return_lse": return_lse}),
-        )

@@ -95,21 +95,30 @@ def _is_cast(tensor: Tensor | None) -> bool:
 
 
 def _refuse_derivatives(*tensors: Tensor | None) -> None:
-    """Refuse to lose a gradient, of which there is none on CUDA yet, or a tangent."""
+    """Refuse to lose a gradient, of which there is none on CUDA in 32 and 64 bits, or a tangent."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
         if not isinstance(tensor, Tensor):
             continue
-        if tensor.is_cuda and wants_gradient(tensor):
-            raise _no_gradient(name)
+        if wants_gradient(tensor):
+            _refuse_gradient(name, tensors[0])
+            # Dynamo of PyTorch 2.4 cannot trace this check.
+            if not _is_traced() and torch._C._are_functorch_transforms_active():
+                raise UnsupportedError(f"{name}: expected gradients by torch.autograd, found a transform of torch.func")
         if forward_ad._current_level >= 0 and has_tangent(tensor):
             raise UnsupportedError(f"{name}: expected a tensor without a derivative, found forward mode (jvp)")
 
 
-def _no_gradient(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{name}: expected a tensor that needs no gradient, since scaled_dot_product_attention has no backward on CUDA "
-        f"yet (call it under torch.no_grad(), or with {name}.detach()), found requires_grad=True"
-    )
+def _refuse_gradient(name: str, query: Any) -> None:
+    """Refuse the gradient of the tensor of this name, if backward would: before forward has done its work in vain.
+
+    All tensors have the type of query, but for a bias, which may be in float32 whatever that is.
+    """
+    if query.is_cuda and query.dtype in (torch.float32, torch.float64):
+        raise UnsupportedError(
+            f"{name}: expected query, key and value of float16 or bfloat16 where a gradient is wanted on CUDA (the CPU "
+            f"has gradients of every type; torch.autocast casts to 16 bits, torch.no_grad() and {name}.detach() ask "
+            f"for none), found {query.dtype}"
+        )
 
 
 _library: Any = torch.library.Library("fourtap", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -203,10 +212,11 @@ def _dense_backward_fake(
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, *settings, return_lse, attn_mask = inputs
     out, lse = output
-    if query.is_cuda:
-        # Here autograd is off, so the tensors alone do not tell.
-        names = dict(zip((0, 1, 2, 9), _NAMES, strict=True))
-        raise _no_gradient(names[ctx.needs_input_grad.index(True)])
+    # For calls of the operator itself. Here autograd is off, so the tensors alone do not tell.
+    names = dict(zip((0, 1, 2, 9), _NAMES, strict=True))
+    for at, is_needed in enumerate(ctx.needs_input_grad):
+        if is_needed:
+            _refuse_gradient(names[at], query)
     if not return_lse:
         raise InputError("return_lse: expected True where gradients are wanted, found False")
     ctx.save_for_backward(query, key, value, attn_mask, out, lse)

@@ -311,7 +311,7 @@ def scaled_dot_product_attention(
     window: Window = None,
     return_lse: bool = False,
 ) -> T | tuple[T, T]:
-    """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``, on the CPU with gradients.
+    """Dense attention: ``softmax(scale * query @ key.T + mask) @ value``.
 
     Called like PyTorch's function of this name, whose arguments come first and in its order. Query ``i`` is aligned to
     key ``c`` and sees the keys from ``c - left`` to ``c + right``, as ``window`` and ``is_causal`` allow, that
@@ -341,12 +341,14 @@ def scaled_dot_product_attention(
     Returns:
         ``[..., Hq, Sq, Dv]`` in the dtype and memory order of ``query``: a transposed ``[B, S, H, D]`` tensor gives a
         transposed ``[B, S, H, Dv]`` result. With ``return_lse`` a pair of it and ``[..., Hq, Sq]`` in float32 (float64
-        for float64).
+        for float64). For PyTorch tensors it is differentiable (once) with respect to query, key, value and a mask of
+        numbers: on CUDA in float16 and bfloat16, on the CPU in every dtype. Under autocast query, key and value are
+        cast to its 16-bit dtype.
 
     Raises:
         fourtap.InputError: Tensors that do not fit each other. fourtap.DTypeError: Elements of a wrong type.
-            fourtap.UnsupportedError: A gradient is asked for on CUDA, or a second one. Each message names the tensor or
-            argument, what was expected and what was found.
+            fourtap.UnsupportedError: A gradient is asked for on CUDA in float32 or float64, or a second one anywhere.
+            Each message names the tensor or argument, what was expected and what was found.
 
     Example:
         >>> import numpy as np, fourtap
