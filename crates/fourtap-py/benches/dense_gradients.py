@@ -53,7 +53,7 @@ import fourtap
 from fourtap import scaled_dot_product_attention as attend  # also registers the operators
 
 # Of the worst row of a gradient, in the 2-norm.
-ALLOWED_ERROR = {"f16": 4e-3, "bf16": 3.2e-2, "f32": 4e-5}
+ALLOWED_ERROR = {"f16": 1e-2, "bf16": 8e-2, "f32": 4e-5}
 # Pairs of queries and keys beyond which PyTorch's MATH backend, which stores them several times, is left out.
 MOST_PAIRS_OF_MATH = 1 << 29
 ALIGNMENT = 16  # elements, which is more than any backend asks for

@@ -243,15 +243,17 @@ def test_autocast_and_checkpoints(device: str, calls: list[dict[str, Any]]) -> N
             outputs, gradients = step(model, inputs)
         return {name: found.dtype for name, found in outputs.items()}, gradients
 
-    expected_types, expected = types()
+    _, exact = step(model, inputs)
+    expected_types, theirs = types()
     calls.clear()
     model.set_attn_implementation("fourtap")
     found_types, found = types()
     assert found_types == expected_types
     # Each layer once more for its gradients.
     assert_ours_only(calls, 2 * CASES["llama-padded"].calls)
-    off = errors(found, expected)
-    assert max(off.values()) < 3e-2, off
+    # Both are off from f32: as near as PyTorch's.
+    off, usual = errors(found, exact), errors(theirs, exact)
+    assert all(error <= 4 * usual[name] + 3e-2 for name, error in off.items()), (off, usual)
 
 
 @torch.no_grad()

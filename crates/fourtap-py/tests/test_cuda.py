@@ -353,7 +353,8 @@ def test_gradients_of_dense_attention_go_to_the_current_stream(name: str) -> Non
 @pytest.mark.parametrize("name", TRAINING)
 def test_memory_stays_flat_over_many_gradients_of_dense_attention(name: str) -> None:
     case = training(name, torch.float16)
-    assert used_by_many(lambda: training_step(case)) == 0
+    # Less, if something else was freed meanwhile.
+    assert used_by_many(lambda: training_step(case)) <= 0
 
 
 def test_gradients_of_dense_attention_store_no_weights() -> None:

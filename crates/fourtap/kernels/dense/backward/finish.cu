@@ -7,6 +7,7 @@
 struct FinishArguments {
     GradientArguments of; // rows are queries
     const float *grad_query;
+    const u32 *counters;
     u32 tiles;
 };
 constexpr u32 QUERIES = 64, GROUPS = 2, SHARE = HEAD / GROUPS, THREADS_OF_BLOCK = 256;
@@ -23,11 +24,13 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK) dense_gradient_fi
     const int first = tile * QUERIES, rows = min(static_cast<int>(QUERIES), a.queries - first);
     if (threadIdx.x < QUERIES) unsound[threadIdx.x] = 0;
     __syncthreads();
+    // What nobody has added to is not there: no query of the tile sees a key.
+    const bool is_there = f.counters[1 + blockIdx.x * GROUPS] != 0;
     const char *const from = reinterpret_cast<const char *>(f.grad_query + static_cast<u64>(blockIdx.x) * QUERIES * HEAD);
 #pragma unroll 4
     for (u32 at = threadIdx.x; at < QUERIES * HEAD / 4; at += THREADS_OF_BLOCK) {
-        u32 four[4];
-        Once<16>::load(four, from + 16 * at);
+        u32 four[4] = {};
+        if (is_there) Once<16>::load(four, from + 16 * at);
         // Of a group, of eight channels, of a thread: two of row g, then of row g + 8.
         const u32 group = at / (QUERIES * SHARE / 4), rest = at % (QUERIES * SHARE / 4), thread = rest % 128;
         const u32 channel = group * SHARE + rest / 128 * 8 + thread % 4 * 2;

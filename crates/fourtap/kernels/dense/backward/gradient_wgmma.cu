@@ -44,8 +44,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
     const u32 half_at = uniform(describe<BLOCK_M * 128>(shared + (SHARE % 64 == 0 ? group * SHARE / 64 * BLOCK_M * 128 : group * SHARE * 2)));
     const int warp_key = part.first_key + static_cast<int>(group * GROUP_KEYS + warp % 4 * 16);
     Stage<STAGES> stage, logit_grad_stage;
-    Stage<GRAD_STAGES> grad_stage;
-    u32 share_parity = 0;
+    ShareStage share_stage;
     wait_for_phase(barriers.keys(), 0);
 #pragma unroll 1
     for (u32 n = 0; n < a.group; n++) {
@@ -55,7 +54,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
 #pragma unroll 1
         for (int j = 0; j < part.count; j++) {
             const int query = work.key_of(j);
-            const u32 of_queries = shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES, of_grads = shared + GRADS_AT + grad_stage.index * QUERY_TILE_BYTES;
+            const u32 of_queries = shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES, of_grads = shared + GRADS_AT + stage.index * QUERY_TILE_BYTES;
             const u32 queries_at = uniform(describe(of_queries)), grads_at = uniform(describe(of_grads));
             const u32 query_rows = uniform(describe<BLOCK_N * 128>(of_queries)), grad_rows = uniform(describe<BLOCK_N * 128>(of_grads));
             const u32 statistics = shared + STATISTICS_AT + stage.index * STATISTICS_BYTES + lane % 4 * 16;
@@ -67,7 +66,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
                 Logits weights, grads;
                 if (slab == 0) wait_for_phase(barriers.queries_there(stage.index), stage.parity);
                 multiply(weights, keys_at + slab * 64 * 128 / 16, queries_at);
-                if (slab == 0) wait_for_phase(barriers.grads_there(grad_stage.index), grad_stage.parity);
+                if (slab == 0) wait_for_phase(barriers.grads_there(stage.index), stage.parity);
                 multiply(grads, values_at + slab * 64 * 128 / 16, grads_at);
                 wait_for_products<1>();
                 const float scale = masking.apply(weights, a.scale, query);
@@ -97,20 +96,19 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
                 wait_for_products<1>();
                 if (lane == 0) {
                     arrive(barriers.queries_free(stage.index));
-                    arrive(barriers.grads_free(grad_stage.index));
+                    arrive(barriers.grads_free(stage.index));
                 }
                 wait_for_products<0>();
-                give_share(share, group, threadIdx.x % GROUP_THREADS, shared, barriers, share_parity);
+                give_share(h, part, work.h, part.first_tile + j, share, group, threadIdx.x % GROUP_THREADS, shared, barriers, share_stage);
                 logit_grad_stage.advance();
             } else {
                 wait_for_products<0>();
                 if (lane == 0) {
                     arrive(barriers.queries_free(stage.index));
-                    arrive(barriers.grads_free(grad_stage.index));
+                    arrive(barriers.grads_free(stage.index));
                 }
             }
             stage.advance();
-            grad_stage.advance();
         }
     }
 #pragma unroll

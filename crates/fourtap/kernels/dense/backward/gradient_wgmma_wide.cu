@@ -2,7 +2,7 @@
 //
 // A block has 64 keys, for whose sums of all channels one group has too few registers: each has half of them. Of logits and their
 // gradients each group computes those of half of a tile's queries, and both read all of them from shared memory.
-// Limited by shared memory, through which everything goes, and by blocks that wait for their turn to add to grad_query.
+// Limited by shared memory, through which everything but grad_query goes.
 //
 // VALUE, HEAD (256), MASK, ATTN, SUM_QUERY as in gradient_wgmma.cu; BLOCK_M, BLOCK_N: 64; WARPS 8, KEY_WARPS 2, for masks.
 
@@ -53,8 +53,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
     const u32 half_at = uniform(describe<BLOCK_M * 128>(shared + group * (HALF / 64) * BLOCK_M * 128));
     const int warp_key = part.first_key + static_cast<int>(warp % 4 * 16);
     Stage<STAGES> stage, logit_grad_stage;
-    Stage<GRAD_STAGES> grad_stage;
-    u32 share_parity = 0;
+    ShareStage share_stage;
     wait_for_phase(barriers.keys(), 0);
 #pragma unroll 1
     for (u32 n = 0; n < a.group; n++) {
@@ -65,7 +64,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
 #pragma unroll 1
         for (int j = 0; j < part.count; j++) {
             const int query = work.key_of(j) + static_cast<int>(group * HALF_QUERIES);
-            const u32 of_queries = shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES, of_grads = shared + GRADS_AT + grad_stage.index * QUERY_TILE_BYTES;
+            const u32 of_queries = shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES, of_grads = shared + GRADS_AT + stage.index * QUERY_TILE_BYTES;
             const u32 statistics = shared + STATISTICS_AT + stage.index * STATISTICS_BYTES + group * HALF_QUERIES * 8 + lane % 4 * 16;
             const u32 weights_at = shared + LOGIT_GRADS_AT + logit_grad_stage.index * LOGIT_GRAD_BYTES, logit_grads_at = weights_at + LOGIT_GRAD_BYTES / 2;
             const u32 row = warp % 4 * 16 + lane % 16, first_piece = group * (HALF_QUERIES / 8);
@@ -73,7 +72,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
             Logits weights, grads;
             wait_for_phase(barriers.queries_there(stage.index), stage.parity);
             multiply(weights, keys_at, uniform(describe(of_queries + group * HALF_QUERIES * 128)));
-            wait_for_phase(barriers.grads_there(grad_stage.index), grad_stage.parity);
+            wait_for_phase(barriers.grads_there(stage.index), stage.parity);
             multiply(grads, values_at, uniform(describe(of_grads + group * HALF_QUERIES * 128)));
             wait_for_products<1>();
             const float scale = masking.apply(weights, a.scale, query);
@@ -98,21 +97,20 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
                     TransposedProduct<VALUE, SHARE>::of_shared(share, descriptor<SPAN>(left + k * 2 * SPAN), descriptor<SPAN>(half_at + k * 2 * SPAN), k > 0);
                 end_products();
                 wait_for_products<2>();
-                if (lane == 0) arrive(barriers.grads_free(grad_stage.index));
+                if (lane == 0) arrive(barriers.grads_free(stage.index));
                 wait_for_products<1>();
                 if (lane == 0) arrive(barriers.queries_free(stage.index));
                 wait_for_products<0>();
-                give_share(share, group, threadIdx.x % GROUP_THREADS, shared, barriers, share_parity);
+                give_share(h, part, work.h, part.first_tile + j, share, group, threadIdx.x % GROUP_THREADS, shared, barriers, share_stage);
             } else {
                 wait_for_products<0>();
                 if (lane == 0) {
-                    arrive(barriers.grads_free(grad_stage.index));
+                    arrive(barriers.grads_free(stage.index));
                     arrive(barriers.queries_free(stage.index));
                 }
             }
             logit_grad_stage.advance();
             stage.advance();
-            grad_stage.advance();
         }
     }
     const int own = warp_key + static_cast<int>(lane / 4);

@@ -5,22 +5,25 @@
 // and to grad_query, which lies in scratch, in f32, and to which other blocks add too: always in the same order, of which a counter
 // for each tile keeps track. A block waits only for blocks that have started before it, so that it always ends.
 //
+// SUM_QUERY: whether grad_query is wanted; STORE_FIRST: whether the first to add to a tile of it finds no zeros there; DIRECT: see
+// shares.cuh.
+//
 // GROUPS groups of four warps compute. Of another group a warp brings tiles, by TMA, and one for each group adds sums to memory.
 
 constexpr u32 GROUPS = 2, GROUP_THREADS = 128, STAGES = 2, SPAN = 64;
 constexpr u32 KEY_BYTES_OF_BLOCK = BLOCK_M * 2 * HEAD, QUERY_TILE_BYTES = BLOCK_N * 2 * HEAD;
-// A group's share of a tile of grad_query: half of the channels, in so many rounds.
-constexpr u32 SHARE = HEAD / GROUPS, ROUND_BYTES = BLOCK_N * SHARE * 4 / ROUNDS;
+// A group's share of a tile of grad_query: half of the channels. See shares.cuh.
+constexpr u32 SHARE = HEAD / GROUPS, SHARE_BYTES = BLOCK_N * SHARE * 4, SHARE_STAGES = 2;
 // Shared memory: keys and values; stages of queries, and of grad_out; gradients of logits; shares of grad_query; what is known of queries.
 constexpr u32 VALUES_OF_BLOCK = KEY_BYTES_OF_BLOCK, QUERIES_AT = 2 * KEY_BYTES_OF_BLOCK, GRADS_AT = QUERIES_AT + STAGES * QUERY_TILE_BYTES;
-constexpr u32 LOGIT_GRADS_AT = GRADS_AT + GRAD_STAGES * QUERY_TILE_BYTES, SHARES_AT = LOGIT_GRADS_AT + STAGES * LOGIT_GRAD_BYTES;
-constexpr u32 STATISTICS_AT = SHARES_AT + (SUM_QUERY ? GROUPS * ROUND_BYTES : 0), STATISTICS_BYTES = BLOCK_N * 8;
+constexpr u32 LOGIT_GRADS_AT = GRADS_AT + STAGES * QUERY_TILE_BYTES, SHARES_AT = LOGIT_GRADS_AT + STAGES * LOGIT_GRAD_BYTES;
+constexpr u32 STATISTICS_AT = SHARES_AT + (SUM_QUERY && !DIRECT ? SHARE_STAGES * GROUPS * SHARE_BYTES : 0), STATISTICS_BYTES = BLOCK_N * 8;
 constexpr u32 BARRIERS_AT = STATISTICS_AT + STAGES * STATISTICS_BYTES;
 static_assert(BLOCK_N == 64 && HEAD == HEAD_V, "as TMA exchanges pieces");
 
 struct HopperArguments {
     GradientArguments of; // rows are keys
-    float *grad_query;    // [planes, tiles, GROUPS, ROUNDS] of sums as they lie in registers
+    float *grad_query;    // [planes, tiles, GROUPS] of shares as they lie in registers
     u32 *counters;        // the number of the next block; then, of [planes, tiles, GROUPS], how many blocks have added to each
     u32 tiles, key_tiles; // of queries and keys of a head
     u32 together;         // heads of keys whose blocks come in turns
@@ -66,10 +69,10 @@ struct Barriers {
     __device__ __forceinline__ u32 queries_free(u32 stage) const { return at + 8 * (3 + stage); }
     __device__ __forceinline__ u32 grads_there(u32 stage) const { return at + 8 * (5 + stage); }
     __device__ __forceinline__ u32 grads_free(u32 stage) const { return at + 8 * (7 + stage); }
-    __device__ __forceinline__ u32 share_there(u32 group) const { return at + 8 * (9 + group); }
-    __device__ __forceinline__ u32 share_free(u32 group) const { return at + 8 * (11 + group); }
+    __device__ __forceinline__ u32 share_there(u32 group, u32 stage) const { return at + 8 * (9 + 2 * stage + group); }
+    __device__ __forceinline__ u32 share_free(u32 group, u32 stage) const { return at + 8 * (13 + 2 * stage + group); }
     // Where the block's number is.
-    __device__ __forceinline__ u32 number() const { return at + 8 * 13; }
+    __device__ __forceinline__ u32 number() const { return at + 8 * 17; }
     // By one thread.
     __device__ __forceinline__ void init() const {
         init_barrier(keys(), 1);
@@ -78,8 +81,10 @@ struct Barriers {
             init_barrier(grads_there(i), 1);
             init_barrier(queries_free(i), 4 * GROUPS);
             init_barrier(grads_free(i), 4 * GROUPS);
-            init_barrier(share_there(i), 4);
-            init_barrier(share_free(i), 1);
+            for (u32 stage = 0; stage < 2; stage++) {
+                init_barrier(share_there(i, stage), 4);
+                init_barrier(share_free(i, stage), 1);
+            }
         }
         publish_barriers();
     }
@@ -117,7 +122,6 @@ static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, con
         copy_box(shared + VALUES_OF_BLOCK + c * 2 * BLOCK_M, maps.value, barriers.keys(), c, part.first_key, step(7, part.head), step(6, part.b));
     }
     Stage<STAGES> stage;
-    Stage<GRAD_STAGES> grad_stage;
 #pragma unroll 1
     for (u32 n = 0; n < a.group; n++) {
         const u32 head = part.query_head(a, n);
@@ -131,74 +135,13 @@ static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, con
             for (u32 c = 0; c < HEAD; c += SPAN)
                 copy_box(shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.query, there, c, query, step(3, head), step(2, part.b));
             copy_bytes(shared + STATISTICS_AT + stage.index * STATISTICS_BYTES, statistics + query, STATISTICS_BYTES, there);
-            wait_for_phase(barriers.grads_free(grad_stage.index), grad_stage.parity ^ 1);
-            const u32 grads_there = barriers.grads_there(grad_stage.index);
+            wait_for_phase(barriers.grads_free(stage.index), stage.parity ^ 1);
+            const u32 grads_there = barriers.grads_there(stage.index);
             arrive_expecting(grads_there, QUERY_TILE_BYTES);
             for (u32 c = 0; c < HEAD; c += SPAN)
-                copy_box(shared + GRADS_AT + grad_stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.grad, grads_there, c, query, step(5, head), step(4, part.b));
+                copy_box(shared + GRADS_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.grad, grads_there, c, query, step(5, head), step(4, part.b));
             stage.advance();
-            grad_stage.advance();
         }
-    }
-}
-
-// One thread: adds a group's shares to grad_query, each when all blocks before this one have.
-static __device__ __forceinline__ void add_shares(const HopperArguments &h, const Part &part, u32 group, u32 shared, Barriers barriers) {
-    const Arguments &a = h.of.of;
-    const u32 share = shared + SHARES_AT + group * ROUND_BYTES;
-    u32 parity = 0;
-#pragma unroll 1
-    for (u32 n = 0; n < a.group; n++) {
-        const u64 plane = static_cast<u64>(part.b) * a.query_heads + part.query_head(a, n);
-#pragma unroll 1
-        for (int j = 0; j < part.count; j++) {
-            const int tile = part.first_tile + j;
-            const u64 place = (plane * h.tiles + tile) * GROUPS + group;
-            u32 *const counter = h.counters + 1 + place;
-            const u32 rank = part.rank(h, tile);
-#pragma unroll 1
-            for (u32 round = 0; round < ROUNDS; round++) {
-                wait_for_phase(barriers.share_there(group), parity);
-                parity ^= 1;
-                if (round == 0) {
-                    u32 added;
-                    do {
-                        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(added) : "l"(counter) : "memory");
-                    } while (added != rank);
-                    asm volatile("fence.proxy.async;" ::: "memory");
-                }
-                asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(h.grad_query + (place * ROUNDS + round) * (ROUND_BYTES / 4)),
-                             "r"(share), "n"(ROUND_BYTES)
-                             : "memory");
-                asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-                if (round + 1 < ROUNDS) {
-                    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-                } else {
-                    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-                }
-                arrive(barriers.share_free(group));
-            }
-            asm volatile("fence.proxy.async;" ::: "memory");
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-        }
-    }
-}
-
-// A group's share of a tile of grad_query, to where `add_shares` finds it. `thread`: of the group.
-static __device__ __forceinline__ void give_share(const float (&sums)[SHARE / 8][4], u32 group, u32 thread, u32 shared, Barriers barriers, u32 &parity) {
-#pragma unroll
-    for (u32 round = 0; round < ROUNDS; round++) {
-        wait_for_phase(barriers.share_free(group), parity ^ 1);
-        parity ^= 1;
-#pragma unroll
-        for (u32 c = 0; c < SHARE / 8 / ROUNDS; c++) {
-            const float(&four)[4] = sums[round * (SHARE / 8 / ROUNDS) + c];
-            store_shared(shared + SHARES_AT + group * ROUND_BYTES + (c * GROUP_THREADS + thread) * 16,
-                         {__float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]), __float_as_uint(four[3])});
-        }
-        fence_async();
-        __syncwarp();
-        if (thread % 32 == 0) arrive(barriers.share_there(group));
     }
 }
 
@@ -297,28 +240,5 @@ static __device__ __forceinline__ void mend(const GradientArguments &g, const Pa
         const bool mine = lane / 4 == row % 8 && (unsound >> row / 8 & 1);
         const int i = warp_row + static_cast<int>(row);
         if (__any_sync(ALL, mine) && i < g.of.queries) compute_carefully(g, owner, i, lane);
-    }
-}
-
-static __device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(ALL, x, 0); }
-
-// The kernel, whose groups `compute`.
-template <typename Compute> static __device__ __forceinline__ void run(const HopperArguments &h, const Maps &maps, char *memory, const Compute &compute) {
-    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), shared = shared_address(memory);
-    const Barriers barriers{shared + BARRIERS_AT};
-    if (threadIdx.x == 0) {
-        barriers.init();
-        store_shared_word(barriers.number(), atomicAdd(h.counters, 1));
-    }
-    __syncthreads();
-    const Part part(h, load_shared_word(barriers.number()));
-    if (warp < 4 * GROUPS) {
-        take_registers<240>();
-        compute(part, shared, barriers, warp, lane);
-    } else {
-        give_registers<24>();
-        if (warp == 4 * GROUPS && lane == 0) bring_tiles(h, maps, part, shared, barriers);
-        const u32 adder = warp - 4 * GROUPS - 1; // of the group with this number
-        if (SUM_QUERY && adder < GROUPS && lane == 0) add_shares(h, part, adder, shared, barriers);
     }
 }

@@ -115,6 +115,7 @@ pub(super) struct HopperMaps([TensorMap; 4]);
 pub(super) struct FinishArguments {
     of: GradientArguments,
     grad_query: u64,
+    counters: u64,
     tiles: u32,
     _unused: u32,
 }
@@ -182,10 +183,9 @@ impl BackwardArguments {
                 value_channels: sizes.value_channels as u32,
                 zeros: 0,
                 zero_count: match &plan.hopper {
-                    // Both follow each other.
                     Some(hopper) => {
                         let end = plan.workspace.counters + hopper.counter_bytes;
-                        (end - plan.workspace.grad_query).div_ceil(16) as u64
+                        (end - plan.first_zero(hopper)).div_ceil(16) as u64
                     }
                     None => 0,
                 },
@@ -240,7 +240,8 @@ impl PlacedArguments<'_> {
             grad_out: self.addresses.grad_out,
             lse: self.addresses.lse,
             statistics: self.place(self.plan.workspace.statistics),
-            zeros: self.place(self.plan.workspace.grad_query),
+            zeros: (self.plan.hopper.as_ref())
+                .map_or(0, |hopper| self.place(self.plan.first_zero(hopper))),
             ..self.arguments.statistics.clone()
         }
     }
@@ -391,6 +392,7 @@ impl PlacedArguments<'_> {
         FinishArguments {
             of,
             grad_query: self.place(self.plan.workspace.grad_query),
+            counters: self.place(self.plan.workspace.counters),
             tiles: hopper.tiles as u32,
             _unused: 0,
         }

@@ -18,6 +18,8 @@ const THREADS: u32 = 384;
 const FINISH_THREADS: u32 = 256;
 /// Tiles of queries in shared memory.
 const STAGES: u32 = 2;
+/// Bytes that stay in L2 beside everything else.
+const IN_L2: usize = 32 << 20;
 /// Barriers in shared memory.
 const BARRIER_BYTES: u32 = 256;
 
@@ -27,8 +29,6 @@ pub(super) struct HopperPlan {
     pub step: Step<KernelVariant>,
     /// Brings grad_query into its type, if it is wanted.
     pub finish: Option<Step<KernelVariant>>,
-    /// Channels of all tensors, as the kernel sees them.
-    pub head: u32,
     /// Keys of a block.
     pub keys: u32,
     /// Tiles of queries and of keys of a head.
@@ -38,7 +38,9 @@ pub(super) struct HopperPlan {
     pub together: usize,
     /// Which gradients are wanted, of keys and values.
     pub sums: [bool; 2],
-    /// Bytes that must be zero: sums of grad_query, and counters.
+    /// Whether sums of grad_query need not be zero.
+    pub stores_first: bool,
+    /// Bytes of sums of grad_query, and of counters, which must be zero.
     pub grad_query_bytes: usize,
     pub counter_bytes: usize,
 }
@@ -69,7 +71,6 @@ impl BackwardDesc {
 
     /// Whether these kernels should be faster than the others.
     fn pays(&self, head: u32, device: DeviceSize) -> bool {
-        if let Ok(it) = std::env::var("FOURTAP_PAYS") { return it == "1"; }
         let sizes = &self.sizes;
         // Padding to 64 channels would be half of all work or more.
         let blocks = sizes.batch * sizes.key_heads * sizes.keys.div_ceil(keys_of(head) as usize);
@@ -125,6 +126,7 @@ impl BackwardDesc {
         let kernel = GradientWgmma {
             common,
             sum_query: query,
+            stores_first: self.stores_first(head),
         };
         let step = Step {
             kernel: KernelVariant::GradientWgmma(kernel),
@@ -149,12 +151,12 @@ impl BackwardDesc {
         let plan = HopperPlan {
             step,
             finish: query.then_some(finish),
-            head,
             keys,
             tiles,
             key_tiles,
-            together: self.together(key_planes),
+            together: self.together(key_planes, head),
             sums: [key, value],
+            stores_first: kernel.stores_first,
             grad_query_bytes: of_query(
                 planes * tiles * (QUERIES * head) as usize * size_of::<f32>(),
             ),
@@ -163,13 +165,27 @@ impl BackwardDesc {
         Ok(Some((plan, mask)))
     }
 
-    /// Heads whose blocks take turns.
-    fn together(&self, key_planes: usize) -> usize {
-        let chosen = std::env::var("FOURTAP_TOGETHER")
-            .ok()
-            .and_then(|it| it.parse().ok());
-        let usual = if self.folded.bounds.is_some() { 1 } else { 16 };
-        chosen.unwrap_or(usual).clamp(1, key_planes)
+    /// What all blocks of a head of keys read and write again and again: queries, grad_out and, in f32, grad_query.
+    fn bytes_of_plane(&self, head: u32) -> usize {
+        self.folded.rows * self.sizes.group() * head as usize * (2 + 2 + 4)
+    }
+
+    /// Heads whose blocks take turns: as many as stay in L2 together. With bounds blocks do not wait for each other, so that it
+    /// pays only where all do.
+    fn together(&self, key_planes: usize, head: u32) -> usize {
+        let of_plane = self.bytes_of_plane(head).max(1);
+        let together = match self.folded.bounds {
+            Some(_) if of_plane * key_planes > 2 * IN_L2 => 1,
+            Some(_) => key_planes,
+            None => IN_L2 / of_plane,
+        };
+        together.clamp(1, key_planes)
+    }
+
+    /// Whether the first block that has a share of a tile stores it. Otherwise it adds it to zeros, which take time to write; but
+    /// with bounds, sums of long heads are then found in L2.
+    fn stores_first(&self, head: u32) -> bool {
+        self.folded.bounds.is_none() || self.bytes_of_plane(head) < IN_L2 / 4
     }
 }
 
@@ -180,14 +196,9 @@ impl GradientWgmma {
         if self.is_wide() { 2 * bytes } else { bytes }
     }
 
-    /// Rounds in which a tile of grad_query leaves.
-    pub(super) fn rounds(&self) -> u32 {
-        if self.is_wide() { 2 } else { 1 }
-    }
-
-    /// Tiles of grad_out in shared memory.
-    pub(super) fn grad_stages(&self) -> u32 {
-        if self.is_wide() { 1 } else { 2 }
+    /// Whether a group adds its share of grad_query itself: see kernels/dense/backward/shares.cuh.
+    pub(super) fn adds_directly(&self) -> bool {
+        self.common.rows.head != 128
     }
 
     pub(super) fn is_wide(&self) -> bool {
@@ -197,9 +208,9 @@ impl GradientWgmma {
     fn shared_bytes(&self) -> u32 {
         let head = self.common.rows.head;
         let keys = 2 * self.common.tile.rows * 2 * head;
-        let queries = (STAGES + self.grad_stages()) * QUERIES * 2 * head;
-        let shares = match self.sum_query {
-            true => QUERIES * head * 4 / self.rounds(),
+        let queries = 2 * STAGES * QUERIES * 2 * head;
+        let shares = match self.sum_query && !self.adds_directly() {
+            true => STAGES * QUERIES * head * 4,
             false => 0,
         };
         let statistics = STAGES * QUERIES * 8;

@@ -10,6 +10,7 @@ use crate::dtype::DType;
 const PRODUCTS: &str = include_str!("../../../../kernels/dense/backward/products.cuh");
 const CAREFUL: &str = include_str!("../../../../kernels/dense/backward/careful.cuh");
 const HOPPER: &str = include_str!("../../../../kernels/dense/backward/hopper.cuh");
+const SHARES: &str = include_str!("../../../../kernels/dense/backward/shares.cuh");
 const GRADIENT_PROBLEM: &str = include_str!("../../../../kernels/dense/backward/problem.cuh");
 const BIAS: &str = include_str!("../../../../kernels/dense/backward/bias.cuh");
 
@@ -57,6 +58,7 @@ const WGMMA_PARTS: &[&str] = tensor_core_parts!(
     [ASYNC, GROUP_MATRIX],
     CAREFUL,
     HOPPER,
+    SHARES,
     include_str!("../../../../kernels/dense/backward/gradient_wgmma.cu")
 );
 
@@ -65,6 +67,7 @@ const WIDE_PARTS: &[&str] = tensor_core_parts!(
     [ASYNC, GROUP_MATRIX],
     CAREFUL,
     HOPPER,
+    SHARES,
     include_str!("../../../../kernels/dense/backward/gradient_wgmma_wide.cu")
 );
 
@@ -280,6 +283,8 @@ pub struct GradientWgmma {
     pub(super) common: Common,
     /// Whether the gradient of queries is wanted.
     pub(super) sum_query: bool,
+    /// Whether the first share of a tile of it is stored, rather than added.
+    pub(super) stores_first: bool,
 }
 
 impl Recipe for GradientWgmma {
@@ -309,8 +314,8 @@ impl Recipe for GradientWgmma {
             ("KEY_WARPS", number(key_warps)),
             ("SLABS", number(keys.div_ceil(128))),
             ("SUM_QUERY", flag(self.sum_query)),
-            ("ROUNDS", number(self.rounds())),
-            ("GRAD_STAGES", number(self.grad_stages())),
+            ("STORE_FIRST", flag(self.stores_first)),
+            ("DIRECT", flag(self.adds_directly())),
             ("LOGIT_GRAD_BYTES", number(self.logit_grad_bytes())),
             ("TURNED", flag(false)),
         ]);
@@ -329,7 +334,8 @@ impl Recipe for GradientWgmma {
 impl fmt::Display for GradientWgmma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = if self.sum_query { "" } else { "key-value-" };
-        write!(f, "dense-gradient-wgmma-{of}{}", self.common)
+        let first = if self.stores_first { "" } else { "-zeros" };
+        write!(f, "dense-gradient-wgmma-{of}{}{first}", self.common)
     }
 }
 

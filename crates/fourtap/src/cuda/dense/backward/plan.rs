@@ -127,6 +127,14 @@ impl BackwardPlan {
         described.plan(cuda.size(), cuda.settings().dense.backward)
     }
 
+    /// Where scratch memory that must be zero begins, which ends with the counters.
+    pub(super) fn first_zero(&self, hopper: &HopperPlan) -> usize {
+        match hopper.stores_first {
+            true => self.workspace.counters,
+            false => self.workspace.grad_query,
+        }
+    }
+
     /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
         let masks = self.masks.iter().flatten().map(|mask| &mask.step);
