@@ -10,6 +10,7 @@ use super::tensor::Tensor;
 use crate::backend::Backend;
 use crate::cuda::Cuda;
 use crate::cuda::dense::BackwardPlan;
+use crate::cuda::driver::Buffer;
 use crate::dense::{self, ForwardResults, Gradients, Inputs};
 use crate::error::Result;
 use crate::tensor::View;
@@ -88,11 +89,20 @@ impl<'a> DenseGradientsOnCuda<'a> {
         cuda.explain_dense_backward(inputs, options, results, grad_out, &gradients)
     }
 
-    /// Computes the selected gradients.
+    /// Computes the selected gradients, in scratch memory that holds NaN.
     pub fn backward(&mut self) -> Result<()> {
-        let (backend, options) = (Backend::Cuda(self.cuda), self.case.forward.options);
+        let (cuda, options) = (self.cuda, self.case.forward.options);
+        let backend = Backend::Cuda(cuda);
         let (inputs, results, grad_out, gradients) = self.views();
-        dense::backward(&backend, inputs, options, results, grad_out, gradients)
+        let call =
+            dense::prepare_backward(&backend, inputs, options, results, grad_out, gradients)?;
+        let bytes = call.workspace_bytes();
+        let scratch = Buffer::from_slice(cuda.context(), &vec![0xffu8; bytes.max(16)])?;
+        // SAFETY: it is the device's, as large as the call says, and nothing else uses it until the call is done.
+        unsafe { call.launch_in(scratch.as_ptr(), bytes) }?;
+        let _entered = cuda.context().enter()?;
+        cuda.stream().synchronize()?;
+        Ok(())
     }
 
     /// Copies them back with the memory around them.

@@ -138,7 +138,7 @@ impl TableKernel {
                 {
                     0
                 }
-                dense::KernelVariant::Wgmma(_) => 64,
+                dense::KernelVariant::Wgmma(_) | dense::KernelVariant::GradientWgmma(_) => 64,
                 _ => 112,
             },
             // Of those for Hopper: both products, before the loop, in it and after it; copies by TMA; registers given and taken.
@@ -146,6 +146,10 @@ impl TableKernel {
                 dense::KernelVariant::Wgmma(kernel) => {
                     let products = 2 * (kernel.head + kernel.tile.keys) as usize / 16;
                     vec![("HGMMA", products), ("UTMALDG", 3), ("USETMAXREG", 2)]
+                }
+                // The five products, copies of four tensors.
+                dense::KernelVariant::GradientWgmma(_) => {
+                    vec![("HGMMA", 20), ("UTMALDG", 4), ("USETMAXREG", 2)]
                 }
                 _ => Vec::new(),
             },

@@ -357,8 +357,37 @@ pub fn dense_kernels() -> Vec<dense::KernelVariant> {
         plans.extend([plan(bf16, 0), plan(strided, 0)]);
         plans.push(plan(described(channels, 1, 10_000), 3));
     }
+    // Gradients: every width by both kinds of kernels, as it is, causal and with masks that are tensors.
+    let mut backward = Vec::new();
+    for channels in [32, 64, 128, 256] {
+        let usual = described(channels, 640, 640);
+        let masked = |bias| dense::ProblemDesc {
+            attn_mask: Some(AttnMaskDesc {
+                bias,
+                strides: [0, 0, 640, 1],
+            }),
+            ..usual
+        };
+        let causal = dense::ProblemDesc {
+            mask: causal,
+            dtype: DType::BF16,
+            ..usual
+        };
+        for described in [usual, causal, masked(None), masked(Some(DType::F32))] {
+            use dense::GradientKernels::{Mma, Wgmma};
+            backward.push(described.plan_backward(cuts[3], Some(Mma)).unwrap());
+            backward.push(described.plan_backward(hopper, Some(Wgmma)).unwrap());
+        }
+    }
+    let odd = dense::ProblemDesc {
+        align: 2,
+        ..described(57, 640, 640)
+    };
+    backward.push(odd.plan_backward(cuts[3], None).unwrap());
     let mut kernels = Vec::new();
-    for step in plans.iter().flat_map(dense::Plan::steps) {
+    let forward = plans.iter().flat_map(dense::Plan::steps);
+    let backward = backward.iter().flat_map(dense::BackwardPlan::steps);
+    for step in forward.chain(backward) {
         if !kernels.contains(&step.kernel) {
             kernels.push(step.kernel);
         }

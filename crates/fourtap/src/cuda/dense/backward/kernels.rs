@@ -5,6 +5,7 @@ use std::fmt;
 use crate::cuda::dense::specialised::{AttnKind, PROBLEM, describe_alignment};
 use crate::cuda::recipe::sources::{ARITHMETIC, ASYNC, COPY, GROUP_MATRIX, MATRIX, MEMORY, TYPES};
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, ShippedKernel, flag, name, number};
+use crate::dense::Sizes;
 use crate::dtype::DType;
 
 const PRODUCTS: &str = include_str!("../../../../kernels/dense/backward/products.cuh");
@@ -119,6 +120,20 @@ pub(super) struct Rows {
     pub head_v: u32,
     pub padded: bool,
     pub align: u32,
+}
+
+impl Rows {
+    pub fn new(dtype: DType, sizes: &Sizes, align: u32) -> Self {
+        let (channels, value_channels) = (sizes.channels, sizes.value_channels);
+        let [head, head_v] = [channels, value_channels].map(|n| n.next_multiple_of(32));
+        Rows {
+            dtype,
+            head: head as u32,
+            head_v: head_v as u32,
+            padded: [head, head_v] != [channels, value_channels],
+            align,
+        }
+    }
 }
 
 impl fmt::Display for Rows {

@@ -9,7 +9,7 @@ use crate::cuda::dense::folded::FoldedProblem;
 use crate::cuda::dense::maps;
 use crate::cuda::dense::mask::MaskPlan;
 use crate::cuda::dense::options::GradientKernels;
-use crate::cuda::dense::plan::{block_count, expect_served, unsupported};
+use crate::cuda::dense::plan::{ProblemDesc, block_count, expect_served, unsupported};
 use crate::cuda::dense::specialised::{AttnKind, KernelVariant};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit;
@@ -91,27 +91,12 @@ impl BackwardPlan {
     pub(super) fn on(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let problem = &call.problem;
         let sizes = *problem.sizes();
-        expect_served(&sizes)?;
-        if !matches!(problem.dtype(), DType::F16 | DType::BF16) {
-            return Err(unsupported(
-                "f16 or bf16 for gradients of dense attention; the CPU has them of every type",
-                problem.dtype().to_string(),
-            ));
-        }
-        let [head, head_v] =
-            [sizes.channels, sizes.value_channels].map(|n| n.next_multiple_of(32) as u32);
         let gradients = &call.gradients;
         let described = BackwardDesc {
             sizes,
             folded: FoldedProblem::unfolded(&sizes, &problem.options().mask),
             attn_mask: problem.attn_mask().copied(),
-            rows: Rows {
-                dtype: problem.dtype(),
-                head,
-                head_v,
-                padded: head as usize != sizes.channels || head_v as usize != sizes.value_channels,
-                align: alignment(call),
-            },
+            rows: Rows::new(problem.dtype(), &sizes, alignment(call)),
             scale: problem.scale(),
             is_loadable: [
                 problem.query(),
@@ -169,8 +154,58 @@ impl fmt::Display for BackwardPlan {
     }
 }
 
+impl ProblemDesc {
+    /// The plan of all gradients on such a device: by the kernels that should be faster, or by those `chosen`.
+    pub fn plan_backward(
+        &self,
+        device: DeviceSize,
+        chosen: Option<GradientKernels>,
+    ) -> Result<BackwardPlan> {
+        let Sizes {
+            batch,
+            query_heads,
+            queries,
+            keys,
+            ..
+        } = self.sizes;
+        let bias = self.attn_mask.and_then(|mask| Some((mask.bias?, mask)));
+        let described = BackwardDesc {
+            sizes: self.sizes,
+            folded: FoldedProblem::unfolded(&self.sizes, &self.mask),
+            attn_mask: self.attn_mask,
+            rows: Rows::new(self.dtype, &self.sizes, self.align),
+            scale: 1.0,
+            is_loadable: self.boxes,
+            wanted: [true; 3],
+            bias: bias.map(|(dtype, mask)| {
+                let whole = [batch, query_heads, queries, keys];
+                let size = |axis: usize| {
+                    if mask.strides[axis] == 0 {
+                        1
+                    } else {
+                        whole[axis]
+                    }
+                };
+                BiasGradientDesc {
+                    dtype,
+                    sizes: std::array::from_fn(size),
+                    strides: mask.strides,
+                }
+            }),
+        };
+        described.plan(device, chosen)
+    }
+}
+
 impl BackwardDesc {
     fn plan(&self, device: DeviceSize, chosen: Option<GradientKernels>) -> Result<BackwardPlan> {
+        expect_served(&self.sizes)?;
+        if !matches!(self.rows.dtype, DType::F16 | DType::BF16) {
+            return Err(unsupported(
+                "f16 or bf16 for gradients of dense attention; the CPU has them of every type",
+                self.rows.dtype.to_string(),
+            ));
+        }
         let folded = self.folded;
         let padded_queries = folded.rows.next_multiple_of(WHOLE_QUERIES);
         let [query, key, value] = self.wanted;
