@@ -9,6 +9,7 @@ anything is timed, their outputs are compared with those of the stock model.
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import pathlib
 import sys
@@ -81,6 +82,36 @@ class Case:
         return {f"given_{at}": tensor.numpy() for at, tensor in enumerate(self.inputs)}
 
 
+class Projected(nn.Module):
+    """An attention module without its four linear layers, whose outputs it is given instead."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        """Of a module with these layers, which is copied."""
+        super().__init__()
+        self.attention = copy.deepcopy(attention)
+        given: dict[str, Tensor] = {}
+
+        class Given(nn.Module):
+            def __init__(self, name: str) -> None:
+                super().__init__()
+                self.name = name
+
+            def forward(self, _: Tensor) -> Tensor:
+                return given[self.name]
+
+        for name in ("sampling_offsets", "attention_weights", "value_proj"):
+            setattr(self.attention, name, Given(name))
+        self.attention.output_proj = nn.Identity()
+        # Not an attribute, which an export would not let change.
+        self.give = given.update
+
+    def forward(self, offsets: Tensor, logits: Tensor, value: Tensor, **named: Any) -> Any:
+        """As the module, of what its layers would put out."""
+        self.give({"sampling_offsets": offsets, "attention_weights": logits, "value_proj": value})
+        queries = offsets[..., :CHANNELS]
+        return self.attention(hidden_states=queries, encoder_hidden_states=value, **named)
+
+
 def spread(attention: nn.Module) -> None:
     """Lets places differ from query to query, as in a trained layer."""
     nn.init.normal_(attention.sampling_offsets.weight, std=SIGMA / CHANNELS**0.5)
@@ -126,7 +157,29 @@ def encoder(scale: int) -> list[Case]:
             Part(layer.self_attn, levels, of_attention),
             (hidden, mask, hidden.clone(), positions, places),
         ),
+        without_layers(layer.self_attn, levels, hidden + positions, hidden, places, mask),
     ]
+
+
+@torch.no_grad()
+def without_layers(
+    attention: nn.Module,
+    levels: list[tuple[int, int]],
+    queries: Tensor,
+    features: Tensor,
+    places: Tensor,
+    mask: Tensor | None = None,
+) -> Case:
+    """What is left of an attention module when its linear layers are taken out: what our node is for."""
+    inputs = [attention.sampling_offsets(queries), attention.attention_weights(queries), attention.value_proj(features)]
+    names = ["offsets", "logits", "value", "reference_points"]
+    if mask is not None:
+        return Case(
+            "its part without linear layers",
+            Part(Projected(attention), levels, (*names, "attention_mask")),
+            (*inputs, places, mask),
+        )
+    return Case("its part without linear layers", Part(Projected(attention), levels, tuple(names)), (*inputs, places))
 
 
 def decoder(scale: int) -> list[Case]:
@@ -147,6 +200,7 @@ def decoder(scale: int) -> list[Case]:
     return [
         Case("decoder layer", Part(layer, levels, of_layer), inputs),
         Case("attention to pixels in it", Part(layer.encoder_attn, levels, of_attention), inputs),
+        without_layers(layer.encoder_attn, levels, hidden + positions, features, boxes),
     ]
 
 
@@ -164,7 +218,7 @@ def load(file: pathlib.Path, threads: int, *, with_library: bool) -> Any:
 def prepare(case: Case, folder: pathlib.Path, threads: int) -> None:
     """Makes the models of a case and compares their outputs."""
     show_progress(f"exporting: {case.what}")
-    files = {name: folder / f"{case.what.replace(' ', '-')}-{name}.onnx" for name in MODELS}
+    files = {name: folder / f"{name}.onnx" for name in MODELS}
     names = {"input_names": list(case.feed), "verbose": False}
     torch.onnx.export(case.part, case.inputs, files["stock"], dynamo=True, **names)
     fourtap.onnx.rewrite(files["stock"], files["rewritten"])
@@ -190,6 +244,8 @@ def measure(case: Case, repetitions: int) -> None:
         for repetition in range(repetitions):
             show_progress(f"{case.what}: repetition {repetition + 1} of {repetitions}")
             for name, session in case.sessions.items():
+                # Threads of the session before go on spinning for a while.
+                time.sleep(0.05)
                 begin = time.perf_counter()
                 session.run(None, feed)
                 case.samples[name].seconds.append(time.perf_counter() - begin)

@@ -13,6 +13,7 @@ import torch
 from fourtap import _exporting, _projected_registered, _registered  # noqa: F401
 from fourtap.errors import UnsupportedError
 from fourtap.onnx.functions import DOMAIN, FROM_LOCATIONS, FROM_PROJECTIONS, INPUTS, OPTIONAL, Call, functions
+from fourtap.onnx.missing import missing
 from fourtap.onnx.packages import require
 
 __all__ = ["Translation", "export", "translation"]
@@ -101,11 +102,8 @@ class Translation:
         self.table: dict[Callable[..., Any], Callable[..., Any]] = {
             torch.ops.fourtap.msda.default: _function(self._msda),
             torch.ops.fourtap.msda_projected.default: _function(self._msda_projected),
+            **missing(self._op),
         }
-        is_all_true = getattr(torch.ops.aten, "_is_all_true", None)
-        if is_all_true is not None:
-            # D-FINE's checks of its inputs have it, and PyTorch has no translation.
-            self.table[is_all_true.default] = _function(self._is_all_true)
 
     def add_functions(self, program: Any) -> None:
         """Give a program, once it is exported, the functions that its nodes call where our library is not there."""
@@ -198,11 +196,6 @@ class Translation:
             sizes = op.ReduceProd(shapes, op.Constant(value_ints=[1]), keepdims=0)
             starts = op.CumSum(sizes, op.Constant(value_int=0), exclusive=1)
         return shapes, starts, count
-
-    def _is_all_true(self, values: Any) -> Any:
-        op = self._op
-        numbers = op.Cast(values, to=7)
-        return op.Cast(op.ReduceMin(numbers, keepdims=0), to=9)
 
 
 def _schema(name: str) -> Any:

@@ -66,8 +66,8 @@ def _text(name: str, calls: Sequence[Call], opset: int) -> str:
         body.from_locations()
     else:
         # The node refuses scales where there are no boxes, so calls without boxes do not have this attribute.
-        scales = ", ".join(["0.0"] * body.levels)
-        attributes = f"<points_per_level, sampling, box_scale: floats = [{scales}]>"
+        counts, scales = (", ".join([default] * body.levels) for default in ("-1", "0.0"))
+        attributes = f"<sampling, points_per_level: ints = [{counts}], box_scale: floats = [{scales}]>"
         body.from_projections(masked=is_masked)
     lines = "\n".join(f"  {line}" for line in body.lines)
     header = f'<domain: "{DOMAIN}", opset_import: ["": {opset}]>'
@@ -121,7 +121,11 @@ class _Body:
         self._begin(value)
         # References have the axes [N, Q, L, P, 2 or 4] here; a point gets the size (1, 1), which is not used.
         self.add("""
-            points = Constant <value_ints: ints = @points_per_level> ()
+            listed = Constant <value_ints: ints = @points_per_level> ()
+            samples = Shape <start = 3, end = 4> (attention_logits)
+            each = Div (samples, count)
+            is_listed = GreaterOrEqual (listed, zero)
+            points = Where (is_listed, listed, each)
             scales = Constant <value_floats: floats = @box_scale> ()
             all_ends = CumSum (points, first)
             all_begins = Sub (all_ends, points)

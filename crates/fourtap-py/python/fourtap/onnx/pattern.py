@@ -39,6 +39,8 @@ class Attention:
     "``[N, Q, M, L, P]`` or, by points, ``[N, Q, M, K]``."
     logits: str | None
     "What their softmax is taken of, ``[N, Q, M, K]``."
+    projections: tuple[str, str] | None
+    "Points ``[N, Q, 1, L or 1, 1, 2]`` and offsets in pixels ``[N, Q, M, L, P, 2]`` that locations are the sum of."
     points: list[int] | None
     "Of each level, if it is written by points and they are known."
     by_points: bool
@@ -105,13 +107,16 @@ def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
     _require(len({name for name, _ in grids}) == 1, "expected places of all levels in one tensor, found several")
     counts = [count for _, count in grids]
     places = grids[0][0]
+    sizes = [_size(graph, one) for one in samplers]
+    locations = _from_zero_to_one(graph, places)
     attention = Attention(
         value=values.pop(),
-        sizes=[_size(graph, one) for one in samplers],
+        sizes=sizes,
         grids=places,
-        locations=_from_zero_to_one(graph, places),
+        locations=locations,
         weights=weights,
         logits=_logits(graph, weights),
+        projections=None if by_points or locations is None else _projections(graph, locations, sizes),
         points=[count for count in counts if count is not None] if by_points and None not in counts else None,
         by_points=by_points,
         out=end.output[0],
@@ -161,6 +166,11 @@ def _size(graph: Graph, sampler: Any) -> tuple[int, int] | str:
     _require(node is not None and node.op_type == "Reshape", "expected an image that was reshaped to its size")
     shape = graph.constant(node.input[1])
     if shape is None:
+        # The batch may be computed, while the image is not.
+        joined = graph.producer(node.input[1])
+        is_apart = joined is not None and joined.op_type == "Concat" and len(joined.input) == 4
+        shape = [graph.number(name) for name in joined.input] if is_apart else [None] * 4
+    if None in shape[2:]:
         return str(node.input[1])
     _require(len(shape) == 4 and min(shape[2:]) > 0, f"expected an image of known height and width, found {shape}")
     return int(shape[2]), int(shape[3])
@@ -212,6 +222,22 @@ def _from_zero_to_one(graph: Graph, grids: str) -> str | None:
     for one, factor in (doubled.input, reversed(doubled.input)):
         if graph.number(factor) == 2:
             return str(one)
+    return None
+
+
+def _projections(graph: Graph, locations: str, sizes: list[tuple[int, int] | str]) -> tuple[str, str] | None:
+    """Points and offsets, where offsets are divided by the sizes of levels; not boxes, whose sizes they are parts of."""
+    total = graph.producer(locations)
+    if total is None or total.op_type != "Add":
+        return None
+    for points, moved in (total.input, reversed(total.input)):
+        quotient = graph.producer_through(moved, ("Cast",))
+        if quotient is None or quotient.op_type != "Div":
+            continue
+        known = [number for size in sizes if not isinstance(size, str) for number in reversed(size)]
+        divisor = graph.constant(quotient.input[1])
+        if divisor is None or divisor == known or len(known) < 2 * len(sizes):
+            return str(points), str(quotient.input[0])
     return None
 
 

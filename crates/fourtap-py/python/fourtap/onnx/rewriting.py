@@ -179,40 +179,62 @@ class _Replacing:
         self._initializers: list[Any] = []
 
     def made(self) -> Replacement:
-        attention = self._attention
+        attention, points = self._attention, self._attention.points
         count = len(attention.sizes)
-        points = attention.points
-        uneven = points is not None and len(set(points)) > 1
         shapes, starts = self._levels()
-        locations, weights = self._as_float(self._locations()), self._as_float(attention.weights)
-        name, domain, attributes = FROM_LOCATIONS, DOMAIN, {}
-        inputs = [attention.value, shapes, starts, locations, weights]
-        if uneven:
-            if self._to == "tensorrt":
-                raise PatternError(f"points: expected as many for each level, as TensorRT's node wants, found {points}")
-            if attention.logits is None:
-                raise PatternError("weights: expected those of a softmax, as levels have unlike points, found others")
-            # Offsets into a box that is the whole image are locations.
-            whole = self._constant("whole", [0.0, 0.0, 1.0, 1.0], [1, 1, 1, 1, 4])
-            name = FROM_PROJECTIONS
-            inputs = [attention.value, shapes, starts, whole, locations, self._as_float(attention.logits)]
-            attributes = {"points_per_level": points, "sampling": "bilinear", "box_scale": [1.0] * count}
-        elif attention.by_points:
-            inputs[3] = self._node("Reshape", locations, self._constant("by_level", [0, 0, 0, count, -1, 2]))
-            inputs[4] = self._node("Reshape", weights, self._constant("by_level", [0, 0, 0, count, -1]))
+        levels = [attention.value, shapes, starts]
+        name = FROM_LOCATIONS
         if self._to == "tensorrt":
+            if points is not None and len(set(points)) > 1:
+                raise PatternError(f"points: expected as many for each level, as TensorRT's node wants, found {points}")
+            levels[1:] = [self._node("Cast", one, to=self._onnx.TensorProto.INT32) for one in (shapes, starts)]
             domain, node_name = _TENSORRT
-            inputs[1:3] = [self._node("Cast", one, to=6) for one in (shapes, starts)]
-            apart = self._node(node_name, *inputs, domain=domain)
+            apart = self._node(node_name, *levels, *self._by_level(), domain=domain)
             found = self._node("Reshape", apart, self._constant("merged", [0, 0, -1]))
+        elif attention.logits is not None and attention.projections is not None:
+            name = FROM_PROJECTIONS
+            found = self._from_points(levels, *attention.projections)
+        elif points is not None and len(set(points)) > 1:
+            name = FROM_PROJECTIONS
+            found = self._from_boxes(levels, points)
         else:
-            found = self._node(name, *inputs, domain=domain, **attributes)
+            found = self._node(name, *levels, *self._by_level(), domain=DOMAIN)
         if attention.out_is_by_channel:
-            self._node("Transpose", found, out=attention.out, perm=[0, 2, 1])
-        else:
-            # The last node makes what the model goes on with.
-            self._nodes[-1].output[0] = attention.out
+            found = self._node("Transpose", found, perm=[0, 2, 1])
+        # The last node makes what the model goes on with.
+        self._nodes[-1].output[0] = attention.out
         return Replacement(attention, Call(name, count), self._nodes, self._initializers)
+
+    def _by_level(self) -> tuple[str, str]:
+        """Locations and weights with the points of each level on an axis of their own."""
+        attention, count = self._attention, len(self._attention.sizes)
+        locations, weights = self._as_float(self._locations()), self._as_float(attention.weights)
+        if attention.by_points:
+            locations = self._node("Reshape", locations, self._constant("by_level", [0, 0, 0, count, -1, 2]))
+            weights = self._node("Reshape", weights, self._constant("by_level", [0, 0, 0, count, -1]))
+        return locations, weights
+
+    def _from_points(self, levels: Sequence[str], points: str, offsets: str) -> str:
+        """Without the arithmetic and the softmax before it, which take longer than the node does."""
+        points = self._node("Reshape", self._as_float(points), self._constant("points", [0, 0, -1, 2]))
+        offsets = self._node("Reshape", self._as_float(offsets), self._constant("offsets", [0, 0, 0, -1, 2]))
+        return self._projected([*levels, points, offsets])
+
+    def _from_boxes(self, levels: Sequence[str], points: Sequence[int]) -> str:
+        """Of levels with unlike points, which only this node takes: offsets into the whole image are locations."""
+        whole = self._constant("whole", [0.0, 0.0, 1.0, 1.0], [1, 1, 1, 1, 4])
+        return self._projected(
+            [*levels, whole, self._as_float(self._locations())],
+            points_per_level=list(points),
+            box_scale=[1.0] * len(points),
+        )
+
+    def _projected(self, inputs: Sequence[str], **attributes: Any) -> str:
+        logits = self._attention.logits
+        if logits is None:
+            raise PatternError("weights: expected those of a softmax, as levels have unlike points, found others")
+        logits = self._as_float(logits)
+        return self._node(FROM_PROJECTIONS, *inputs, logits, domain=DOMAIN, sampling="bilinear", **attributes)
 
     def _locations(self) -> str:
         attention = self._attention
