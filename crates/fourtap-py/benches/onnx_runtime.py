@@ -1,9 +1,9 @@
 """Times Deformable DETR's encoder and RT-DETR's decoder in ONNX Runtime: exports as they come, and with our nodes.
 
-Four models of each part, made by PyTorch's exporter from the modules of transformers in their published sizes, with random
-weights: as it comes (``stock``), that file rewritten, the patched module exported by fourtap, and the same file where our
-library is not registered (``function``). All run in turns in one process, on the CPU, on the same tensors. Before
-anything is timed, their outputs are compared with those of the stock model.
+Four models of each part, made by PyTorch's exporter from the modules of transformers in their published sizes, with
+random weights: as it comes (``stock``), that file rewritten, the patched module exported by fourtap, and the same file
+where our library is not registered (``function``). All run in turns in one process, on the CPU, on the same tensors.
+Before anything is timed, their outputs are compared with those of the stock model.
 """
 
 from __future__ import annotations

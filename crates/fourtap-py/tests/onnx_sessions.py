@@ -66,7 +66,9 @@ class Outputs(nn.Module):
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         found: Any = self.model(**dict(zip(self.names, given, strict=True)))
         wanted = ("logits", "boxes", "queries")
-        return tuple(tensor for name, tensor in found.items() if any(word in name for word in wanted) and _is_real(tensor))
+        return tuple(
+            tensor for name, tensor in found.items() if any(word in name for word in wanted) and _is_real(tensor)
+        )
 
 
 def _is_real(tensor: object) -> bool:

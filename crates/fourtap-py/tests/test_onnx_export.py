@@ -1,4 +1,4 @@
-"""Exports with our nodes: run by ONNX Runtime with our library, and without it, by the functions that the files carry."""
+"""Exports with our nodes, in ONNX Runtime with our library, and without it by the functions that the files carry."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 pytest.importorskip("onnxscript")
 
-import test_models  # noqa: E402
-from onnx_sessions import Outputs, Session, assert_close, onnx, ours  # noqa: E402
+import test_models
+from onnx_sessions import Outputs, Session, assert_close, onnx, ours
 
-import fourtap  # noqa: E402
-import fourtap.onnx  # noqa: E402
-from fourtap.compat import transformers as compat  # noqa: E402
-from fourtap.compat.mmcv import MultiScaleDeformableAttention  # noqa: E402
-from fourtap.nn import MSDeformAttn  # noqa: E402
+import fourtap
+import fourtap.onnx
+from fourtap.compat import transformers as compat
+from fourtap.compat.mmcv import MultiScaleDeformableAttention
+from fourtap.nn import MSDeformAttn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -30,7 +30,6 @@ pytestmark = [
 CHANNELS, HEADS = 16, 2
 SMALL, LARGE = (6, 8), (10, 14)
 FREE = torch.export.Dim.DYNAMIC
-BOTH = pytest.mark.parametrize("with_library", [True, False], ids=["library", "function"])
 
 
 @pytest.fixture
@@ -135,11 +134,12 @@ class Pyramid(nn.Module):
             # As many references as half the points, which take turns.
             references = references.unsqueeze(3) + torch.tensor([[0.0], [0.1], [0.2]])
             return attend(value, shapes, references, offsets, logits)
-        masked = attend(value, shapes, references, offsets, logits, value_mask=mask)
-        return masked + attend(value, shapes, references, offsets, logits)
+        masks = [mask, None] if self.way == "mask in the first call" else [None, mask]
+        first, second = (attend(value, shapes, references, offsets, logits, value_mask=one) for one in masks)
+        return first + 2 * second
 
 
-WAYS = ["locations", "tensors", "nearest", "turns", "mask in one call"]
+WAYS = ["locations", "tensors", "nearest", "turns", "mask in the first call", "mask in the second call"]
 
 
 @pytest.mark.parametrize("way", WAYS)

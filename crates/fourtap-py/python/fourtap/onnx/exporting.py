@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,13 +29,13 @@ def export(
     args: tuple[Any, ...] = (),
     file: Any = None,
     *,
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
     with_functions: bool = True,
     **options: Any,
 ) -> Any:
     """Export a model to ONNX, as ``torch.onnx.export(dynamo=True)`` does, with one node for each call of fourtap.
 
-    The model calls fourtap by itself, by :mod:`fourtap.nn`, or because a module of :mod:`fourtap.compat` has patched it.
+    The model calls fourtap itself, has modules of :mod:`fourtap.nn`, or was patched by :mod:`fourtap.compat`.
 
     Args:
         model: The model, in the mode it is to run in (usually ``eval()``).
@@ -59,9 +59,7 @@ def export(
     saving = {name: options.pop(name) for name in ("external_data", "keep_initializers_as_inputs") if name in options}
     with translation() as ours:
         table = {**ours.table, **theirs}
-        program = torch.onnx.export(
-            model, args, kwargs=kwargs, dynamo=True, custom_translation_table=table, **options
-        )
+        program = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, custom_translation_table=table, **options)
     if program is None:
         raise UnsupportedError("torch: expected a version whose torch.onnx.export(dynamo=True) returns a program")
     if with_functions:
@@ -157,21 +155,22 @@ class Translation:
         if reference_points.shape[-1] == 4:
             # Written out, as the function knows no default.
             attributes["box_scale"] = list(box_scale) or [0.5 / max(points, 1) for points in points_per_level]
-        mask = self._mask(value, None if mask_is_applied else value_mask)
+        value, mask = self._masked(value, None if mask_is_applied else value_mask)
         self._calls.append(Call(FROM_PROJECTIONS, count, bool(nearest), mask is not None))
         inputs = [value, shapes, starts, reference_points, sampling_offsets, attention_logits]
         return self._from_projections(*inputs, *([] if mask is None else [mask]), **attributes)
 
-    def _mask(self, value: Any, mask: Any) -> Any:
-        """The mask, or one of nothing where calls before this one have a mask: all calls share one function."""
-        before = [call.masked for call in self._calls if call.name == FROM_PROJECTIONS]
-        if mask is not None and not all(before):
-            raise UnsupportedError("value_mask: expected a mask in every call of a model or in none, found both")
-        if mask is not None or not any(before):
-            return mask
+    def _masked(self, value: Any, mask: Any) -> tuple[Any, Any]:
+        """Value and mask as the first call has them, with a mask or without: all calls share one function."""
         op = self._op
-        nobody = op.CastLike(op.Constant(value_int=0), op.Cast(op.Constant(value_int=0), to=9))
-        return op.Expand(nobody, op.Shape(value, start=0, end=2))
+        first = next((call.masked for call in self._calls if call.name == FROM_PROJECTIONS), mask is not None)
+        if mask is None and first:
+            nobody = op.Cast(op.Constant(value_int=0), to=9)
+            mask = op.Expand(nobody, op.Shape(value, start=0, end=2))
+        elif mask is not None and not first:
+            zero = op.CastLike(op.Constant(value_float=0.0), value)
+            value, mask = op.Where(op.Unsqueeze(mask, op.Constant(value_ints=[2, 3])), zero, value), None
+        return value, mask
 
     def _levels(self, shapes: Any, starts: Any, levels: Sequence[Any], count: Any) -> tuple[Any, Any, int]:
         """Sizes and starts of the levels as tensors, and how many there are."""
@@ -199,7 +198,7 @@ class Translation:
 
 
 def _schema(name: str) -> Any:
-    """What PyTorch's exporter must know of a node: the names of its inputs and attributes, and the type of its output."""
+    """What PyTorch's exporter must know of a node: its inputs and attributes, and the type of its output."""
     defs = require("onnx.defs", _PURPOSE)
     kinds = defs.OpSchema.AttrType
     inputs = [defs.OpSchema.FormalParameter("value", "V")]

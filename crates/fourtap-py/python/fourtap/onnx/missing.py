@@ -42,6 +42,6 @@ def missing(op: Any) -> dict[Callable[..., Any], Callable[..., Any]]:
     def cummin(values: Any, dim: int) -> Any:
         return running(values, dim, lowest=True)
 
-    found = {"_is_all_true": is_all_true, "cummax": cummax, "cummin": cummin}
+    found: dict[str, Callable[..., Any]] = {"_is_all_true": is_all_true, "cummax": cummax, "cummin": cummin}
     operators = {getattr(torch.ops.aten, name, None): translated for name, translated in found.items()}
     return {operator.default: translated for operator, translated in operators.items() if operator is not None}

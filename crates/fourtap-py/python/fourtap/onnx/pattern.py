@@ -1,8 +1,8 @@
 """Finds deformable attention that was exported as GridSample and what is around it.
 
 It is written in two ways: by levels, as by Deformable DETR, RT-DETR, Grounding DINO, Mask2Former and mmcv, with the
-points of a level on an axis of their own; or by points, as by RT-DETRv2 and D-FINE, with the points of all levels on one
-axis. Both exporters of PyTorch make the same nodes of them, but for how a level is cut out.
+points of a level on an axis of their own; or by points, as by RT-DETRv2 and D-FINE, with the points of all levels on
+one axis. Both exporters of PyTorch make the same nodes of them, but for how a level is cut out.
 
 Only what must be known is looked at: which tensors go in and which comes out. That what is between them computes
 deformable attention is for :mod:`fourtap.onnx.verification` to see.
@@ -226,7 +226,7 @@ def _from_zero_to_one(graph: Graph, grids: str) -> str | None:
 
 
 def _projections(graph: Graph, locations: str, sizes: list[tuple[int, int] | str]) -> tuple[str, str] | None:
-    """Points and offsets, where offsets are divided by the sizes of levels; not boxes, whose sizes they are parts of."""
+    """Points and offsets, where offsets are divided by the sizes of levels; not boxes, whose offsets are not."""
     total = graph.producer(locations)
     if total is None or total.op_type != "Add":
         return None

@@ -259,9 +259,7 @@ class _Replacing:
         ]
         joined = self._node("Concat", *parts, axis=0)
         shapes = self._node("Reshape", joined, self._constant("pairs", [-1, 2]))
-        heights, widths = (
-            self._node("Gather", shapes, self._constant("side", [side], []), axis=1) for side in (0, 1)
-        )
+        heights, widths = (self._node("Gather", shapes, self._constant("side", [side], []), axis=1) for side in (0, 1))
         areas = self._node("Mul", heights, widths)
         return shapes, self._node("CumSum", areas, self._constant("axis", [0], []), exclusive=1)
 
@@ -283,6 +281,8 @@ class _Replacing:
 
     def _node(self, kind: str, *inputs: str, out: str | None = None, domain: str = "", **attributes: Any) -> str:
         made = self._name(kind) if out is None else out
-        node = self._onnx.helper.make_node(kind, list(inputs), [made], name=self._name(kind), domain=domain, **attributes)
+        node = self._onnx.helper.make_node(
+            kind, list(inputs), [made], name=self._name(kind), domain=domain, **attributes
+        )
         self._nodes.append(node)
         return made
