@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +204,14 @@ def test_an_export_of_one_s_own_and_one_without_us_afterwards(file: Path) -> Non
     assert [function.name for function in onnx.load(file).functions] == ["MSDeformAttnFromProjections"]
     torch.onnx.export(layer, operands, dynamo=True, verbose=False).save(file)
     assert all(node.domain in ("", "ai.onnx") for node in onnx.load(file).graph.node)
+
+
+def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    example = root / "crates/fourtap-onnx/examples/export.py"
+    run = subprocess.run([sys.executable, example], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stdout == "(1, 10, 64) True\n" * 4, run.stderr
+    assert f"```python\n{example.read_text()}```" in (root / "docs/onnx.md").read_text()
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
