@@ -20,7 +20,8 @@ from fourtap.onnx.graph import Graph
 __all__ = ["Attention", "find"]
 
 _SLICES = ("Slice", "Split", "Gather")
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+_AXES = ("Squeeze", "Unsqueeze", "Identity")
+_VIEWS = ("Reshape", "Flatten", *_AXES)
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Attention:
     "What their softmax is taken of, ``[N, Q, M, K]``."
     projections: tuple[str, str] | None
     "Points ``[N, Q, 1, L or 1, 1, 2]`` and offsets in pixels ``[N, Q, M, L, P, 2]`` that locations are the sum of."
+    boxes: tuple[str, str, str, float] | None
+    "Centres and extents, both as such points, offsets in boxes, and the part of a box that an offset of 1 stands for."
     points: list[int] | None
     "Of each level, if it is written by points and they are known."
     by_points: bool
@@ -117,6 +120,7 @@ def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
         weights=weights,
         logits=_logits(graph, weights),
         projections=None if by_points or locations is None else _projections(graph, locations, sizes),
+        boxes=None if by_points or locations is None else _boxes(graph, locations),
         points=[count for count in counts if count is not None] if by_points and None not in counts else None,
         by_points=by_points,
         out=end.output[0],
@@ -239,6 +243,36 @@ def _projections(graph: Graph, locations: str, sizes: list[tuple[int, int] | str
         if divisor is None or divisor == known or len(known) < 2 * len(sizes):
             return str(points), str(quotient.input[0])
     return None
+
+
+def _boxes(graph: Graph, locations: str) -> tuple[str, str, str, float] | None:
+    """Boxes and offsets, where offsets are multiplied by the sizes of boxes and by numbers."""
+    total = graph.producer(locations)
+    if total is None or total.op_type != "Add":
+        return None
+    for centres, moved in (total.input, reversed(total.input)):
+        factors, scale = _factors(graph, moved)
+        kinds = [getattr(graph.producer_through(name, ("Cast", *_AXES)), "op_type", None) for name in factors]
+        if len(factors) == 2 and sorted(kind in ("Slice", "Split") for kind in kinds) == [False, True]:
+            first_is_extent = kinds[0] in ("Slice", "Split")
+            extents, offsets = factors if first_is_extent else reversed(factors)
+            return str(centres), extents, offsets, scale
+    return None
+
+
+def _factors(graph: Graph, name: str) -> tuple[list[str], float]:
+    """What a product is made of: tensors, and all numbers in one."""
+    number = graph.number(name)
+    if number is not None:
+        return [], float(number)
+    node = graph.producer_through(name, ("Cast",))
+    if node is not None and node.op_type == "Mul":
+        (left, one), (right, other) = (_factors(graph, given) for given in node.input)
+        return left + right, one * other
+    if node is not None and node.op_type == "Div" and graph.number(node.input[1]):
+        left, one = _factors(graph, node.input[0])
+        return left, one / float(graph.number(node.input[1]))
+    return [str(name)], 1.0
 
 
 def _back(graph: Graph, name: str, kinds: tuple[str, ...]) -> Iterator[Any]:

@@ -194,9 +194,12 @@ class _Replacing:
         elif attention.logits is not None and attention.projections is not None:
             name = FROM_PROJECTIONS
             found = self._from_points(levels, *attention.projections)
+        elif attention.logits is not None and attention.boxes is not None:
+            name = FROM_PROJECTIONS
+            found = self._from_boxes(levels, *attention.boxes)
         elif points is not None and len(set(points)) > 1:
             name = FROM_PROJECTIONS
-            found = self._from_boxes(levels, points)
+            found = self._from_whole(levels, points)
         else:
             found = self._node(name, *levels, *self._by_level(), domain=DOMAIN)
         if attention.out_is_by_channel:
@@ -220,7 +223,13 @@ class _Replacing:
         offsets = self._node("Reshape", self._as_float(offsets), self._constant("offsets", [0, 0, 0, -1, 2]))
         return self._projected([*levels, points, offsets])
 
-    def _from_boxes(self, levels: Sequence[str], points: Sequence[int]) -> str:
+    def _from_boxes(self, levels: Sequence[str], centres: str, extents: str, offsets: str, scale: float) -> str:
+        joined = self._node("Concat", self._as_float(centres), self._as_float(extents), axis=-1)
+        boxes = self._node("Reshape", joined, self._constant("boxes", [0, 0, -1, 4]))
+        offsets = self._node("Reshape", self._as_float(offsets), self._constant("offsets", [0, 0, 0, -1, 2]))
+        return self._projected([*levels, boxes, offsets], box_scale=[scale] * len(self._attention.sizes))
+
+    def _from_whole(self, levels: Sequence[str], points: Sequence[int]) -> str:
         """Of levels with unlike points, which only this node takes: offsets into the whole image are locations."""
         whole = self._constant("whole", [0.0, 0.0, 1.0, 1.0], [1, 1, 1, 1, 4])
         return self._projected(
