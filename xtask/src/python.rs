@@ -9,10 +9,13 @@ use crate::onnx;
 
 /// What the tests, the examples and the comparison need besides the package itself, as last seen to work together; about
 /// 6 GB. The package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 14] = [
     "torch==2.15.0",
     "transformers==5.22.2",
     "numpy==2.4.6",
+    "onnx==1.23.2",
+    "onnxruntime==1.31.1",
+    "onnxscript==0.7.2",
     "safetensors==0.8.0",
     "scipy==1.17.1",
     "pillow==13.0.0",

@@ -35,7 +35,8 @@ pub struct Node {
     pub starts_are_optional: bool,
 }
 
-/// The names, each in its domains.
+/// The names, each in its domains. Not in `com.microsoft`, as exports for TensorRT's plugin might have it: in models that do not import that
+/// domain, ONNX Runtime would then not find its own nodes there, which its optimiser puts into almost every model.
 const NAMES: [(&[&CStr], &CStr, Kind); 4] = [
     (
         &[c"mmdeploy", c"mmcv"],
@@ -43,7 +44,7 @@ const NAMES: [(&[&CStr], &CStr, Kind); 4] = [
         Kind::Msda,
     ),
     (
-        &[c"TRT", c"nvidia", c"com.microsoft", c""],
+        &[c"TRT", c"nvidia", c""],
         c"MultiscaleDeformableAttnPlugin_TRT",
         Kind::MsdaHeadsApart,
     ),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fourtap import _composed, _native
+from fourtap._exporting import is_decomposed
 from fourtap._registered import (
     LEVELS,
     levels_from,
@@ -41,8 +42,7 @@ def attend(operands: Projections[Tensor], deterministic: bool | None, out: Tenso
     )
     operands = without_useless_gradients(autocast(operands))
     refuse_transforms(NAME, differentiable(operands), out)
-    if torch.onnx.is_in_onnx_export():
-        # No runtime of ONNX has our operator.
+    if is_decomposed():
         return written_to(out, _composed.attend_from_projections(*_apart(operands)))
     sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
     return written_to(out, torch.ops.fourtap.msda_projected(*_flat(operands), sure))

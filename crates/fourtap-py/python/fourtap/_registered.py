@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fourtap import _composed, _native
+from fourtap._exporting import is_decomposed
 from fourtap.errors import InputError, UnsupportedError
 
 __all__ = [
@@ -46,8 +47,7 @@ def attend(
     refuse_nested(value=value, sampling_locations=locations, attention_weights=weights)
     value, locations, weights = autocast(value, locations, weights)
     refuse_transforms("ms_deform_attn", (value, locations, weights), out)
-    if torch.onnx.is_in_onnx_export():
-        # No runtime of ONNX has our operator.
+    if is_decomposed():
         result = _composed.attend(value, shapes, starts, locations, weights)
     else:
         shapes, starts, levels = levels_from(shapes, starts)

@@ -1,4 +1,4 @@
-"""Models in ONNX Runtime, with deformable attention as one node of the library."""
+"""Where the custom operators for ONNX Runtime are."""
 
 from __future__ import annotations
 

@@ -1,0 +1,283 @@
+"""Finds deformable attention that was exported as GridSample and what is around it.
+
+It is written in two ways: by levels, as by Deformable DETR, RT-DETR, Grounding DINO, Mask2Former and mmcv, with the
+points of a level on an axis of their own; or by points, as by RT-DETRv2 and D-FINE, with the points of all levels on
+one axis. Both exporters of PyTorch make the same nodes of them, but for how a level is cut out.
+
+Only what must be known is looked at: which tensors go in and which comes out. That what is between them computes
+deformable attention is for :mod:`fourtap.onnx.verification` to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fourtap.onnx.errors import PatternError
+from fourtap.onnx.graph import Graph
+
+__all__ = ["Attention", "find"]
+
+_SLICES = ("Slice", "Split", "Gather")
+_AXES = ("Squeeze", "Unsqueeze", "Identity")
+_VIEWS = ("Reshape", "Flatten", *_AXES)
+
+
+@dataclass
+class Attention:
+    """The tensors of one call, by their names."""
+
+    value: str
+    "``[N, S, M, D]``."
+    sizes: list[tuple[int, int] | str]
+    "Of each level, height and width; or the tensor that has them at 2 and 3."
+    grids: str
+    "Places from -1 to 1, ``[N, Q, M, L, P, 2]`` or, by points, ``[N, Q, M, K, 2]``."
+    locations: str | None
+    "The same from 0 to 1, if the model has that."
+    weights: str
+    "``[N, Q, M, L, P]`` or, by points, ``[N, Q, M, K]``."
+    logits: str | None
+    "What their softmax is taken of, ``[N, Q, M, K]``."
+    projections: tuple[str, str] | None
+    "Points ``[N, Q, 1, L or 1, 1, 2]`` and offsets in pixels ``[N, Q, M, L, P, 2]`` that locations are the sum of."
+    boxes: tuple[str, str, str, float] | None
+    "Centres and extents, both as such points, offsets in boxes, and the part of a box that an offset of 1 stands for."
+    points: list[int] | None
+    "Of each level, if it is written by points and they are known."
+    by_points: bool
+    out: str
+    "``[N, Q, M * D]``, or with the last two axes swapped."
+    out_is_by_channel: bool
+    end: Any
+    "The node that computes ``out``."
+
+
+def find(graph: Graph) -> list[Attention]:
+    """All calls in a graph, in its order; or an error that says what was found instead."""
+    grids = [node for node in graph.nodes if node.op_type == "GridSample"]
+    if not grids:
+        raise PatternError("model: expected deformable attention made of GridSample nodes, found no GridSample")
+    found: list[Attention] = []
+    seen: set[str] = set()
+    failures: list[str] = []
+    for node in grids:
+        if node.output[0] in seen:
+            continue
+        try:
+            attention, members = _match(graph, node)
+        except PatternError as error:
+            failures.append(f"{node.name or node.output[0]}: {error}")
+            continue
+        found.append(attention)
+        seen.update(members)
+    if not found:
+        raise PatternError(
+            f"model: expected deformable attention, found {len(grids)} GridSample nodes of another kind; {failures[0]}"
+        )
+    return found
+
+
+def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
+    """The call that a GridSample is part of, and the outputs of all its GridSamples."""
+    samplers, joined = _levels(graph, sampler)
+    for one in samplers:
+        _require(graph.attribute(one, "align_corners", 0) == 0, "expected align_corners = 0, found 1")
+        _require(graph.attribute(one, "padding_mode", b"zeros") == b"zeros", "expected padding with zeros")
+        _require(
+            graph.attribute(one, "mode", b"linear") in (b"linear", b"bilinear"),
+            "expected bilinear interpolation",
+        )
+    product = graph.only_consumer(joined, through=_VIEWS)
+    _require(product.op_type == "Mul", f"expected a product with weights after sampling, found {product.op_type}")
+    arrived = graph.source_among(product.input, joined, through=_VIEWS)
+    (other,) = [name for name in product.input if name != arrived] or [None]
+    _require(other is not None, "expected weights, found the samples themselves")
+    weights, by_points = _weights(graph, str(other))
+    total = graph.only_consumer(product.output[0])
+    _require(total.op_type == "ReduceSum", f"expected a sum over points, found {total.op_type}")
+    end = graph.only_consumer(total.output[0])
+    _require(end.op_type == "Reshape", f"expected a Reshape to [N, M * D, Q], found {end.op_type}")
+    by_channel = True
+    after = graph.consumers(end.output[0])
+    if len(after) == 1 and after[0].op_type == "Transpose" and graph.perm(after[0]) == [0, 2, 1]:
+        end, by_channel = after[0], False
+
+    values = {_value(graph, one) for one in samplers}
+    grids = [_grid(graph, one) for one in samplers]
+    _require(len(values) == 1, "expected levels of one value, found several values")
+    _require(len({name for name, _ in grids}) == 1, "expected places of all levels in one tensor, found several")
+    counts = [count for _, count in grids]
+    places = grids[0][0]
+    sizes = [_size(graph, one) for one in samplers]
+    locations = _from_zero_to_one(graph, places)
+    attention = Attention(
+        value=values.pop(),
+        sizes=sizes,
+        grids=places,
+        locations=locations,
+        weights=weights,
+        logits=_logits(graph, weights),
+        projections=None if by_points or locations is None else _projections(graph, locations, sizes),
+        boxes=None if by_points or locations is None else _boxes(graph, locations),
+        points=[count for count in counts if count is not None] if by_points and None not in counts else None,
+        by_points=by_points,
+        out=end.output[0],
+        out_is_by_channel=by_channel,
+        end=end,
+    )
+    return attention, [one.output[0] for one in samplers]
+
+
+def _require(holds: bool, words: str) -> None:
+    if not holds:
+        raise PatternError(words)
+
+
+def _levels(graph: Graph, sampler: Any) -> tuple[list[Any], str]:
+    """The GridSamples of all levels in their order, and the tensor that has the samples of all."""
+    node = graph.only_consumer(sampler.output[0], through=("Unsqueeze", "Identity"))
+    if node.op_type != "Concat":
+        # There is one level.
+        return [sampler], sampler.output[0]
+    samplers = [graph.producer_through(name, ("Unsqueeze", "Identity")) for name in node.input]
+    _require(
+        all(one is not None and one.op_type == "GridSample" for one in samplers),
+        "expected the samples of all levels side by side, found other tensors beside them",
+    )
+    return samplers, node.output[0]
+
+
+def _value(graph: Graph, sampler: Any) -> str:
+    """The value that the image of a level is part of, ``[N, S, M, D]``."""
+    for node in _back(graph, sampler.input[0], ("Transpose", *_SLICES, *_VIEWS)):
+        perm = graph.perm(node)
+        if perm == [0, 2, 3, 1]:
+            # By points: transposed, then cut.
+            return str(node.input[0])
+        if perm == [0, 2, 1]:
+            # By levels: cut, then transposed; the first axes are [N, S] again where it is cut.
+            flat = graph.producer(node.input[0])
+            _require(flat is not None and flat.op_type in _VIEWS, "expected M * D channels made of two axes")
+            cut = graph.producer(flat.input[0])
+            return str(cut.input[0] if cut is not None and cut.op_type in ("Slice", "Split") else flat.input[0])
+    raise PatternError("expected an image that is part of a value [N, S, M, D]")
+
+
+def _size(graph: Graph, sampler: Any) -> tuple[int, int] | str:
+    node = graph.producer(sampler.input[0])
+    _require(node is not None and node.op_type == "Reshape", "expected an image that was reshaped to its size")
+    shape = graph.constant(node.input[1])
+    if shape is None:
+        # The batch may be computed, while the image is not.
+        joined = graph.producer(node.input[1])
+        is_apart = joined is not None and joined.op_type == "Concat" and len(joined.input) == 4
+        shape = [graph.number(name) for name in joined.input] if is_apart else [None] * 4
+    if None in shape[2:]:
+        return str(node.input[1])
+    _require(len(shape) == 4 and min(shape[2:]) > 0, f"expected an image of known height and width, found {shape}")
+    return int(shape[2]), int(shape[3])
+
+
+def _grid(graph: Graph, sampler: Any) -> tuple[str, int | None]:
+    """The places of all levels, and how many of them are this level's, if that is known."""
+    count: int | None = None
+    by_head = False
+    at = sampler.input[1]
+    for node in _back(graph, at, ("Transpose", *_SLICES, *_VIEWS)):
+        if graph.perm(node) == [0, 2, 1, 3, 4]:
+            by_head, at = True, node.input[0]
+            cut = graph.producer_through(at, ("Squeeze", "Identity"))
+            if cut is not None and cut.op_type in _SLICES:
+                at = cut.input[0]
+            break
+        if node.op_type in ("Split", "Slice"):
+            count = graph.length_of_part(node, str(at))
+        at = node.input[0]
+    _require(by_head, "expected places by heads")
+    return str(at), count
+
+
+def _weights(graph: Graph, name: str) -> tuple[str, bool]:
+    """The weights before they are ordered by heads, and whether they are by points."""
+    for node in _back(graph, name, ("Transpose", *_VIEWS)):
+        perm = graph.perm(node)
+        if perm in ([0, 2, 1, 3, 4], [0, 2, 1, 3]):
+            return str(node.input[0]), perm == [0, 2, 1, 3]
+    raise PatternError("expected weights by heads")
+
+
+def _logits(graph: Graph, weights: str) -> str | None:
+    node = graph.producer_through(weights, ("Reshape", "Identity"))
+    if node is None or node.op_type != "Softmax" or graph.attribute(node, "axis", -1) not in (-1, 3):
+        return None
+    return str(node.input[0])
+
+
+def _from_zero_to_one(graph: Graph, grids: str) -> str | None:
+    """What was doubled and moved to make places from -1 to 1."""
+    moved = graph.producer(grids)
+    if moved is None or moved.op_type != "Sub" or graph.number(moved.input[1]) != 1:
+        return None
+    doubled = graph.producer(moved.input[0])
+    if doubled is None or doubled.op_type != "Mul":
+        return None
+    for one, factor in (doubled.input, reversed(doubled.input)):
+        if graph.number(factor) == 2:
+            return str(one)
+    return None
+
+
+def _projections(graph: Graph, locations: str, sizes: list[tuple[int, int] | str]) -> tuple[str, str] | None:
+    """Points and offsets, where offsets are divided by the sizes of levels; not boxes, whose offsets are not."""
+    total = graph.producer(locations)
+    if total is None or total.op_type != "Add":
+        return None
+    for points, moved in (total.input, reversed(total.input)):
+        quotient = graph.producer_through(moved, ("Cast",))
+        if quotient is None or quotient.op_type != "Div":
+            continue
+        known = [number for size in sizes if not isinstance(size, str) for number in reversed(size)]
+        divisor = graph.constant(quotient.input[1])
+        if divisor is None or divisor == known or len(known) < 2 * len(sizes):
+            return str(points), str(quotient.input[0])
+    return None
+
+
+def _boxes(graph: Graph, locations: str) -> tuple[str, str, str, float] | None:
+    """Boxes and offsets, where offsets are multiplied by the sizes of boxes and by numbers."""
+    total = graph.producer(locations)
+    if total is None or total.op_type != "Add":
+        return None
+    for centres, moved in (total.input, reversed(total.input)):
+        factors, scale = _factors(graph, moved)
+        kinds = [getattr(graph.producer_through(name, ("Cast", *_AXES)), "op_type", None) for name in factors]
+        if len(factors) == 2 and sorted(kind in ("Slice", "Split") for kind in kinds) == [False, True]:
+            first_is_extent = kinds[0] in ("Slice", "Split")
+            extents, offsets = factors if first_is_extent else reversed(factors)
+            return str(centres), extents, offsets, scale
+    return None
+
+
+def _factors(graph: Graph, name: str) -> tuple[list[str], float]:
+    """What a product is made of: tensors, and all numbers in one."""
+    number = graph.number(name)
+    if number is not None:
+        return [], float(number)
+    node = graph.producer_through(name, ("Cast",))
+    if node is not None and node.op_type == "Mul":
+        (left, one), (right, other) = (_factors(graph, given) for given in node.input)
+        return left + right, one * other
+    if node is not None and node.op_type == "Div" and graph.number(node.input[1]):
+        left, one = _factors(graph, node.input[0])
+        return left, one / float(graph.number(node.input[1]))
+    return [str(name)], 1.0
+
+
+def _back(graph: Graph, name: str, kinds: tuple[str, ...]) -> Iterator[Any]:
+    """The nodes before a tensor, along first inputs, as long as they only move numbers."""
+    node = graph.producer(name)
+    while node is not None and node.op_type in kinds:
+        yield node
+        node = graph.producer(node.input[0])
