@@ -157,7 +157,8 @@ def product(matrix: Tensor, vector: Tensor) -> Tensor:
 def worst_row(found: Sequence[Tensor], expected: Sequence[Gradient]) -> float:
     """By how much the row that is furthest off is off, in the 2-norm; NaN if anything is not a number.
 
-    Relative to the row, to its terms, where they cancel out, or to the usual row, where it is smaller: all implementations
+    Relative to the row, to its terms, where they cancel out, or to the usual row, where it is smaller: all
+    implementations
     start from results rounded to 16 bits, which is much for the first rows of a causal problem.
     """
 
