@@ -6,6 +6,8 @@ mod hopper;
 mod kernels;
 mod plan;
 mod prepare;
+#[cfg(test)]
+mod tests;
 
 pub use kernels::{
     BiasSum, GradientBias, GradientFinish, GradientMma, GradientStatistics, GradientWgmma,
