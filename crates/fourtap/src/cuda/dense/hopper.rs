@@ -1,8 +1,9 @@
 //! The kernel for Hopper: which problems it serves, and in which tiles.
 
+use super::described::{ProblemDesc, unsupported};
 use super::folded::FoldedProblem;
 use super::mask::{self, MaskPlan};
-use super::plan::{Plan, ProblemDesc, unsupported};
+use super::plan::Plan;
 use super::specialised::{AttnKind, KernelVariant, Wgmma};
 use super::tile::{Head, Tile};
 use super::tuning::{KernelChoice, Tuning};

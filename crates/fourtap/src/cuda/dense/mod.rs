@@ -4,6 +4,7 @@ mod arguments;
 mod auxiliary;
 mod backward;
 mod conversion;
+mod described;
 mod folded;
 mod hopper;
 mod maps;
@@ -21,9 +22,10 @@ pub use backward::{
     BackwardPlan, BiasSum, GradientBias, GradientFinish, GradientMma, GradientStatistics,
     GradientWgmma,
 };
+pub use described::ProblemDesc;
 pub use hopper::GroupTile;
 pub use options::{GradientKernels, Options};
-pub use plan::{Plan, ProblemDesc};
+pub use plan::Plan;
 pub use specialised::{AttnKind, KernelVariant, Mma, Plain, Wgmma, shipped};
 pub use tile::Tile;
 pub use tuning::Tuning;

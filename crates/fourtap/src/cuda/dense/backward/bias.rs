@@ -1,8 +1,8 @@
 //! How the gradient of a bias is computed: kernels/dense/backward/bias.cu.
 
 use super::kernels::{BiasSum, Common, GradientBias, GradientTile, Rows, WARPS};
+use crate::cuda::dense::described::block_count;
 use crate::cuda::dense::folded::FoldedProblem;
-use crate::cuda::dense::plan::block_count;
 use crate::cuda::dense::specialised::{AttnKind, KernelVariant};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::step::Step;

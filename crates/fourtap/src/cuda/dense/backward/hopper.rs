@@ -2,8 +2,8 @@
 
 use super::kernels::{Common, GradientFinish, GradientTile, GradientWgmma, Rows};
 use super::plan::BackwardDesc;
+use crate::cuda::dense::described::{block_count, unsupported};
 use crate::cuda::dense::mask::MaskPlan;
-use crate::cuda::dense::plan::{block_count, unsupported};
 use crate::cuda::dense::specialised::{AttnKind, KernelVariant};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::step::Step;
