@@ -15,14 +15,14 @@ constexpr u32 ROW_BYTES = 2 * HEAD + 16; // in different banks
 
 extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK) dense_gradient_finish(const __grid_constant__ FinishArguments f) {
     __shared__ __align__(16) char memory[QUERIES * ROW_BYTES];
-    __shared__ unsigned char unsound[QUERIES];
+    __shared__ u32 unsound[QUERIES / 32]; // a bit for each row
     const GradientArguments &g = f.of;
     const Arguments &a = g.of;
     const u32 shared = shared_address(memory), lane = threadIdx.x % 32;
     const u32 plane = blockIdx.x / f.tiles, tile = blockIdx.x - plane * f.tiles;
     const Owner owner(g, plane);
     const int first = tile * QUERIES, rows = min(static_cast<int>(QUERIES), a.queries - first);
-    if (threadIdx.x < QUERIES) unsound[threadIdx.x] = 0;
+    if (threadIdx.x < QUERIES / 32) unsound[threadIdx.x] = 0;
     __syncthreads();
     // What nobody has added to is not there: no query of the tile sees a key.
     const bool is_there = f.counters[1 + blockIdx.x * GROUPS] != 0;
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK) dense_gradient_fi
         for (u32 half = 0; half < 2; half++) {
             const u32 row = thread / 32 * 16 + 8 * half + thread % 32 / 4;
             const float left = __uint_as_float(four[2 * half]) * g.factor, right = __uint_as_float(four[2 * half + 1]) * g.factor;
-            if (!is_finite(left) || !is_finite(right)) unsound[row] = 1;
+            if (!is_finite(left) || !is_finite(right)) atomicOr(&unsound[row / 32], 1u << row % 32);
             store_shared_word(shared + row * ROW_BYTES + 2 * channel, Value::round(left, right));
         }
     }
@@ -61,6 +61,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK) dense_gradient_fi
     __syncthreads();
 #pragma unroll 1
     for (int row = threadIdx.x / 32; row < rows; row += THREADS_OF_BLOCK / 32) {
-        if (unsound[row]) compute_carefully(g, owner, first + row, lane);
+        if (unsound[row / 32] >> row % 32 & 1) compute_carefully(g, owner, first + row, lane);
     }
 }

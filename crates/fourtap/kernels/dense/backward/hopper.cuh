@@ -20,6 +20,7 @@ constexpr u32 LOGIT_GRADS_AT = GRADS_AT + STAGES * QUERY_TILE_BYTES, SHARES_AT =
 constexpr u32 STATISTICS_AT = SHARES_AT + (SUM_QUERY && !DIRECT ? SHARE_STAGES * GROUPS * SHARE_BYTES : 0), STATISTICS_BYTES = BLOCK_N * 8;
 constexpr u32 BARRIERS_AT = STATISTICS_AT + STAGES * STATISTICS_BYTES;
 static_assert(BLOCK_N == 64 && HEAD == HEAD_V, "as TMA exchanges pieces");
+static_assert(STATISTICS_BYTES == 32 * sizeof(Vector), "each lane of a warp brings as much");
 
 struct HopperArguments {
     GradientArguments of; // rows are keys
@@ -77,7 +78,7 @@ struct Barriers {
     __device__ __forceinline__ void init() const {
         init_barrier(keys(), 1);
         for (u32 i = 0; i < 2; i++) {
-            init_barrier(queries_there(i), 1);
+            init_barrier(queries_there(i), 32);
             init_barrier(grads_there(i), 1);
             init_barrier(queries_free(i), 4 * GROUPS);
             init_barrier(grads_free(i), 4 * GROUPS);
@@ -106,43 +107,50 @@ static __device__ __forceinline__ Walk some_hidden(int j) {
 #endif
 }
 
-// Bytes as they lie, to shared memory.
-static __device__ __forceinline__ void copy_bytes(u32 to, const void *from, u32 bytes, u32 barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-// One thread: all tiles of a block.
-static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, const Maps &maps, const Part &part, u32 shared, Barriers barriers) {
+// A warp: all tiles of a block.
+static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, const Maps &maps, const Part &part, u32 shared, Barriers barriers, u32 lane) {
     const Arguments &a = h.of.of;
     const auto step = [&](u32 bit, u32 index) { return a.same >> bit & 1 ? 0 : index; };
-    arrive_expecting(barriers.keys(), 2 * KEY_BYTES_OF_BLOCK);
-    for (u32 c = 0; c < HEAD; c += SPAN) {
-        copy_box(shared + c * 2 * BLOCK_M, maps.key, barriers.keys(), c, part.first_key, step(1, part.head), step(0, part.b));
-        copy_box(shared + VALUES_OF_BLOCK + c * 2 * BLOCK_M, maps.value, barriers.keys(), c, part.first_key, step(7, part.head), step(6, part.b));
+    if (lane == 0) {
+        arrive_expecting(barriers.keys(), 2 * KEY_BYTES_OF_BLOCK);
+        for (u32 c = 0; c < HEAD; c += SPAN) {
+            copy_box(shared + c * 2 * BLOCK_M, maps.key, barriers.keys(), c, part.first_key, step(1, part.head), step(0, part.b));
+            copy_box(shared + VALUES_OF_BLOCK + c * 2 * BLOCK_M, maps.value, barriers.keys(), c, part.first_key, step(7, part.head), step(6, part.b));
+        }
     }
     Stage<STAGES> stage;
 #pragma unroll 1
     for (u32 n = 0; n < a.group; n++) {
         const u32 head = part.query_head(a, n);
-        const float2 *const statistics = statistics_of(h.of, part.b, head);
+        const char *const statistics = reinterpret_cast<const char *>(statistics_of(h.of, part.b, head)) + sizeof(Vector) * lane;
 #pragma unroll 1
         for (int j = 0; j < part.count; j++) {
             const int query = (part.first_tile + j) * static_cast<int>(BLOCK_N);
+            const u32 there = barriers.queries_there(stage.index), grads_there = barriers.grads_there(stage.index);
+            // By hand, a lane's 16 bytes, on their way while there is no room yet: racecheck does not follow bulk copies of such.
+            const Vector of_lane = *reinterpret_cast<const Vector *>(statistics + query * sizeof(float2));
             wait_for_phase(barriers.queries_free(stage.index), stage.parity ^ 1);
-            const u32 there = barriers.queries_there(stage.index);
-            arrive_expecting(there, QUERY_TILE_BYTES + STATISTICS_BYTES);
-            for (u32 c = 0; c < HEAD; c += SPAN)
-                copy_box(shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.query, there, c, query, step(3, head), step(2, part.b));
-            copy_bytes(shared + STATISTICS_AT + stage.index * STATISTICS_BYTES, statistics + query, STATISTICS_BYTES, there);
-            wait_for_phase(barriers.grads_free(stage.index), stage.parity ^ 1);
-            const u32 grads_there = barriers.grads_there(stage.index);
-            arrive_expecting(grads_there, QUERY_TILE_BYTES);
-            for (u32 c = 0; c < HEAD; c += SPAN)
-                copy_box(shared + GRADS_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.grad, grads_there, c, query, step(5, head), step(4, part.b));
+            store_shared(shared + STATISTICS_AT + stage.index * STATISTICS_BYTES + sizeof(Vector) * lane, of_lane);
+            if (lane == 0) {
+                arrive_expecting(there, QUERY_TILE_BYTES);
+                for (u32 c = 0; c < HEAD; c += SPAN)
+                    copy_box(shared + QUERIES_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.query, there, c, query, step(3, head), step(2, part.b));
+                wait_for_phase(barriers.grads_free(stage.index), stage.parity ^ 1);
+                arrive_expecting(grads_there, QUERY_TILE_BYTES);
+                for (u32 c = 0; c < HEAD; c += SPAN)
+                    copy_box(shared + GRADS_AT + stage.index * QUERY_TILE_BYTES + c * 2 * BLOCK_N, maps.grad, grads_there, c, query, step(5, head), step(4, part.b));
+            } else {
+                arrive(there);
+            }
             stage.advance();
         }
     }
+}
+
+// A warp has read what the barrier is of.
+static __device__ __forceinline__ void release(u32 barrier, u32 lane) {
+    __syncwarp();
+    if (lane == 0) arrive(barrier);
 }
 
 // Products of which both sides are read transposed: rows of either are what is summed over.

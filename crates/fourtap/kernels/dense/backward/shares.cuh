@@ -130,7 +130,7 @@ template <typename Compute> static __device__ __forceinline__ void run(const Hop
         compute(part, shared, barriers, warp, lane);
     } else {
         give_registers<24>();
-        if (warp == 4 * GROUPS && lane == 0) bring_tiles(h, maps, part, shared, barriers);
+        if (warp == 4 * GROUPS) bring_tiles(h, maps, part, shared, barriers, lane);
         const u32 adder = warp - 4 * GROUPS - 1; // of the group with this number
         if (SUM_QUERY && adder < GROUPS && lane == 0) see_to_shares(h, part, adder, shared, barriers);
     }
