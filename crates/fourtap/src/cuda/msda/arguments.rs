@@ -264,6 +264,15 @@ pub(super) struct Work {
     pub by_points: Divisor,
 }
 
+/// `Bands` of kernels/msda/backward_value_bands.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BandArguments {
+    pub bands: u32,
+    pub slices: u32,
+    pub by_points: Divisor,
+}
+
 fn strides<const RANK: usize>(strides: &[isize]) -> [i64; RANK] {
     std::array::from_fn(|axis| strides[axis] as i64)
 }
@@ -320,6 +329,7 @@ mod tests {
         assert_eq!(size_of::<Schedule>(), 44);
         assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
         assert_eq!(size_of::<Work>(), 80);
+        assert_eq!(size_of::<BandArguments>(), 16);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::arguments::LEVEL_CAPACITIES;
 use super::specialised::{
-    Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel, SamplesGather,
-    Sampling, Search, Sort, Sum, Types,
+    Bands, Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel,
+    SamplesGather, Sampling, Search, Sort, Sum, Types,
 };
 use crate::dtype::DType;
 
@@ -229,6 +229,14 @@ impl Kind {
             }));
         }
         if capacity == Some(LEVEL_CAPACITIES[0]) {
+            if types.value != DType::F64 && (self.channels * types.value.size()).is_multiple_of(16)
+            {
+                kernels.push(KernelVariant::ValueBands(Bands {
+                    types,
+                    sampling,
+                    paired: true,
+                }));
+            }
             for wide in [false, true] {
                 let sorts = Sort::WARPS.map(|warps| Sort::new(types, sampling, true, wide, warps));
                 let sum = Sum {

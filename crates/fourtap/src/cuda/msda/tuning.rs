@@ -49,6 +49,8 @@ pub struct BackwardTuning {
     pub sum_blocks: u32,
     /// Whether `grad_value` is accumulated by atomic additions.
     pub scatter: u32,
+    /// Whether it is summed band by band instead of sorting samples.
+    pub bands: u32,
 }
 
 impl ForwardTuning {
@@ -82,6 +84,7 @@ impl BackwardTuning {
             least_chunk: choice.get("least_chunk"),
             sum_blocks: choice.get("sum_blocks"),
             scatter: choice.get("scatter"),
+            bands: choice.get("bands"),
         }
     }
 }
@@ -117,6 +120,7 @@ impl Default for BackwardTuning {
             least_chunk: 0,
             sum_blocks: 7,
             scatter: 0,
+            bands: 0,
         }
     }
 }

@@ -10,7 +10,7 @@ pub mod dealing {
     pub const NEIGHBOURS: u32 = 2;
 }
 
-/// The values of `keep`, `alternate` and `scatter` besides 0.
+/// The values of `keep`, `alternate`, `scatter` and `bands` besides 0.
 pub const NEVER: u32 = 1;
 pub const ALWAYS: u32 = 2;
 
@@ -134,6 +134,13 @@ pub static MSDA_BACKWARD: Space = Space {
         Parameter::new(
             "scatter",
             "whether grad_value is accumulated by atomic additions: 1 never, 2 always; 0 default",
+            &[0, NEVER, ALWAYS],
+            0,
+        )
+        .changing_bits(),
+        Parameter::new(
+            "bands",
+            "whether every block of pixels searches all samples, instead of sorting them: 1 never, 2 always; 0 default",
             &[0, NEVER, ALWAYS],
             0,
         )

@@ -8,7 +8,7 @@ use crate::cuda::driver::zero;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::{
-    Addresses, GradientAddresses, GradientArguments, Schedule, SizedArguments, Work,
+    Addresses, BandArguments, GradientAddresses, GradientArguments, Schedule, SizedArguments, Work,
 };
 use crate::cuda::msda::operands::{GradientOperands, Operands};
 use crate::cuda::msda::specialised::KernelVariant;
@@ -24,6 +24,8 @@ pub(in crate::cuda::msda) struct BackwardLaunch {
     gradients: GradientArguments,
     /// `grad_value` from sorted samples.
     sorting: Option<SortingLaunch>,
+    /// `grad_value` band by band.
+    bands: Option<BandsLaunch>,
     /// `grad_value` by searching.
     search: Option<StepLaunch>,
     /// Bytes of `grad_value` that are set to zero before atomic additions.
@@ -37,6 +39,12 @@ struct SortingLaunch {
     sorting: Sorting,
     sort: LoadedStep,
     sum: LoadedStep,
+    arguments: SizedArguments,
+}
+
+struct BandsLaunch {
+    step: LoadedStep,
+    bands: BandArguments,
     arguments: SizedArguments,
 }
 
@@ -76,6 +84,14 @@ impl BackwardLaunch {
                 })
             }
         };
+        let bands = match plan.bands {
+            None => None,
+            Some(bands) => Some(BandsLaunch {
+                step: bands.step.load(cuda)?,
+                bands: bands.arguments,
+                arguments: arguments(None),
+            }),
+        };
         let mut others = [plan.search, plan.samples].map(|step| {
             step.map(|step| {
                 let room = match step.kernel {
@@ -96,6 +112,7 @@ impl BackwardLaunch {
             general: arguments(None),
             gradients: GradientArguments::new(operands.kind.sampling, of_gradients),
             sorting,
+            bands,
             search: search?,
             zeroed_bytes: of_value.map(|gradient| gradient.bytes()),
             samples: samples?,
@@ -158,6 +175,17 @@ impl BackwardLaunch {
                 // SAFETY: as above; the kernels that sum take the gradients besides.
                 unsafe { launch.sum.launch(cuda, &mut parameters) }?;
             }
+        }
+        if let Some(launch) = &self.bands {
+            let arguments = launch.arguments.at(addresses);
+            let mut parameters = vec![
+                arguments.pointer(),
+                parameter(&gradients),
+                parameter(&launch.bands),
+            ];
+            parameters.extend(projection);
+            // SAFETY: the kernel takes these; the rest as above.
+            unsafe { launch.step.launch(cuda, &mut parameters) }?;
         }
         if let Some(launch) = &self.search {
             let sorting = self.sorting.as_ref();

@@ -1,5 +1,6 @@
 //! Backward: which kernels serve a call, how its work is split, and their launches.
 
+mod bands;
 mod launch;
 mod plan;
 mod sorting;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::bands::Bands;
 use super::sorting::Sorting;
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
@@ -53,6 +54,8 @@ pub struct BackwardPlan {
     pub(super) scatter: bool,
     /// `grad_value` from sorted samples.
     pub(super) sorting: Option<Sorting>,
+    /// `grad_value` band by band.
+    pub(super) bands: Option<Bands>,
     /// `grad_value` by searching, for levels that sorting cannot handle.
     pub(super) search: Option<Step<KernelVariant>>,
     /// Why faster kernels were not chosen.
@@ -173,6 +176,20 @@ impl BackwardPlan {
         if plan.scatter || grad_value.layout.shape().elements() == Some(0) {
             return Ok(plan);
         }
+        let bands = Bands::new(operands, gradients);
+        let wants_bands = match tuning.bands {
+            NEVER => false,
+            ALWAYS => true,
+            _ => wanted == KernelChoice::Best && Bands::pay(operands),
+        };
+        match bands {
+            Ok(bands) if wants_bands => {
+                plan.bands = Some(bands);
+                return Ok(plan);
+            }
+            Err(reason) if tuning.bands == ALWAYS => return Err(refused(reason)),
+            _ => {}
+        }
         let mut search = Search {
             types,
             sampling,
@@ -207,7 +224,7 @@ impl BackwardPlan {
     /// Whether kernels that sort or search read, of a call from projections, what the softmax of each row takes. The kernel
     /// for the gradients of samples leaves that behind, if there is one.
     pub(in crate::cuda::msda) fn reads_statistics(&self) -> bool {
-        self.sorting.is_some() || self.search.is_some()
+        self.sorting.is_some() || self.bands.is_some() || self.search.is_some()
     }
 
     /// Whether its kernels read `value`.
@@ -224,7 +241,12 @@ impl BackwardPlan {
     pub fn steps(&self) -> Vec<Step<KernelVariant>> {
         let sorting = self.sorting.iter().flat_map(Sorting::steps);
         let samples = self.samples.iter().copied();
-        samples.chain(sorting).chain(self.search).collect()
+        let bands = self.bands.map(|bands| bands.step);
+        samples
+            .chain(sorting)
+            .chain(bands)
+            .chain(self.search)
+            .collect()
     }
 
     /// The kernels of [`BackwardPlan::steps`].

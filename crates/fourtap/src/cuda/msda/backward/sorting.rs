@@ -311,7 +311,7 @@ fn narrow(operands: &Operands<'_>, grad_out: &Operand) -> bool {
         && fits(step.and_then(|step| step.checked_mul(grad_out.layout.dtype().size())))
 }
 
-fn paired(operands: &Operands<'_>) -> bool {
+pub(super) fn paired(operands: &Operands<'_>) -> bool {
     let locations = &operands.locations;
     let axis = operands.point_axis() + 1;
     let bytes = 2 * locations.layout.dtype().size();

@@ -49,6 +49,12 @@ kernel!(
     [TYPES, DIVISOR, PROBLEM, PROJECTION, GRADIENTS, BINS]
 );
 kernel!(
+    BANDS_ENTRY,
+    BANDS_PARTS,
+    "value_bands",
+    [TYPES, DIVISOR, MEMORY, PROBLEM, PROJECTION, GRADIENTS]
+);
+kernel!(
     SAMPLES_CHANNEL_ENTRY,
     SAMPLES_CHANNEL_PARTS,
     "samples_channel",
@@ -76,6 +82,7 @@ pub(super) const SHIPPED: &[(&str, &[&str])] = &[
     (CHANNEL_ENTRY, CHANNEL_PARTS),
     (MATRIX_ENTRY, MATRIX_PARTS),
     (SEARCH_ENTRY, SEARCH_PARTS),
+    (BANDS_ENTRY, BANDS_PARTS),
     (SAMPLES_CHANNEL_ENTRY, SAMPLES_CHANNEL_PARTS),
     (SAMPLES_GATHER_ENTRY, SAMPLES_GATHER_PARTS),
     (SAMPLES_MATRIX_ENTRY, SAMPLES_MATRIX_PARTS),
@@ -266,6 +273,63 @@ impl fmt::Display for Search {
         }
         if self.level_capacity != LEVEL_CAPACITIES[0] {
             write!(f, "-levels{}", self.level_capacity)?;
+        }
+        Ok(())
+    }
+}
+
+/// Searching all samples for each band of pixels; see kernels/msda/backward_value_bands.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bands {
+    /// Element types.
+    pub types: Types,
+    /// How it is told where to sample.
+    pub sampling: Sampling,
+    /// Whether x and y of a location are adjacent and aligned as a pair.
+    pub paired: bool,
+}
+
+impl Bands {
+    /// Threads of a block.
+    pub(in crate::cuda::msda) const THREADS: u32 = 32 * WARPS;
+    /// Pixels of a block.
+    pub(in crate::cuda::msda) const PIXELS: usize = (WARPS * SEGMENT) as usize;
+    /// Channels of a block.
+    pub(in crate::cuda::msda) const CHANNELS: usize = 32;
+}
+
+/// Warps of a block of that kernel, and pixels of each.
+const WARPS: u32 = 16;
+const SEGMENT: u32 = 16;
+
+impl Recipe for Bands {
+    fn entry(&self) -> &'static str {
+        BANDS_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        BANDS_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.types.defines();
+        defines.extend(self.sampling.general_defines());
+        defines.extend([
+            ("PAIRED", flag(self.paired)),
+            ("WARPS", number(WARPS)),
+            ("SEGMENT", number(SEGMENT)),
+            smallest_capacity(),
+        ]);
+        defines
+    }
+}
+
+impl fmt::Display for Bands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "msda-backward-value-bands-{}", self.types)?;
+        self.sampling.describe(f)?;
+        if self.paired {
+            f.write_str("-paired")?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::cuda::recipe::{Recipe, ShippedKernel, SpecialisedKernel};
 
-pub use backward::{SamplesChannel, SamplesGather, Search, Sort, Sum};
+pub use backward::{Bands, SamplesChannel, SamplesGather, Search, Sort, Sum};
 pub(super) use common::PROJECTED_LEVELS;
 pub use common::{Projection, Sampling, Types};
 pub(super) use forward::MOST_KEPT_BYTES;
@@ -32,6 +32,8 @@ pub enum KernelVariant {
     ValueMatrix(Sum),
     /// Backward: `grad_value` where samples cannot be sorted; serves every problem.
     ValueSearch(Search),
+    /// Backward: `grad_value` where samples are few.
+    ValueBands(Bands),
     /// Backward: gradients of locations and weights; serves every problem.
     SamplesChannel(SamplesChannel),
     /// Backward: gradients of locations and weights; fast, for channels that fill 16-byte vectors.
@@ -55,6 +57,7 @@ impl SpecialisedKernel for KernelVariant {
             KernelVariant::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
             KernelVariant::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),
             KernelVariant::ValueSearch(kernel) => Box::new(kernel),
+            KernelVariant::ValueBands(kernel) => Box::new(kernel),
             KernelVariant::SamplesChannel(kernel) => Box::new(kernel),
             KernelVariant::SamplesGather(kernel) => Box::new(kernel),
             KernelVariant::SamplesMatrix(kernel) => Box::new(backward::SamplesMatrix(kernel)),
