@@ -1,32 +1,44 @@
-// Backward, grad_value of problems with few samples: each block searches all samples of its pixels' levels for those that touch
-// them, and sums those in order. No sorting, no scratch memory, no atomic additions; any levels, wherever they lie.
+// Backward, grad_value of small problems: each block searches all samples of a level for those that touch its pixels, and adds those
+// up in order. No sorting, no scratch memory, no atomic additions.
 //
-// A *band* is a block's pixels of one image and head, in the order of memory; each warp of it has SEGMENT of them. The block
-// looks at all samples of a level, a round at a time, and notes those that touch the band. Each warp picks from the notes what
-// touches its own pixels, BATCH at a time: a lane has a sample, whose row of grad_out comes to shared memory. Then, pixel by
-// pixel, lanes say whose samples touch it, and those are added up: by the first half of the warp those of even lanes, by the
-// second half those of odd ones, two channels a lane.
-// Limited by latency: of finding samples, and of rows on their way.
+// A *band* is a block's pixels of a level of one image and head, in the order of memory. The block notes which samples touch it, in
+// shared memory. Its warps take segments of the band in turns. A warp picks the samples that touch its segment, BATCH at a time:
+// lanes compute where and how much each adds, and rows of grad_out come to shared memory. Then they are added to the segment's sums
+// one after another: by the first half of the warp to the left neighbours, by the second half to the right ones, two channels a lane.
+// Limited by instructions, of which looking for samples takes as many as adding them: every block looks at all of a level.
+//
+// Levels in device memory that do not tile the pixels in order are left to backward_value_search.cu.
 //
 // VALUE, LOCATION, WEIGHT: element types, of which VALUE has sums in f32; PAIRED: whether x and y of a location lie side by side,
-// aligned to their pair; WARPS: of a block.
+// aligned to their pair.
 
 typedef Element<VALUE> Value;
 typedef float Real;
 
 constexpr u32 ALL = 0xffffffffu;
-constexpr u32 BAND = WARPS * SEGMENT;
-constexpr u32 EACH = 3, PART = 32 * EACH, ROUND = WARPS * PART; // samples a lane, warp and block looks at in a round
-constexpr u32 SLICE = 32;                                       // channels of a block
-constexpr u32 ROW_BYTES = SLICE * sizeof(Value::Storage), BATCH = 1024 / ROW_BYTES;
-constexpr u32 PIECES = ROW_BYTES / 16; // of a row
+constexpr u32 WARPS = 16;
+constexpr u32 MOST = 4;     // samples a lane looks at
+constexpr u32 SEGMENT = 16; // pixels at most
+constexpr u32 BATCH = 16;   // samples
+constexpr u32 SLICE = 32;   // channels of a block
+constexpr u32 ROW_BYTES = SLICE * sizeof(Value::Storage), PIECES = ROW_BYTES / 16;
+constexpr u32 SUM_BYTES = SLICE * sizeof(float);
 constexpr int REACH = NEAREST ? 1 : 2; // pixels a sample touches, in each direction
 
 // Mirrored in src/cuda/msda/arguments.rs.
 struct Bands {
-    u32 bands, slices; // of an image and head
+    u32 slices;    // of channels
+    u32 row_bytes; // from a query's row of grad_out to the next
+    u32 capacity;  // notes there is room for: as many as a level has samples
     Divisor by_points;
 };
+
+// Pixels of a warp: such that some twenty samples touch them, if they lie anywhere. Mirrored in src/cuda/msda/backward/bands.rs.
+static __device__ __forceinline__ u32 pixels_of_warp(u32 size, u32 samples) {
+    u32 pixels = 32;
+    while (pixels > 4 && pixels * samples > 16 * size) pixels /= 2;
+    return pixels;
+}
 
 // A sample that takes part: in pixels of its level.
 struct __align__(16) Note {
@@ -43,19 +55,26 @@ struct Range {
         return from < most || (!NEAREST && from + width < most);
     }
 };
-static __device__ __forceinline__ int cell_of(float x, float y, int width) {
-    return __float2int_rd(y) * width + __float2int_rd(x);
+static __device__ __forceinline__ int cell_of(float2 place, int width) {
+    return __float2int_rd(place.y) * width + __float2int_rd(place.x);
 }
 
-struct Memory {
-    Note notes[WARPS][PART];
-    u32 counts[WARPS];
-    u16 picked[WARPS][64];
-    __align__(16) char rows[WARPS][BATCH][ROW_BYTES];
+// What a sample adds to its left or right neighbours: how much, and where, in bytes.
+struct __align__(16) Addition {
+    float upper, lower;
+    u32 upper_at, lower_at;
 };
 
-// Where and how much a sample is of a level, or that it takes no part: then its query is none.
-constexpr u32 NO_QUERY = 0xffffffffu;
+// What a warp has in shared memory.
+struct OfWarp {
+    // Of each pixel of the segment SLICE channels; then twice as much for what belongs to no pixel.
+    char sums[SEGMENT + 2][SUM_BYTES];
+    char rows[BATCH][ROW_BYTES];
+    Addition additions[BATCH][2];
+    u16 picked[64];
+};
+
+// Where and how much samples are of a level.
 struct Finder {
     const Arguments &a;
 #if PROJECTED
@@ -67,15 +86,22 @@ struct Finder {
     Level level;
     u32 points, samples;
 
-    __device__ __forceinline__ Note find(u32 sample) const {
-        if (sample >= samples) return {0.0f, 0.0f, 0.0f, NO_QUERY};
+    __device__ __forceinline__ u32 query(u32 sample) const {
 #if PROJECTED
-        const u32 q = projection.by_points[l].divide(sample), p = sample - q * points;
+        return projection.by_points[l].divide(sample);
+#else
+        return bands.by_points.divide(sample);
+#endif
+    }
+    // In pixels; nowhere beyond the last one.
+    __device__ __forceinline__ float2 find(u32 sample) const {
+        if (sample >= samples) return {-8.0f, -8.0f};
+        const u32 q = query(sample), p = sample - q * points;
+#if PROJECTED
         const auto placed = place_point<float>(a, projection, n, q, m, l, p, level.width, level.height);
-        return {placed.x, placed.y, 0.0f, takes_part(placed.x, placed.y) ? q : NO_QUERY};
+        return {placed.x, placed.y};
 #else
         typedef Element<LOCATION>::Storage Location;
-        const u32 q = bands.by_points.divide(sample), p = sample - q * points;
         const Location *const at = static_cast<const Location *>(a.locations) + n * a.location_strides[0] +
                                    q * a.location_strides[1] + m * a.location_strides[2] + l * a.location_strides[3] +
                                    p * a.location_strides[4];
@@ -88,12 +114,10 @@ struct Finder {
         } else {
             pair = {at[0], at[a.location_strides[5]]};
         }
-        const float x = fused(Element<LOCATION>::widen(pair.x), static_cast<float>(level.width), -0.5f);
-        const float y = fused(Element<LOCATION>::widen(pair.y), static_cast<float>(level.height), -0.5f);
-        return {x, y, 0.0f, takes_part(x, y) ? q : NO_QUERY};
+        return {fused(Element<LOCATION>::widen(pair.x), static_cast<float>(level.width), -0.5f),
+                fused(Element<LOCATION>::widen(pair.y), static_cast<float>(level.height), -0.5f)};
 #endif
     }
-    // Of a sample that was found.
     __device__ __forceinline__ float weight(u32 sample, u32 q) const {
         const u32 p = sample - q * points;
 #if PROJECTED
@@ -105,81 +129,124 @@ struct Finder {
                        p * a.weight_strides[4]]);
 #endif
     }
-
-  private:
     // In floating point: what is NaN or too large for an integer is told so.
-    __device__ __forceinline__ bool takes_part(float x, float y) const {
-        return x > -1.0f && y > -1.0f && x < static_cast<float>(level.width) && y < static_cast<float>(level.height);
+    __device__ __forceinline__ bool takes_part(float2 place) const {
+        return place.x > -1.0f && place.y > -1.0f && place.x < static_cast<float>(level.width) &&
+               place.y < static_cast<float>(level.height);
     }
 };
 
-// A warp's pixels.
-struct Segment {
-    float sums[SEGMENT][2];
+// The lanes below this one.
+static __device__ __forceinline__ u32 lanes_below(u32 lane) { return (1u << lane) - 1; }
 
-    // Adds the first `count` of the warp's picked notes, at most BATCH. `from`: the rows of grad_out, as many bytes apart as
-    // `stride` says; `pieces`: of a row that are there.
-    __device__ __forceinline__ void add(const Memory &memory, u32 rows_at, const Range &own, const Level &level, u32 warp, u32 lane,
-                                        u32 count, const char *from, i64 stride, u32 pieces) {
-        const Note *const notes = &memory.notes[0][0];
-        const Note note = lane < count ? notes[memory.picked[warp][lane]] : Note{-8.0f, -8.0f, 0.0f, 0};
-        __syncwarp(); // rows of the batch before have been read
-#pragma unroll
-        for (u32 i = 0; i < BATCH * PIECES / 32; i++) {
-            const u32 at = i * 32 + lane, row = at / PIECES, piece = at % PIECES;
-            const u32 query = __shfl_sync(ALL, note.query, row);
-            if (row >= count) continue;
-            Vector v = {};
-            if (piece < pieces) v = load_vector(from + query * stride + piece * 16);
-            store_shared(rows_at + at * 16, v);
-        }
-        __syncwarp();
-        const float left = floorf(note.x), top = floorf(note.y), across = note.x - left, down = note.y - top;
-        const int column = static_cast<int>(left), row = static_cast<int>(top);
-        const u32 half = lane / 16, size = level.width * level.height;
-        int y = own.first / level.width, x = own.first - y * level.width;
-        if (x < 0) { // before the level begins
-            x += level.width;
-            y--;
-        }
-#pragma unroll
-        for (u32 i = 0; i < SEGMENT; i++) {
-            const u32 right = x - column, below = y - row;
-            const bool touches = right < REACH && below < REACH && static_cast<u32>(own.first) + i < size;
-            const float share = note.weight * ((right ? across : 1.0f - across) * (below ? down : 1.0f - down));
-            const u32 touching = __ballot_sync(ALL, touches);
-            if (touching) {
-                u32 mine = half ? touching & 0xaaaaaaaau : touching & 0x55555555u;
-                const u32 most = max(__popc(touching & 0x55555555u), __popc(touching & 0xaaaaaaaau));
-#pragma unroll 1
-                for (u32 k = 0; k < most; k++) {
-                    const u32 lane_of = __ffs(mine) - 1;
-                    const float by = __shfl_sync(ALL, share, lane_of);
-                    if (mine) {
-                        float low, high;
-                        load_pair(rows_at + lane_of * ROW_BYTES + lane % 16 * (2 * sizeof(Value::Storage)), low, high);
-                        sums[i][0] = __fmaf_rn(by, low, sums[i][0]);
-                        sums[i][1] = __fmaf_rn(by, high, sums[i][1]);
-                    }
-                    mine &= mine - 1;
-                }
-            }
-            if (++x == level.width) {
-                x = 0;
-                y++;
-            }
-        }
-    }
-
-  private:
-    static __device__ __forceinline__ void load_pair(u32 address, float &low, float &high) {
+// Two neighbouring channels of a row.
+static __device__ __forceinline__ float2 load_pair(u32 address) {
+    float2 pair;
 #if VALUE == F32
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "r"(address));
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
 #else
-        Value::widen(load_shared_word(address), low, high);
+    u32 word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    Value::widen(word, pair.x, pair.y);
 #endif
+    return pair;
+}
+static __device__ __forceinline__ void add_pair(u32 address, float by, float2 pair) {
+    float2 sum;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(sum.x), "=f"(sum.y) : "r"(address) : "memory");
+    sum.x = __fmaf_rn(by, pair.x, sum.x);
+    sum.y = __fmaf_rn(by, pair.y, sum.y);
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(sum.x), "f"(sum.y) : "memory");
+}
+
+// A warp's way to add samples.
+struct Adder {
+    OfWarp &of_warp;
+    u32 lane;
+    const char *grads; // the first row of grad_out
+    u32 row_bytes, pieces;
+
+    // Adds the first `count` picked samples, at most BATCH, to a segment.
+    __device__ __forceinline__ void add(const Note *notes, u32 count, const Range &own, int width) const {
+        const u32 mine = lane % BATCH, half = lane / BATCH;
+        const Note note = notes[of_warp.picked[mine < count ? mine : 0]];
+        // Rows, on their way while it is computed where they are added.
+        Vector rows[PIECES / 2];
+#pragma unroll
+        for (u32 i = 0; i < PIECES / 2; i++) {
+            const u32 at = i * 32 + lane, piece = at % PIECES;
+            const u32 query = __shfl_sync(ALL, note.query, at / PIECES);
+            rows[i] = {};
+            if (piece < pieces) rows[i] = load_vector(grads + static_cast<u64>(query) * row_bytes + piece * 16);
+        }
+        const float left = floorf(note.x), top = floorf(note.y), across = note.x - left, down = note.y - top;
+        const int x = static_cast<int>(left) + static_cast<int>(half), y = static_cast<int>(top);
+        const float by = half ? across : 1.0f - across;
+        const u32 upper = y * width + x - own.first, lower = upper + width, none = SEGMENT + half;
+        const bool is_inside = x >= 0 && x < width && (!NEAREST || half == 0);
+        const u32 upper_sum = is_inside && upper < own.count ? upper : none;
+        const u32 lower_sum = is_inside && lower < own.count && !NEAREST ? lower : none;
+        __syncwarp(); // what was there before has been read
+        of_warp.additions[mine][half] = {note.weight * (by * (1.0f - down)), note.weight * (by * down), upper_sum * SUM_BYTES,
+                                         lower_sum * SUM_BYTES};
+        const u32 rows_at = shared_address(of_warp.rows);
+#pragma unroll
+        for (u32 i = 0; i < PIECES / 2; i++) store_shared(rows_at + (i * 32 + lane) * 16, rows[i]);
+        __syncwarp();
+        const u32 pairs_at = rows_at + mine * (2 * sizeof(Value::Storage));
+        const u32 additions_at = shared_address(of_warp.additions[0]) + half * sizeof(Addition);
+        const u32 sums_at = shared_address(of_warp.sums) + mine * 8;
+        constexpr u32 AHEAD = 4;
+#pragma unroll 1
+        for (u32 k = 0; k < count; k += AHEAD) {
+            Vector additions[AHEAD];
+            float2 pairs[AHEAD];
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                additions[j] = load_shared(additions_at + (k + j) * 2 * sizeof(Addition));
+                pairs[j] = load_pair(pairs_at + (k + j) * ROW_BYTES);
+            }
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                if (k + j >= count) break;
+                add_pair(sums_at + additions[j].z, __uint_as_float(additions[j].x), pairs[j]);
+                add_pair(sums_at + additions[j].w, __uint_as_float(additions[j].y), pairs[j]);
+                __syncwarp(); // the right neighbour of one sample may be the left one of the next
+            }
+        }
     }
 };
+
+// A block's band: of the last level first, which is small and has the most samples.
+struct Band {
+    int l;
+    Level level;
+    Range range;
+    u32 segment;
+};
+// Returns whether there is one, and levels tile the pixels: those from the host do.
+template <class Samples>
+static __device__ __forceinline__ bool find_band(const Arguments &a, u32 number, const Samples &samples_of, Band &band) {
+    bool is_there = false;
+    i64 end = a.pixels;
+    for (int l = a.levels - 1; l >= 0; l--) {
+        const Level level = level_of(a, l);
+        const u32 size = max(level.width, 0) * max(level.height, 0);
+        if (size == 0) continue;
+        const u32 of_warp = pixels_of_warp(size, samples_of(l)), pixels = WARPS * of_warp, bands = (size + pixels - 1) / pixels;
+        if (a.shapes) {
+            if (level.start + size != end) return false;
+            end = level.start;
+        }
+        if (!is_there && number < bands) {
+            const u32 first = number * pixels;
+            band = {l, level, {static_cast<int>(first), static_cast<int>(min(pixels, size - first))}, min(of_warp, SEGMENT)};
+            is_there = true;
+        }
+        if (!is_there) number -= bands;
+    }
+    return is_there && (!a.shapes || end == 0);
+}
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
     msda_backward_value_bands(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
@@ -188,98 +255,116 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
                               , const __grid_constant__ Projection projection
 #endif
     ) {
-    __shared__ Memory memory;
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    // The last pixels first: small levels have the most samples.
-    const u32 others = gridDim.x / bands.bands, band = bands.bands - 1 - blockIdx.x / others, other = blockIdx.x % others;
-    const u32 plane = other / bands.slices, slice = other - plane * bands.slices;
-    const i64 n = plane / a.heads, m = plane - n * a.heads;
-    const i64 first = static_cast<i64>(band) * BAND, own_first = first + warp * SEGMENT;
-    const u32 rows_at = shared_address(memory.rows[warp]);
-    const char *const grads = static_cast<const char *>(g.grad_out) +
-                              (n * g.grad_out_strides[0] + m * a.channels + slice * SLICE) * sizeof(Value::Storage);
-    const i64 grad_stride = g.grad_out_strides[1] * sizeof(Value::Storage);
-    const u32 channels = min(SLICE, a.channels - slice * SLICE), pieces = channels * sizeof(Value::Storage) / 16;
-    Segment segment = {};
-
-#pragma unroll 1
-    for (int l = 0; l < a.levels; l++) {
-        const Level level = level_of(a, l);
-        const i64 size = static_cast<i64>(level.width) * level.height;
-        if (level.width <= 0 || level.height <= 0 || first + BAND <= level.start || first >= level.start + size) continue;
-        const Range of_band = {static_cast<int>(first - level.start), static_cast<int>(BAND)};
-        const Range own = {static_cast<int>(own_first - level.start), static_cast<int>(SEGMENT)};
+    __shared__ u32 counts[WARPS];
+    extern __shared__ __align__(16) char memory[]; // of each warp; notes; the cell of each
 #if PROJECTED
-        const u32 points = projection.first[l + 1] - projection.first[l];
-        const Finder finder = {a, projection, bands, n, m, l, level, points, static_cast<u32>(a.queries) * points};
+    wait_for_previous(); // who leaves statistics behind
+    const auto points_of = [&](int l) { return projection.first[l + 1] - projection.first[l]; };
 #else
-        const u32 points = a.points;
-        const Finder finder = {a, bands, n, m, l, level, points, static_cast<u32>(a.queries) * points};
+    const auto points_of = [&](int) { return static_cast<u32>(a.points); };
 #endif
-#pragma unroll 1
-        for (u32 round = 0; round < finder.samples; round += ROUND) {
-            const u32 part = round + warp * PART + lane;
-            Note found[EACH];
-#pragma unroll
-            for (u32 i = 0; i < EACH; i++) found[i] = finder.find(part + 32 * i);
-            __syncthreads(); // notes of the round before have been read
-            u32 count = 0;
-#pragma unroll
-            for (u32 i = 0; i < EACH; i++) {
-                Note &note = found[i];
-                const bool wanted =
-                    note.query != NO_QUERY && of_band.may_touch(cell_of(note.x, note.y, level.width), level.width);
-                const u32 all = __ballot_sync(ALL, wanted);
-                if (wanted) {
-                    note.weight = finder.weight(part + 32 * i, note.query);
-                    memory.notes[warp][count + __popc(all & ((1u << lane) - 1))] = note;
-                }
-                count += __popc(all);
-            }
-            if (lane == 0) memory.counts[warp] = count;
-            __syncthreads();
-            u32 picked = 0;
-#pragma unroll 1
-            for (u32 w = 0; w < WARPS; w++) {
-                const u32 noted = memory.counts[w];
-#pragma unroll 1
-                for (u32 at = lane; at - lane < noted; at += 32) {
-                    const Note &note = memory.notes[w][at];
-                    const bool wanted = at < noted && own.may_touch(cell_of(note.x, note.y, level.width), level.width);
-                    const u32 all = __ballot_sync(ALL, wanted);
-                    if (wanted) memory.picked[warp][picked + __popc(all & ((1u << lane) - 1))] = w * PART + at;
-                    picked += __popc(all);
-                    __syncwarp();
-                    while (picked >= BATCH) {
-                        segment.add(memory, rows_at, own, level, warp, lane, BATCH, grads, grad_stride, pieces);
-                        picked -= BATCH;
-                        const u32 moved = lane < picked ? memory.picked[warp][BATCH + lane] : 0;
-                        __syncwarp();
-                        if (lane < picked) memory.picked[warp][lane] = moved;
-                        __syncwarp();
-                    }
-                }
-            }
-            if (picked > 0) segment.add(memory, rows_at, own, level, warp, lane, picked, grads, grad_stride, pieces);
-        }
+    const auto samples_of = [&](int l) { return static_cast<u32>(a.queries) * points_of(l); };
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 planes = static_cast<u32>(a.images) * a.heads * bands.slices, number = blockIdx.x / planes;
+    const u32 other = blockIdx.x - number * planes, plane = other / bands.slices, slice = other - plane * bands.slices;
+    const i64 n = plane / a.heads, m = plane - n * a.heads;
+    Band band;
+    if (!find_band(a, number, samples_of, band)) {
+        wait_for_previous();
+        return;
     }
+    const Level level = band.level;
+    OfWarp &of_warp = reinterpret_cast<OfWarp *>(memory)[warp];
+    Note *const notes = reinterpret_cast<Note *>(memory + WARPS * sizeof(OfWarp));
+    int *const cells = reinterpret_cast<int *>(notes + bands.capacity);
+#if PROJECTED
+    const Finder finder = {a, projection, bands, n, m, band.l, level, points_of(band.l), samples_of(band.l)};
+#else
+    const Finder finder = {a, bands, n, m, band.l, level, points_of(band.l), samples_of(band.l)};
+#endif
 
-    // Halves of the warp have parts of all sums; each stores every other pixel.
-    const u32 half = lane / 16, channel = lane % 16 * 2;
-    auto *out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + (own_first + half) * g.value_strides[1] +
-                m * g.value_strides[2] + (slice * SLICE + channel) * g.value_strides[3];
+    // Notes, in the order of samples: each warp's after those of the warps before.
+    const u32 each = (finder.samples + 32 * WARPS - 1) / (32 * WARPS), first_sample = warp * each * 32 + lane;
+    float2 places[MOST];
+    u32 wanted[MOST], count = 0;
 #pragma unroll
-    for (u32 i = 0; i < SEGMENT; i += 2) {
-        float totals[2];
-#pragma unroll
-        for (u32 c = 0; c < 2; c++) {
-            const float others_part = __shfl_xor_sync(ALL, half ? segment.sums[i][c] : segment.sums[i + 1][c], 16);
-            totals[c] = (half ? segment.sums[i + 1][c] : segment.sums[i][c]) + others_part;
-        }
-        if (channel < channels && own_first + i + half < a.pixels) {
-            out[0] = Value::round(totals[0]);
-            out[g.value_strides[3]] = Value::round(totals[1]);
-        }
-        out += 2 * g.value_strides[1];
+    for (u32 i = 0; i < MOST; i++) {
+        if (i < each) places[i] = finder.find(first_sample + 32 * i);
     }
+#pragma unroll
+    for (u32 i = 0; i < MOST; i++) {
+        if (i >= each) break;
+        wanted[i] = __ballot_sync(ALL, finder.takes_part(places[i]) && band.range.may_touch(cell_of(places[i], level.width), level.width));
+        count += __popc(wanted[i]);
+    }
+    if (lane == 0) counts[warp] = count;
+    __syncthreads();
+    const u32 of_lane = lane < WARPS ? counts[lane] : 0;
+    u32 before = __reduce_add_sync(ALL, lane < warp ? of_lane : 0);
+    const u32 noted = __reduce_add_sync(ALL, of_lane);
+#pragma unroll
+    for (u32 i = 0; i < MOST; i++) {
+        if (i >= each) break;
+        if (wanted[i] >> lane & 1) {
+            const u32 sample = first_sample + 32 * i, query = finder.query(sample), at = before + __popc(wanted[i] & lanes_below(lane));
+            cells[at] = cell_of(places[i], level.width);
+            notes[at] = {places[i].x, places[i].y, finder.weight(sample, query), query};
+        }
+        before += __popc(wanted[i]);
+    }
+    __syncthreads();
+
+    const u32 channels = min(SLICE, a.channels - slice * SLICE);
+    constexpr u32 CHANNELS_OF_PIECE = 16 / sizeof(Value::Storage);
+    const i64 to_grads = n * g.grad_out_strides[0] + m * a.channels + slice * SLICE;
+    const Adder adder = {of_warp, lane, static_cast<const char *>(g.grad_out) + to_grads * sizeof(Value::Storage), bands.row_bytes,
+                         channels / CHANNELS_OF_PIECE};
+#pragma unroll 1
+    for (int turn = warp * band.segment; turn < band.range.count; turn += WARPS * band.segment) {
+        const Range own = {band.range.first + turn, min(static_cast<int>(band.segment), band.range.count - turn)};
+        __syncwarp(); // sums have been stored
+        for (u32 i = lane; i < band.segment * SUM_BYTES / 16; i += 32) store_shared(shared_address(of_warp.sums) + i * 16, {});
+        u32 picked = 0;
+#pragma unroll 1
+        for (u32 at = lane; at - lane < noted; at += 32) {
+            const bool is_own = at < noted && own.may_touch(cells[at], level.width);
+            const u32 all = __ballot_sync(ALL, is_own);
+            if (is_own) of_warp.picked[picked + __popc(all & lanes_below(lane))] = at;
+            picked += __popc(all);
+            // As soon as there are enough, and in the end those that are left over.
+            const bool is_last = at - lane + 32 >= noted;
+#pragma unroll 1
+            while (picked >= BATCH || (is_last && picked > 0)) {
+                __syncwarp();
+                adder.add(notes, min(picked, BATCH), own, level.width);
+                picked = picked > BATCH ? picked - BATCH : 0;
+                const u32 moved = lane < picked ? of_warp.picked[BATCH + lane] : 0;
+                __syncwarp();
+                if (lane < picked) of_warp.picked[lane] = moved;
+            }
+        }
+        __syncwarp();
+        // Sixteen bytes a lane.
+        const u32 piece = lane % PIECES, channel = piece * CHANNELS_OF_PIECE;
+        for (int i = lane / PIECES; i < own.count; i += 32 / PIECES) {
+            if (piece >= adder.pieces) continue;
+            const float *const sums = reinterpret_cast<const float *>(of_warp.sums[i]) + channel;
+            u32 words[4];
+#pragma unroll
+            for (u32 w = 0; w < 4; w++) {
+#if VALUE == F32
+                words[w] = __float_as_uint(sums[w]);
+#else
+                words[w] = Value::round(sums[2 * w], sums[2 * w + 1]);
+#endif
+            }
+            const i64 pixel = level.start + own.first + i;
+            const i64 to = n * g.value_strides[0] + pixel * g.value_strides[1] + m * g.value_strides[2] + slice * SLICE + channel;
+            store_vector(static_cast<char *>(g.value) + to * static_cast<i64>(sizeof(Value::Storage)),
+                         {words[0], words[1], words[2], words[3]});
+        }
+    }
+#if !PROJECTED
+    wait_for_previous();
+#endif
 }

@@ -10,6 +10,7 @@ pub(super) mod sources {
     pub const TYPES: &str = include_str!("../../kernels/common/types.cuh");
     pub const DIVISOR: &str = include_str!("../../kernels/common/divisor.cuh");
     pub const MEMORY: &str = include_str!("../../kernels/common/memory.cuh");
+    pub const OVERLAP: &str = include_str!("../../kernels/common/overlap.cuh");
     pub const COPY: &str = include_str!("../../kernels/common/copy.cuh");
     pub const MATRIX: &str = include_str!("../../kernels/common/matrix.cuh");
     pub const ASYNC: &str = include_str!("../../kernels/common/async.cuh");

@@ -52,6 +52,32 @@ impl LoadedStep {
         cuda: &Cuda,
         parameters: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_so(cuda, parameters, false) }
+    }
+
+    /// The same, but the kernel may begin while the one before it in the stream still runs.
+    ///
+    /// # Safety
+    /// As for [`LoadedStep::launch`]. The kernel waits for the one before it by itself, as kernels/common/overlap.cuh says, and was
+    /// compiled for an architecture that can.
+    pub unsafe fn launch_overlapping(
+        &self,
+        cuda: &Cuda,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_so(cuda, parameters, true) }
+    }
+
+    /// # Safety
+    /// As above.
+    unsafe fn launch_so(
+        &self,
+        cuda: &Cuda,
+        parameters: &mut [*mut c_void],
+        overlap_previous: bool,
+    ) -> Result<(), CudaError> {
         let entered = cuda.context().enter()?;
         let [x, y] = self.blocks;
         let how = Launch {
@@ -59,6 +85,7 @@ impl LoadedStep {
             block: [self.threads, 1, 1],
             shared_bytes: self.shared_bytes,
             stream: cuda.stream(),
+            overlap_previous,
             ..Launch::default()
         };
         // SAFETY: as the caller promises.

@@ -32,7 +32,11 @@ fn shapes_of_projections() {
     let (tally, of_hostile) = (Tally::default(), Tally::default());
     for case_of in [ProjectedCase::random, ProjectedCase::aligned] {
         let seeds = FIRST..FIRST + CASES / 10;
-        let kernels = [KernelChoice::Best, KernelChoice::Channel];
+        let kernels = [
+            KernelChoice::Best,
+            KernelChoice::GatherMany,
+            KernelChoice::Channel,
+        ];
         projections::check(&cuda, seeds, case_of, &kernels, &tally, &of_hostile);
     }
     let details = "results, every element, 0 mismatches";

@@ -97,15 +97,15 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
                     TransposedProduct<VALUE, SHARE>::of_shared(share, descriptor<SPAN>(left + k * 2 * SPAN), descriptor<SPAN>(half_at + k * 2 * SPAN), k > 0);
                 end_products();
                 wait_for_products<2>();
-                release(barriers.grads_free(stage.index), lane);
+                release_grads(barriers.grads_free(stage.index), lane);
                 wait_for_products<1>();
-                release(barriers.queries_free(stage.index), lane);
+                release_queries(barriers.queries_free(stage.index));
                 wait_for_products<0>();
                 give_share(h, part, work.h, part.first_tile + j, share, group, threadIdx.x % GROUP_THREADS, shared, barriers, share_stage);
             } else {
                 wait_for_products<0>();
-                release(barriers.grads_free(stage.index), lane);
-                release(barriers.queries_free(stage.index), lane);
+                release_grads(barriers.grads_free(stage.index), lane);
+                release_queries(barriers.queries_free(stage.index));
             }
             logit_grad_stage.advance();
             stage.advance();

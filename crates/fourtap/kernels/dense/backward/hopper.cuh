@@ -80,7 +80,7 @@ struct Barriers {
         for (u32 i = 0; i < 2; i++) {
             init_barrier(queries_there(i), 32);
             init_barrier(grads_there(i), 1);
-            init_barrier(queries_free(i), 4 * GROUPS);
+            init_barrier(queries_free(i), GROUP_THREADS * GROUPS);
             init_barrier(grads_free(i), 4 * GROUPS);
             for (u32 stage = 0; stage < 2; stage++) {
                 init_barrier(share_there(i, stage), 4);
@@ -147,11 +147,13 @@ static __device__ __forceinline__ void bring_tiles(const HopperArguments &h, con
     }
 }
 
-// A warp has read what the barrier is of.
-static __device__ __forceinline__ void release(u32 barrier, u32 lane) {
-    __syncwarp();
+// A warp has read a tile of grad_out, by products that all its lanes have waited for.
+static __device__ __forceinline__ void release_grads(u32 barrier, u32 lane) {
     if (lane == 0) arrive(barrier);
 }
+// And one of queries, with what is known of them, which each lane has read by itself: racecheck follows lanes that arrive each, but not
+// one of them that arrives for all, even where they have met before.
+static __device__ __forceinline__ void release_queries(u32 barrier) { arrive(barrier); }
 
 // Products of which both sides are read transposed: rows of either are what is summed over.
 template <int TYPE, int COLUMNS> struct TransposedProduct;

@@ -268,8 +268,9 @@ pub(super) struct Work {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BandArguments {
-    pub bands: u32,
     pub slices: u32,
+    pub row_bytes: u32,
+    pub capacity: u32,
     pub by_points: Divisor,
 }
 
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(size_of::<Schedule>(), 44);
         assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
         assert_eq!(size_of::<Work>(), 80);
-        assert_eq!(size_of::<BandArguments>(), 16);
+        assert_eq!(size_of::<BandArguments>(), 20);
     }
 
     #[test]

@@ -9,7 +9,8 @@ pub enum KernelChoice {
     /// The fastest that can serve the call.
     #[default]
     Best,
-    /// Sixteen bytes of channels per lane. Backward in f32 uses atomic additions unless it must be deterministic.
+    /// Sixteen bytes of channels per lane. Backward uses the variants for small problems: in f32 atomic additions unless it must be
+    /// deterministic, otherwise sums by bands of pixels.
     Gather,
     /// As `Gather`, with the variant for large problems even if there are few rows: to test it on small ones.
     GatherMany,

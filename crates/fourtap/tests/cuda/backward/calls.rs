@@ -143,11 +143,12 @@ fn each_problem_gets_the_kernels_made_for_it() {
             (24, "samples_matrix sort value_channel"),
             (48, "samples_matrix sort value_channel"),
         ] {
-            assert_eq!(
-                explain(&exactly, channels, dtype),
-                expected,
-                "{dtype}, {channels} channels"
-            );
+            let name = format!("{dtype}, {channels} channels");
+            assert_eq!(explain(&exactly, channels, dtype), expected, "{name}");
+            let few = cuda.with_msda(KernelChoice::Gather);
+            let of_samples = expected.split(' ').next().unwrap();
+            let bands = format!("{of_samples} value_bands");
+            assert_eq!(explain(&few, channels, dtype), bands, "{name}");
         }
         assert_eq!(
             explain(&exactly, 31, dtype),
@@ -200,6 +201,11 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
         &mut problem.results(&cuda),
     );
     for kernel in ["msda_backward_sort", "msda_backward_value_search"] {
+        assert!(found.contains(&kernel), "{kernel}: {found:?}");
+    }
+    let few = cuda.with_msda(KernelChoice::Gather).deterministic(true);
+    let found = problem.kernels(&few, on_device, &mut problem.results(&cuda));
+    for kernel in ["msda_backward_value_bands", "msda_backward_value_search"] {
         assert!(found.contains(&kernel), "{kernel}: {found:?}");
     }
 }

@@ -64,7 +64,12 @@ fn runs_of_all_types(
             Some(window) => BackwardProblem::crowded::<T>(cuda, sizes, window),
             None => BackwardProblem::new::<T>(cuda, sizes),
         };
-        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+        let mut choices = vec![KernelChoice::Best, KernelChoice::Channel];
+        // Problems so small that samples need not be sorted.
+        if sizes.queries * sizes.points <= 2048 && levels.len() <= 16 {
+            choices.push(KernelChoice::Gather);
+        }
+        for wanted in choices {
             let cuda = cuda.with_msda(wanted).deterministic(true);
             runs::<T>(&cuda, levels, &problem, tally);
         }
@@ -92,6 +97,12 @@ fn two_hundred_and_fifty_deterministic_runs_are_bitwise_equal() {
     runs_of_all_types(&cuda, &levels, sizes, None, &tally);
     // All of them on a few pixels, where threads meet.
     runs_of_all_types(&cuda, &levels, sizes, Some(0.05), &tally);
+    let few = Sizes {
+        queries: 301,
+        ..sizes
+    };
+    runs_of_all_types(&cuda, &levels, few, None, &tally);
+    runs_of_all_types(&cuda, &levels, few, Some(0.05), &tally);
     let many = Levels::packed(&[(3, 5); 17]).unwrap();
     let sizes = Sizes {
         pixels: many.pixels(),

@@ -44,6 +44,8 @@ struct SortingLaunch {
 
 struct BandsLaunch {
     step: LoadedStep,
+    /// Whether it begins while the kernel for the gradients of samples still runs.
+    overlaps: bool,
     bands: BandArguments,
     arguments: SizedArguments,
 }
@@ -88,6 +90,8 @@ impl BackwardLaunch {
             None => None,
             Some(bands) => Some(BandsLaunch {
                 step: bands.step.load(cuda)?,
+                // Measured on Hopper only.
+                overlaps: plan.samples.is_some() && cuda.size().has_wgmma,
                 bands: bands.arguments,
                 arguments: arguments(None),
             }),
@@ -184,14 +188,22 @@ impl BackwardLaunch {
                 parameter(&launch.bands),
             ];
             parameters.extend(projection);
-            // SAFETY: the kernel takes these; the rest as above.
-            unsafe { launch.step.launch(cuda, &mut parameters) }?;
+            // SAFETY: the kernel takes these, and waits for the one before it by itself; the rest as above.
+            unsafe {
+                match launch.overlaps {
+                    true => launch.step.launch_overlapping(cuda, &mut parameters),
+                    false => launch.step.launch(cuda, &mut parameters),
+                }
+            }?;
         }
         if let Some(launch) = &self.search {
             let sorting = self.sorting.as_ref();
             let first_pass = sorting.and_then(|it| it.sorting.passes(workspace).next());
-            // Without sorting the kernel does not read it.
-            let work: Work = first_pass.unwrap_or_default();
+            // Without sorting levels need no bins, of which there can be any number.
+            let work = first_pass.unwrap_or(Work {
+                capacity: u32::MAX,
+                ..Work::default()
+            });
             let arguments = launch.arguments.at(addresses);
             let mut parameters = vec![arguments.pointer(), parameter(&gradients), parameter(&work)];
             parameters.extend(projection);

@@ -176,17 +176,15 @@ impl BackwardPlan {
         if plan.scatter || grad_value.layout.shape().elements() == Some(0) {
             return Ok(plan);
         }
-        let bands = Bands::new(operands, gradients);
+        let bands = Bands::new(operands, gradients, device);
         let wants_bands = match tuning.bands {
             NEVER => false,
             ALWAYS => true,
-            _ => wanted == KernelChoice::Best && Bands::pay(operands),
+            // Not by default before it is proven on a GPU: see runs/unverified.toml.
+            _ => wanted == KernelChoice::Gather,
         };
         match bands {
-            Ok(bands) if wants_bands => {
-                plan.bands = Some(bands);
-                return Ok(plan);
-            }
+            Ok(bands) if wants_bands => plan.bands = Some(bands),
             Err(reason) if tuning.bands == ALWAYS => return Err(refused(reason)),
             _ => {}
         }
@@ -197,6 +195,7 @@ impl BackwardPlan {
             level_capacity,
         };
         match Sorting::new(operands, gradients, device, wanted, tuning) {
+            _ if plan.bands.is_some() => search.always = false,
             Ok(sorting) => {
                 plan.sorting = Some(sorting);
                 search.always = false;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::common::sources::{
-    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, PROBLEM, PROJECTION, RUNS, SAMPLES,
-    TYPES,
+    BINS, COPY, DIVISOR, GATHER, GRADIENTS, MATRIX, MEMORY, OVERLAP, PROBLEM, PROJECTION, RUNS,
+    SAMPLES, TYPES,
 };
 use super::common::{Sampling, Types, smallest_capacity, step};
 use super::forward::Gather;
@@ -52,7 +52,9 @@ kernel!(
     BANDS_ENTRY,
     BANDS_PARTS,
     "value_bands",
-    [TYPES, DIVISOR, MEMORY, PROBLEM, PROJECTION, GRADIENTS]
+    [
+        TYPES, DIVISOR, MEMORY, OVERLAP, PROBLEM, PROJECTION, GRADIENTS
+    ]
 );
 kernel!(
     SAMPLES_CHANNEL_ENTRY,
@@ -290,17 +292,21 @@ pub struct Bands {
 }
 
 impl Bands {
-    /// Threads of a block.
-    pub(in crate::cuda::msda) const THREADS: u32 = 32 * WARPS;
-    /// Pixels of a block.
-    pub(in crate::cuda::msda) const PIXELS: usize = (WARPS * SEGMENT) as usize;
-    /// Channels of a block.
-    pub(in crate::cuda::msda) const CHANNELS: usize = 32;
-}
+    /// Warps of a block, and its threads.
+    pub(in crate::cuda::msda) const WARPS: u32 = 16;
+    pub(in crate::cuda::msda) const THREADS: u32 = 32 * Self::WARPS;
+    /// Samples of a level it looks at, at most: four a lane.
+    pub(in crate::cuda::msda) const MOST_SAMPLES: usize = 4 * Self::THREADS as usize;
 
-/// Warps of a block of that kernel, and pixels of each.
-const WARPS: u32 = 16;
-const SEGMENT: u32 = 16;
+    /// Dynamic shared memory per block, for levels of so many samples: `OfWarp` of each warp, then notes and cells.
+    pub(in crate::cuda::msda) fn shared_bytes(&self, samples: usize) -> u32 {
+        let sums = 18 * 32 * 4;
+        let rows = 16 * 32 * self.types.value.size() as u32;
+        let additions = 16 * 2 * 16;
+        let picked = 64 * 2;
+        Self::WARPS * (sums + rows + additions + picked) + samples as u32 * (16 + 4)
+    }
+}
 
 impl Recipe for Bands {
     fn entry(&self) -> &'static str {
@@ -314,13 +320,12 @@ impl Recipe for Bands {
     fn defines(&self) -> Defines {
         let mut defines = self.types.defines();
         defines.extend(self.sampling.general_defines());
-        defines.extend([
-            ("PAIRED", flag(self.paired)),
-            ("WARPS", number(WARPS)),
-            ("SEGMENT", number(SEGMENT)),
-            smallest_capacity(),
-        ]);
+        defines.extend([("PAIRED", flag(self.paired)), smallest_capacity()]);
         defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        DynamicShared::Some
     }
 }
 

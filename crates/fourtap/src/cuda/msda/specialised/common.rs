@@ -8,7 +8,7 @@ use crate::dtype::DType;
 
 /// Sources that several kernels share.
 pub(super) mod sources {
-    pub use crate::cuda::recipe::sources::{COPY, DIVISOR, MATRIX, MEMORY, TYPES};
+    pub use crate::cuda::recipe::sources::{COPY, DIVISOR, MATRIX, MEMORY, OVERLAP, TYPES};
     pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
     pub const PROJECTION: &str = include_str!("../../../../kernels/msda/projection.cuh");
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
