@@ -10,6 +10,9 @@ or, by the ``kernels`` package, for one model::
     with kernels.use_kernel_mapping(fourtap.compat.transformers.kernel_mapping()):
         kernels.kernelize(model, mode=kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE)
 
+or, where a program asks the hub for the kernel by itself, by the variable ``LOCAL_KERNELS``: see
+:func:`local_kernel_path`.
+
 Dense attention, for models of all kinds, is an attention implementation as transformers has several::
 
     fourtap.compat.transformers.register_attention()
@@ -22,6 +25,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -39,6 +43,7 @@ __all__ = [
     "MultiScaleDeformableAttention",
     "attention_forward",
     "kernel_mapping",
+    "local_kernel_path",
     "multi_scale_deformable_attention",
     "multi_scale_deformable_attention_v2",
     "patch",
@@ -147,6 +152,19 @@ class _LayerRepository:
 def kernel_mapping() -> dict[str, dict[str, _LayerRepository]]:
     """The layer as a mapping for ``kernels.use_kernel_mapping``, for CUDA devices and CPUs."""
     return {_LAYER: {"cpu": _LayerRepository(), "cuda": _LayerRepository()}}
+
+
+def local_kernel_path() -> Path:
+    """The folder of this package that is laid out as a kernel of the hub, for CUDA devices and CPUs.
+
+    It is a folder for whatever takes one: ``kernels.LocalLayerRepository``, ``kernels.get_local_kernel``, and the
+    variable ``LOCAL_KERNELS``, which makes programs that ask for the hub's kernel get this one, unchanged::
+
+        export LOCAL_KERNELS="kernels-community/deformable-detr=$(
+            python -c 'from fourtap.compat import transformers; print(transformers.local_kernel_path())')"
+
+    """
+    return Path(__file__).parent / "hub_kernel"
 
 
 def patch() -> list[str]:
