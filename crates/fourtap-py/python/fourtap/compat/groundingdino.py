@@ -56,6 +56,14 @@ def install(*, force: bool = False) -> None:
         force: If the real extension is imported already, replace its two functions in place.
             Without this it is an error, since code that imported the extension meant to use it.
 
+    Example:
+        >>> import sys
+        >>> from fourtap.compat import groundingdino
+        >>> groundingdino.install()
+        >>> sys.modules["groundingdino._C"].ms_deform_attn_forward is groundingdino.ms_deform_attn_forward
+        True
+        >>> groundingdino.uninstall()
+
     """
     _extension.install(force=force)
 

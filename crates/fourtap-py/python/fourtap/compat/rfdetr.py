@@ -48,6 +48,14 @@ def ms_deform_attn_core_pytorch(
     Returns:
         ``[N, Q, M * D]``, differentiable with respect to value, locations and weights.
 
+    Example:
+        >>> import torch
+        >>> from fourtap.compat.rfdetr import ms_deform_attn_core_pytorch
+        >>> value = torch.rand(1, 8, 32, 8 * 12 + 4 * 6)
+        >>> locations, weights = torch.rand(1, 10, 8, 2, 4, 2), torch.rand(1, 10, 8, 2 * 4)
+        >>> ms_deform_attn_core_pytorch(value, [(8, 12), (4, 6)], locations, weights).shape
+        torch.Size([1, 10, 256])
+
     """
     shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
     levels = len(shapes)

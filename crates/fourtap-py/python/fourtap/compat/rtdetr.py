@@ -63,6 +63,15 @@ def deformable_attention_core_func_v2(
     Returns:
         ``[N, Q, M * D]``, differentiable with respect to value and weights, and with ``"default"`` to the locations.
 
+    Example:
+        >>> import torch
+        >>> from fourtap.compat.rtdetr import deformable_attention_core_func_v2
+        >>> shapes, points = [(8, 8), (4, 4)], [4, 2]
+        >>> levels = [torch.rand(1, 8, 32, height * width) for height, width in shapes]
+        >>> locations, weights = torch.rand(1, 10, 8, 6, 2), torch.rand(1, 10, 8, 6)
+        >>> deformable_attention_core_func_v2(levels, shapes, locations, weights, points).shape
+        torch.Size([1, 10, 256])
+
     """
     if value_shape not in ("default", "reshape"):
         raise InputError(f"value_shape: expected 'default' or 'reshape', found {value_shape!r}")

@@ -163,6 +163,11 @@ def local_kernel_path() -> Path:
         export LOCAL_KERNELS="kernels-community/deformable-detr=$(
             python -c 'from fourtap.compat import transformers; print(transformers.local_kernel_path())')"
 
+    Example:
+        >>> from fourtap.compat import transformers
+        >>> sorted(folder.name for folder in (transformers.local_kernel_path() / "build").iterdir())
+        ['torch-cpu', 'torch-cuda']
+
     """
     return Path(__file__).parent / "hub_kernel"
 

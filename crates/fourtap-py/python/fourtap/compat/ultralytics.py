@@ -42,11 +42,19 @@ def multi_scale_deformable_attn_pytorch(
     Args:
         value: ``[N, S, M, D]``.
         value_spatial_shapes: ``[L, 2]``, height and width of each level.
-        sampling_locations: ``[N, Q, M, L * P, 2]``; or ``[N, Q, M, L, P, 2]``, as versions before 8.4.100 have them.
+        sampling_locations: ``[N, Q, M, L * P, 2]``; or ``[N, Q, M, L, P, 2]``, as older versions have them.
         attention_weights: ``[N, Q, M, L * P]`` or ``[N, Q, M, L, P]``, alike.
 
     Returns:
         ``[N, Q, M * D]``, differentiable with respect to value, locations and weights.
+
+    Example:
+        >>> import torch
+        >>> from fourtap.compat.ultralytics import multi_scale_deformable_attn_pytorch
+        >>> value = torch.rand(1, 8 * 12 + 4 * 6, 8, 32)
+        >>> locations, weights = torch.rand(1, 10, 8, 2 * 4, 2), torch.rand(1, 10, 8, 2 * 4)
+        >>> multi_scale_deformable_attn_pytorch(value, [(8, 12), (4, 6)], locations, weights).shape
+        torch.Size([1, 10, 256])
 
     """
     if sampling_locations.dim() == 5:
