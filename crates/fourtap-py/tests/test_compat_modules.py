@@ -229,8 +229,8 @@ def test_16_bits_are_accurate(project: Project, device: str, dtype: torch.dtype)
     call.module.to(dtype)
     found = project.call(call.module, call.query.to(dtype), call.points, call.value.to(dtype), call.mask)
     assert found.dtype == dtype
-    # A hundredth is for the products in 16 bits around it, in which offsets of pixels are rounded.
-    reference.assert_close(found, expected, 0.02 if dtype == torch.float16 else 0.15)
+    # What is rounded are the products of the layers, offsets of pixels among them; not locations, nor weights.
+    reference.assert_close(found, expected, 0.005 if dtype == torch.float16 else 0.03)
 
 
 def test_models_that_exist_change_and_change_back(

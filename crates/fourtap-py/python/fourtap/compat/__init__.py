@@ -7,8 +7,8 @@
 - :mod:`fourtap.compat.rfdetr`: RF-DETR: ``patch()``.
 - :mod:`fourtap.compat.rtdetr`: the repositories of RT-DETR, RT-DETRv2, D-FINE and DEIM: ``patch(model)``.
 - :mod:`fourtap.compat.mmcv`: mmcv and detrex: ``patch()``, or its module instead of theirs.
-- :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping or a folder for their ``kernels``;
-  and ``register_attention()`` for dense attention, ``attn_implementation="fourtap"``.
+- :mod:`fourtap.compat.transformers`: models of Hugging Face: ``patch()``, or a mapping or folder for ``kernels``; and
+  ``register_attention()`` for dense attention, ``attn_implementation="fourtap"``.
 - :mod:`fourtap.compat.dcnv4`: DCNv4's ``FlashDeformAttnFunction``.
 
 An ``im2col_step`` is accepted wherever the original has one, and ignored: any batch size works.
