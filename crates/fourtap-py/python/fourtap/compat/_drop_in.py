@@ -51,6 +51,34 @@ def is_written_with(function: Callable[..., Any], always: Set[str], sometimes: S
     return always <= names <= always | sometimes and found == factors
 
 
+def replace_forward(
+    replaced: Replacements,
+    home: ModuleType,
+    name: str,
+    always: Set[str],
+    sometimes: Set[str],
+    ours: Callable[[Callable[..., Tensor]], Callable[..., Tensor]],
+) -> bool:
+    """Gives the class of this name another ``forward``, if its own is one we know; says whether it is.
+
+    Args:
+        replaced: Where that is kept.
+        home: The module that the class is in.
+        name: The class.
+        always: As for :func:`is_written_with`, like ``sometimes``; one half is the only fraction in all of them.
+        sometimes: See there.
+        ours: Makes the new ``forward`` of the old.
+
+    """
+    owner = vars(home).get(name)
+    original = vars(owner).get("forward") if isinstance(owner, type) else None
+    if not isinstance(original, FunctionType) or not is_written_with(original, always, sometimes, {0.5}):
+        return False
+    # The class stays and gets another method, so that existing modules use it too.
+    replaced.set_attribute(f"{home.__name__}.{name}.forward", owner, "forward", ours(original))
+    return True
+
+
 def takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
     """Whether the parameters of both have the same names in the same order."""
     return callable(theirs) and list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
-from fourtap.compat._drop_in import Replacements, is_written_with, require_installed
+from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat._extension import Extension
-from fourtap.compat._imports import WhenImported
+from fourtap.compat._package import Package
 from fourtap.compat.deformable_detr import (
     FUNCTIONS,
     MSDeformAttnFunction,
@@ -44,9 +44,7 @@ __all__ = [
 MultiScaleDeformableAttnFunction = MSDeformAttnFunction
 multi_scale_deformable_attn_pytorch = ms_deform_attn_core_pytorch
 
-_MODULE = "groundingdino.models.GroundingDINO.ms_deform_attn"
 _extension = Extension("groundingdino._C", FUNCTIONS)
-_replaced = Replacements()
 
 
 def install(*, force: bool = False) -> None:
@@ -86,21 +84,16 @@ def patch() -> list[str]:
         fourtap.UnsupportedError: There is no groundingdino.
 
     """
-    require_installed("groundingdino")
+    names = _package.patch()
     if "groundingdino._C" not in sys.modules:
         # Even where one is built: its import fails as soon as PyTorch is another than it was built for.
         install()
-    _later.start()
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _patch_module(module)
-    return _replaced.names
+    return names
 
 
 def unpatch() -> None:
     """Undoes :func:`patch`."""
-    _later.stop()
-    _replaced.undo()
+    _package.unpatch()
     uninstall()
 
 
@@ -115,14 +108,14 @@ _SOMETIMES = frozenset(
 )
 
 
-def _patch_module(home: ModuleType) -> None:
-    _replaced.set_everywhere(home, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
-    _replaced.set_everywhere(home, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
-    theirs = vars(home).get("MultiScaleDeformableAttention")
-    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
-    if isinstance(original, FunctionType) and is_written_with(original, _ALWAYS, _SOMETIMES, {0.5}):
-        forward = _from_projections(home, original)
-        _replaced.set_attribute(f"{_MODULE}.MultiScaleDeformableAttention.forward", theirs, "forward", forward)
+def _change(home: ModuleType, replaced: Replacements) -> None:
+    replaced.set_everywhere(home, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
+    replaced.set_everywhere(home, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
+    ours = functools.partial(_from_projections, home)
+    replace_forward(replaced, home, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
+
+
+_package = Package("groundingdino", ["groundingdino.models.GroundingDINO.ms_deform_attn"], _change)
 
 
 def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -172,6 +165,3 @@ def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Call
         return output if self.batch_first else output.transpose(0, 1)
 
     return forward
-
-
-_later = WhenImported(_MODULE.__eq__, _patch_module)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fourtap.compat._drop_in import Replacements, is_written_with
+from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project
@@ -176,7 +176,9 @@ def patch() -> list[str]:
             continue
         _replaced.set_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
         _replaced.set_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
-        _patch_module(module)
+        # From its projections on: whatever comes between them and the operator is then left out.
+        ours = functools.partial(_from_projections, module)
+        replace_forward(_replaced, module, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
     if len(failures) == len(_PATCHABLE):
         raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
     return _replaced.names
@@ -197,17 +199,6 @@ _SOMETIMES = frozenset(
     "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device float format "
     "is_available is_cuda is_mlu is_musa type".split()
 )
-
-
-def _patch_module(home: ModuleType) -> None:
-    """Their module, from its projections on: whatever comes between them and the operator is then left out."""
-    theirs = vars(home).get("MultiScaleDeformableAttention")
-    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
-    if not isinstance(original, FunctionType):
-        return
-    if is_written_with(original, _ALWAYS, _SOMETIMES, {0.5}):
-        forward = _from_projections(home, original)
-        _replaced.set_attribute(f"{home.__name__}.MultiScaleDeformableAttention.forward", theirs, "forward", forward)
 
 
 def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:

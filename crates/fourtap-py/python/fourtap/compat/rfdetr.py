@@ -10,23 +10,19 @@ To make it use fourtap, in models loaded before or after::
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fourtap.compat._drop_in import Replacements, attend, is_written_with, require_installed
-from fourtap.compat._imports import WhenImported
+from fourtap.compat._drop_in import Replacements, attend, replace_forward
+from fourtap.compat._package import Package
 from fourtap.errors import InputError
 from fourtap.nn import INPUT_NAMES, SpatialShapes, attend_with_layers
 
 __all__ = ["ms_deform_attn_core_pytorch", "patch", "unpatch"]
-
-_MODULE = "rfdetr.models.ops.modules.ms_deform_attn"
-_replaced = Replacements()
 
 
 def ms_deform_attn_core_pytorch(
@@ -84,18 +80,12 @@ def patch() -> list[str]:
         fourtap.UnsupportedError: There is no rfdetr.
 
     """
-    require_installed("rfdetr")
-    _later.start()
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _patch_module(module)
-    return _replaced.names
+    return _package.patch()
 
 
 def unpatch() -> None:
     """Undoes :func:`patch`."""
-    _later.stop()
-    _replaced.undo()
+    _package.unpatch()
 
 
 # What the ``forward`` of their module uses in every version, and what some versions use beside it.
@@ -106,19 +96,18 @@ _ALWAYS = frozenset(
 _SOMETIMES = frozenset("Tensor ValueError _assert _export cast expand float format repeat_interleave".split())
 
 
-def _patch_module(home: ModuleType) -> None:
-    function = vars(home).get("ms_deform_attn_core_pytorch")
-    theirs = vars(home).get("MSDeformAttn")
-    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
-    if isinstance(original, FunctionType) and is_written_with(original, _ALWAYS, _SOMETIMES, {0.5}):
-        forward = _from_projections(home, original, function)
-        _replaced.set_attribute(f"{_MODULE}.MSDeformAttn.forward", theirs, "forward", forward)
-    else:
-        _replaced.set_everywhere(home, "ms_deform_attn_core_pytorch", ms_deform_attn_core_pytorch)
+def _change(home: ModuleType, replaced: Replacements) -> None:
+    ours = functools.partial(_from_projections, home)
+    if not replace_forward(replaced, home, "MSDeformAttn", _ALWAYS, _SOMETIMES, ours):
+        replaced.set_everywhere(home, "ms_deform_attn_core_pytorch", ms_deform_attn_core_pytorch)
 
 
-def _from_projections(home: ModuleType, original: Callable[..., Tensor], function: object) -> Callable[..., Tensor]:
+_package = Package("rfdetr", ["rfdetr.models.ops.modules.ms_deform_attn"], _change)
+
+
+def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Their module from its projections on: no locations and no softmax in between."""
+    function = vars(home).get("ms_deform_attn_core_pytorch")
 
     @functools.wraps(original)
     def forward(
@@ -157,6 +146,3 @@ def _from_projections(home: ModuleType, original: Callable[..., Tensor], functio
         )
 
     return forward
-
-
-_later = WhenImported(_MODULE.__eq__, _patch_module)

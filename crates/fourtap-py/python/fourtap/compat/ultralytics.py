@@ -10,7 +10,6 @@ To make it use fourtap, in models loaded before or after::
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -18,17 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fourtap.compat._drop_in import Replacements, attend, is_written_with, require_installed, takes_the_same
-from fourtap.compat._imports import WhenImported
+from fourtap.compat._drop_in import Replacements, attend, replace_forward, takes_the_same
+from fourtap.compat._package import Package
 from fourtap.errors import InputError
 from fourtap.nn import SpatialShapes, attend_with_layers
 
 __all__ = ["multi_scale_deformable_attn_pytorch", "patch", "unpatch"]
 
-_FUNCTIONS = "ultralytics.nn.modules.utils"
-_MODULES = "ultralytics.nn.modules.transformer"
 _NAMES = {"reference_points": "refer_bbox", "spatial_shapes": "value_shapes"}
-_replaced = Replacements()
 
 
 def multi_scale_deformable_attn_pytorch(
@@ -82,19 +78,12 @@ def patch() -> list[str]:
         fourtap.UnsupportedError: There is no ultralytics.
 
     """
-    require_installed("ultralytics")
-    _later.start()
-    for name in (_FUNCTIONS, _MODULES):
-        module = sys.modules.get(name)
-        if module is not None:
-            _patch_module(module)
-    return _replaced.names
+    return _package.patch()
 
 
 def unpatch() -> None:
     """Undoes :func:`patch`."""
-    _later.stop()
-    _replaced.undo()
+    _package.unpatch()
 
 
 # What the ``forward`` of their module uses in every version, and what some versions use beside it.
@@ -105,17 +94,17 @@ _ALWAYS = frozenset(
 _SOMETIMES = frozenset("ValueError d_model device dtype expand float reshape".split())
 
 
-def _patch_module(home: ModuleType) -> None:
+def _change(home: ModuleType, replaced: Replacements) -> None:
     function = vars(home).get("multi_scale_deformable_attn_pytorch")
     if not isinstance(function, FunctionType):
         return
     if not function.__closure__ and takes_the_same(function, multi_scale_deformable_attn_pytorch):
-        _replaced.set_code(f"{function.__module__}.{function.__name__}", function, _forwarding.__code__)
-    theirs = vars(home).get("MSDeformAttn")
-    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
-    if isinstance(original, FunctionType) and is_written_with(original, _ALWAYS, _SOMETIMES, {0.5}):
-        forward = _from_projections(home, original, function)
-        _replaced.set_attribute(f"{home.__name__}.MSDeformAttn.forward", theirs, "forward", forward)
+        replaced.set_code(f"{function.__module__}.{function.__name__}", function, _forwarding.__code__)
+    ours = functools.partial(_from_projections, home, function)
+    replace_forward(replaced, home, "MSDeformAttn", _ALWAYS, _SOMETIMES, ours)
+
+
+_package = Package("ultralytics", ["ultralytics.nn.modules.utils", "ultralytics.nn.modules.transformer"], _change)
 
 
 # This body runs in the module of the function that gets it, so it can use nothing of this one.
@@ -128,7 +117,7 @@ def _forwarding(
 
 
 def _from_projections(
-    home: ModuleType, original: Callable[..., Tensor], function: Callable[..., Tensor]
+    home: ModuleType, function: FunctionType, original: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
     """Their module from its projections on: no locations and no softmax in between."""
 
@@ -161,6 +150,3 @@ def _from_projections(
         )
 
     return forward
-
-
-_later = WhenImported((_FUNCTIONS, _MODULES).__contains__, _patch_module)
