@@ -37,8 +37,12 @@ API = {
     "api/compat.md": [
         "fourtap.compat",
         "fourtap.compat.deformable_detr",
+        "fourtap.compat.groundingdino",
         "fourtap.compat.mmcv",
+        "fourtap.compat.rfdetr",
+        "fourtap.compat.rtdetr",
         "fourtap.compat.transformers",
+        "fourtap.compat.ultralytics",
         "fourtap.compat.dcnv4",
     ],
 }

@@ -56,13 +56,16 @@ pub fn make() -> Result<(), String> {
     Ok(())
 }
 
-/// The Python files of one folder.
+/// The Python files under a folder.
 fn copy_sources(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
         let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == "py") {
-            fs::copy(&path, to.join(path.file_name().unwrap_or_default()))?;
+        let copy = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() && !path.ends_with("__pycache__") {
+            copy_sources(&path, &copy)?;
+        } else if path.extension().is_some_and(|extension| extension == "py") {
+            fs::copy(&path, copy)?;
         }
     }
     Ok(())

@@ -9,9 +9,10 @@ use crate::onnx;
 
 /// What the tests, the examples and the comparison need besides the package itself, as last seen to work together; about
 /// 6 GB. The package works with other versions too: PyTorch from 2.4, NumPy from 1.23.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "torch==2.15.0",
     "transformers==5.22.2",
+    "kernels==0.17.2",
     "numpy==2.4.6",
     "onnx==1.23.2",
     "onnxruntime==1.31.1",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as _hooks
 
-__all__ = ["forget", "is_exported", "is_untouched", "product_of_both"]
+__all__ = ["forget", "is_exported", "is_untouched", "is_watched", "product_of_both"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -54,7 +54,7 @@ def product_of_both(
         return None
     if _is_traced():
         return None if is_exported() else _joined_anew(first, second, query)
-    if _is_watched():
+    if is_watched():
         return None
     if _is_grad_enabled():
         return _joined_anew(first, second, query)
@@ -70,7 +70,7 @@ def forget(owner: nn.Module) -> None:
     _joined.pop(owner, None)
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether something intercepts calls of operators or layers. What it sees must be the layers themselves."""
     hooks = _hooks._global_forward_hooks or _hooks._global_forward_pre_hooks
     return bool(_is_compiling() or _count_modes() or _is_transforming() or _is_tracing() or hooks)

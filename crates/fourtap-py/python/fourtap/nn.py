@@ -147,10 +147,71 @@ def attend_from_layers(
     return from_projections(operands, None, None)
 
 
-def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
+def renamed(error: InputError, names: Mapping[str, str]) -> InputError:
     """The operator's refusal with the names that tensors have for the module's caller."""
     words = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), str(error))
     return type(error)(words)
+
+
+def attend_with_layers(
+    layers: Any,
+    query: Tensor,
+    reference_points: Tensor,
+    features: Tensor,
+    spatial_shapes: SpatialShapes,
+    level_start_index: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    *,
+    channels: int,
+    heads: int,
+    levels: int,
+    points: int | Sequence[int],
+    names: Mapping[str, str],
+    nearest: bool = False,
+    box_scale: Sequence[float] | None = None,
+    keep: bool = False,
+) -> Tensor:
+    """A whole module: ``layers`` has ``sampling_offsets``, ``attention_weights``, ``value_proj`` and ``output_proj``.
+
+    ``names`` are what the module's caller calls the operator's tensors, where that is something else. ``keep`` is as in
+    :func:`project`.
+    """
+
+    def named(name: str) -> str:
+        return names.get(name, name)
+
+    require_shape("query", query, ["N", "Q", channels])
+    batch, queries, _ = query.shape
+    require_shape(named("value"), features, [batch, "S", channels])
+    references: Sequence[int | str | tuple[int, ...]] = [batch, queries, levels, (2, 4)]
+    require_shape(named("reference_points"), reference_points, references, broadcast=True)
+    if len(spatial_shapes) != levels:
+        raise InputError(f"{named('spatial_shapes')}: expected {levels} levels, found {len(spatial_shapes)}")
+
+    value = layers.value_proj(features)
+    if padding_mask is not None:
+        require_shape(named("value_mask"), padding_mask, [batch, features.shape[1]])
+        padding_mask = padding_mask.bool()
+    offsets, logits = project(layers, query, heads=heads, nearest=nearest, keep=keep)
+    try:
+        attended = attend_from_layers(
+            value,
+            spatial_shapes,
+            reference_points,
+            offsets,
+            logits,
+            heads=heads,
+            points=points,
+            mask=padding_mask,
+            value_layer=layers.value_proj,
+            level_start_index=level_start_index,
+            nearest=nearest,
+            box_scale=box_scale,
+        )
+    except InputError as error:
+        raise renamed(error, names) from error
+    output: Tensor = layers.output_proj(attended)
+    return output
 
 
 class ProjectedAttention(nn.Module):
@@ -216,48 +277,32 @@ class ProjectedAttention(nn.Module):
         spatial_shapes: SpatialShapes,
         level_start_index: Tensor | None,
         padding_mask: Tensor | None,
-        *,
-        features_name: str,
-        shapes_name: str,
-        starts_name: str,
-        mask_name: str,
+        names: Mapping[str, str],
     ) -> Tensor:
-        heads, levels, points = self._heads, self._levels, self._points
-        require_shape("query", query, ["N", "Q", self._channels])
-        batch, queries, _ = query.shape
-        require_shape(features_name, features, [batch, "S", self._channels])
-        require_shape("reference_points", reference_points, [batch, queries, levels, (2, 4)], broadcast=True)
-        if len(spatial_shapes) != levels:
-            raise InputError(f"{shapes_name}: expected {levels} levels, found {len(spatial_shapes)}")
+        return attend_with_layers(
+            self,
+            query,
+            reference_points,
+            features,
+            spatial_shapes,
+            level_start_index,
+            padding_mask,
+            channels=self._channels,
+            heads=self._heads,
+            levels=self._levels,
+            points=self._points,
+            names=names,
+            keep=True,
+        )
 
-        value = self.value_proj(features)
-        if padding_mask is not None:
-            require_shape(mask_name, padding_mask, [batch, features.shape[1]])
-            padding_mask = padding_mask.bool()
-        offsets, logits = project(self, query, heads=heads, keep=True)
-        try:
-            attended = attend_from_layers(
-                value,
-                spatial_shapes,
-                reference_points,
-                offsets,
-                logits,
-                heads=heads,
-                points=points,
-                mask=padding_mask,
-                value_layer=self.value_proj,
-                level_start_index=level_start_index,
-            )
-        except InputError as error:
-            names = {
-                "value": features_name,
-                "spatial_shapes": shapes_name,
-                "level_start_index": starts_name,
-                "value_mask": mask_name,
-            }
-            raise _renamed(error, names) from error
-        output: Tensor = self.output_proj(attended)
-        return output
+
+#: What :class:`MSDeformAttn` calls the operator's tensors, as Deformable DETR and its descendants do.
+INPUT_NAMES = {
+    "value": "input_flatten",
+    "spatial_shapes": "input_spatial_shapes",
+    "level_start_index": "input_level_start_index",
+    "value_mask": "input_padding_mask",
+}
 
 
 class MSDeformAttn(ProjectedAttention):
@@ -337,10 +382,7 @@ class MSDeformAttn(ProjectedAttention):
             input_spatial_shapes,
             input_level_start_index,
             input_padding_mask,
-            features_name="input_flatten",
-            shapes_name="input_spatial_shapes",
-            starts_name="input_level_start_index",
-            mask_name="input_padding_mask",
+            INPUT_NAMES,
         )
 
     def extra_repr(self) -> str:

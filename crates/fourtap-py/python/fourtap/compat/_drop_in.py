@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import CodeType, FunctionType
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Set
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from fourtap import attention
+from fourtap.errors import UnsupportedError
 from fourtap.nn import SpatialShapes, accepted_type
 
 _MISSING = object()
@@ -29,6 +33,61 @@ def attend(
         accepted_type(attention_weights, value),
         level_start_index=level_start_index,
     )
+
+
+def is_written_with(function: Callable[..., Any], always: Set[str], sometimes: Set[str], factors: Set[float]) -> bool:
+    """Whether a function is one we know: by all names that it uses, and by its fractions but 0.
+
+    Args:
+        function: Of another package; what its decorators wrap counts.
+        always: The names that every version of it uses.
+        sometimes: Those that some versions use beside them.
+        factors: All its fractions.
+
+    """
+    code = inspect.unwrap(function).__code__
+    names = set(code.co_names)
+    found = {constant for constant in code.co_consts if isinstance(constant, float) and constant}
+    return always <= names <= always | sometimes and found == factors
+
+
+def replace_forward(
+    replaced: Replacements,
+    home: ModuleType,
+    name: str,
+    always: Set[str],
+    sometimes: Set[str],
+    ours: Callable[[Callable[..., Tensor]], Callable[..., Tensor]],
+) -> bool:
+    """Gives the class of this name another ``forward``, if its own is one we know; says whether it is.
+
+    Args:
+        replaced: Where that is kept.
+        home: The module that the class is in.
+        name: The class.
+        always: As for :func:`is_written_with`, like ``sometimes``; one half is the only fraction in all of them.
+        sometimes: See there.
+        ours: Makes the new ``forward`` of the old.
+
+    """
+    owner = vars(home).get(name)
+    original = vars(owner).get("forward") if isinstance(owner, type) else None
+    if not isinstance(original, FunctionType) or not is_written_with(original, always, sometimes, {0.5}):
+        return False
+    # The class stays and gets another method, so that existing modules use it too.
+    replaced.set_attribute(f"{home.__name__}.{name}.forward", owner, "forward", ours(original))
+    return True
+
+
+def takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
+    """Whether the parameters of both have the same names in the same order."""
+    return callable(theirs) and list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+
+
+def require_installed(package: str) -> None:
+    """Refuses to go on without the package, which is not imported for that."""
+    if importlib.util.find_spec(package) is None:
+        raise UnsupportedError(f"{package}: expected it to be installed, found no such package")
 
 
 class Replacements:
@@ -89,6 +148,16 @@ class Replacements:
                 owner[key] = former
 
         self._undo[name] = put_back
+
+    def set_everywhere(self, home: ModuleType, attribute: str, replacement: object) -> None:
+        """Sets an attribute of a module, and of all modules that have imported it from there."""
+        original = getattr(home, attribute, None)
+        if original is None or original is replacement:
+            return
+        for name, module in list(sys.modules.items()):
+            # Not getattr, which would make lazy packages import all their modules.
+            if getattr(module, "__dict__", {}).get(attribute) is original:
+                self.set_attribute(f"{name}.{attribute}", module, attribute, replacement)
 
     def undo(self) -> None:
         """Restores everything."""

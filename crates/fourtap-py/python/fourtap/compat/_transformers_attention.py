@@ -7,13 +7,13 @@ is replaced here: one more name is registered, in the table of functions and in 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fourtap import attention
+from fourtap.compat._drop_in import require_installed
 from fourtap.errors import InputError, UnsupportedError
 
 __all__ = ["attention_forward", "register_attention"]
@@ -44,8 +44,7 @@ def register_attention() -> None:
         fourtap.UnsupportedError: There is no transformers, or one before 4.53, which cannot register masks.
 
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError("transformers: expected it to be installed, found no such package")
+    require_installed("transformers")
     theirs: Any = importlib.import_module("transformers")
     functions: Any = getattr(theirs, "AttentionInterface", None)
     masks: Any = getattr(theirs, "AttentionMaskInterface", None)

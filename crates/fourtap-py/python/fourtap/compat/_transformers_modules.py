@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 
+from fourtap.compat._point_lists import is_unlike_ours, steps, type_from_projections
 from fourtap.nn import attend_from_layers, project
 
-__all__ = ["from_projections", "result_type"]
+__all__ = ["from_projections"]
 
 # What the modules return: the result, and the weights if somebody wants them.
 _Attended = tuple[Tensor, Any]
@@ -155,7 +156,7 @@ def _rt_detr_v2(
     if reference_points.shape[2] != 1:
         return None
     hidden_states = _with(hidden_states, position_embeddings)
-    if _is_unlike_ours(self.method, hidden_states, reference_points):
+    if is_unlike_ours(self.method, hidden_states, reference_points):
         return None
     attended, logits = _attend(
         self,
@@ -166,7 +167,7 @@ def _rt_detr_v2(
         *_levels(spatial_shapes, spatial_shapes_list, None),
         points=self.n_points_list,
         nearest=self.method == "discrete",
-        box_scale=_steps(self.offset_scale, self.n_points_list),
+        box_scale=steps(self.offset_scale, self.n_points_list),
     )
     return self.output_proj(attended), logits.softmax(-1) if weights_wanted else None
 
@@ -188,7 +189,7 @@ def _d_fine(
     # With masks or points, the shapes in the original do not fit each other.
     if attention_mask is not None or not _fit(encoder_hidden_states, None, reference_points, coordinates=(4,)):
         return None
-    if reference_points.shape[2] != 1 or _is_unlike_ours(self.decoder_method, hidden_states, reference_points):
+    if reference_points.shape[2] != 1 or is_unlike_ours(self.decoder_method, hidden_states, reference_points):
         return None
     attended, logits = _attend(
         self,
@@ -199,13 +200,11 @@ def _d_fine(
         *_levels(spatial_shapes, spatial_shapes_list, None),
         points=self.num_points_list,
         nearest=self.decoder_method == "discrete",
-        box_scale=_steps(self.offset_scale, self.num_points_list),
+        box_scale=steps(self.offset_scale, self.num_points_list),
     )
-    # Autocast's softmax is in float32 on CUDA devices only.
-    cast = logits.is_cuda and torch.is_autocast_enabled("cuda")
-    weights_type = torch.promote_types(logits.dtype, torch.float32) if cast else logits.dtype
-    places_type = torch.promote_types(torch.promote_types(hidden_states.dtype, logits.dtype), reference_points.dtype)
-    dtype = result_type(encoder_hidden_states, places_type, weights_type, self.decoder_method)
+    dtype = type_from_projections(
+        encoder_hidden_states, hidden_states, reference_points, logits.dtype, self.decoder_method
+    )
     return attended.to(dtype), logits.softmax(-1) if weights_wanted else None
 
 
@@ -216,13 +215,6 @@ def _fit(features: object, mask: Tensor | None, references: object, *, coordinat
     if features.dim() != 3 or references.dim() != 4 or references.shape[-1] not in coordinates:
         return False
     return mask is None or (mask.dtype is torch.bool and mask.shape == features.shape[:2])
-
-
-def _is_unlike_ours(method: str, hidden_states: Tensor, references: Tensor) -> bool:
-    """Whether the original samples in a way that the operator cannot: it chooses the nearest pixel in 16 bits."""
-    if method == "discrete":
-        return torch.promote_types(hidden_states.dtype, references.dtype).itemsize < 4
-    return method != "default"
 
 
 def _with(hidden_states: Tensor, position_embeddings: Tensor | None) -> Tensor:
@@ -236,10 +228,6 @@ def _padding(mask: Tensor | None, inverted: bool) -> Tensor | None:
 def _levels(shapes: Any, listed: Any, starts: Any) -> tuple[Any, Any]:
     """The list, where there is one, instead of the tensors that say the same."""
     return (shapes, starts) if listed is None else (listed, None)
-
-
-def _steps(offset_scale: float, points: Sequence[int]) -> list[float]:
-    return [offset_scale / max(count, 1) for count in points]
 
 
 def _attend(
@@ -274,16 +262,6 @@ def _attend(
     if logits is None:
         logits = offsets[..., self.sampling_offsets.out_features :]
     return attended, torch.unflatten(logits, -1, (self.n_heads, -1))
-
-
-def result_type(value: Tensor, places: torch.dtype, weights: torch.dtype, method: str) -> torch.dtype:
-    """The type of the original's products. D-FINE has no projection after them that would hide another."""
-    dtype = torch.promote_types(value.dtype, weights)
-    kind = value.device.type
-    if method == "default" and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        # What autocast makes of grid_sample: float32 on the CPU, the wider of its two types on CUDA devices.
-        dtype = torch.promote_types(dtype, torch.float32 if kind == "cpu" else places)
-    return dtype
 
 
 _PROJECTED = ("value_proj", "output_proj")

@@ -9,15 +9,14 @@ To run such a repository as it is, without building anything::
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-from types import ModuleType
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from fourtap import attention
-from fourtap.compat._drop_in import Replacements, attend
-from fourtap.errors import UnsupportedError
+from fourtap.compat._drop_in import attend
+from fourtap.compat._extension import Extension
 from fourtap.nn import MSDeformAttn, SpatialShapes, accepted_type
 
 __all__ = [
@@ -29,9 +28,6 @@ __all__ = [
     "ms_deform_attn_forward",
     "uninstall",
 ]
-
-_EXTENSION = "MultiScaleDeformableAttention"
-_replaced = Replacements()
 
 
 def ms_deform_attn_forward(
@@ -109,30 +105,17 @@ def install(*, force: bool = False) -> None:
         >>> deformable_detr.uninstall()
 
     """
-    functions = {
-        "ms_deform_attn_forward": ms_deform_attn_forward,
-        "ms_deform_attn_backward": ms_deform_attn_backward,
-    }
-    extension = sys.modules.get(_EXTENSION)
-    if extension is None:
-        extension = ModuleType(_EXTENSION, f"fourtap in place of the extension {_EXTENSION}.")
-        # importlib.util.find_spec, which some use to test for the extension, fails on modules without a spec.
-        extension.__spec__ = importlib.machinery.ModuleSpec(_EXTENSION, loader=None, origin=__name__)
-        vars(extension).update(functions)
-        _replaced.set_item(_EXTENSION, sys.modules, _EXTENSION, extension)
-        return
-    if all(getattr(extension, name, None) is function for name, function in functions.items()):
-        return
-    if not force:
-        origin = getattr(extension, "__file__", None) or "an unknown place"
-        raise UnsupportedError(
-            f"{_EXTENSION}: expected not to be imported yet, found it imported from {origin}; call install() before "
-            "whatever imports it, or install(force=True) to replace its functions"
-        )
-    for name, function in functions.items():
-        _replaced.set_attribute(f"{_EXTENSION}.{name}", extension, name, function)
+    _extension.install(force=force)
 
 
 def uninstall() -> None:
     """Undoes :func:`install`."""
-    _replaced.undo()
+    _extension.uninstall()
+
+
+# What is in the extension, and in others that do the same.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "ms_deform_attn_forward": ms_deform_attn_forward,
+    "ms_deform_attn_backward": ms_deform_attn_backward,
+}
+_extension = Extension("MultiScaleDeformableAttention", FUNCTIONS)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
-import sys
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fourtap.compat._drop_in import Replacements
+from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project
@@ -151,10 +149,7 @@ class MultiScaleDeformableAttention(ProjectedAttention):
             spatial_shapes,
             level_start_index,
             key_padding_mask,
-            features_name="value",
-            shapes_name="spatial_shapes",
-            starts_name="level_start_index",
-            mask_name="key_padding_mask",
+            {"value_mask": "key_padding_mask"},
         )
         if not self.batch_first:
             output = output.transpose(0, 1)
@@ -179,9 +174,11 @@ def patch() -> list[str]:
         except ImportError as error:
             failures.append(f"{name} ({error})")
             continue
-        _replace_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
-        _replace_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
-        _patch_module(module)
+        _replaced.set_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
+        _replaced.set_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
+        # From its projections on: whatever comes between them and the operator is then left out.
+        ours = functools.partial(_from_projections, module)
+        replace_forward(_replaced, module, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
     if len(failures) == len(_PATCHABLE):
         raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
     return _replaced.names
@@ -190,16 +187,6 @@ def patch() -> list[str]:
 def unpatch() -> None:
     """Undoes :func:`patch`."""
     _replaced.undo()
-
-
-def _replace_everywhere(home: ModuleType, attribute: str, replacement: object) -> None:
-    original = getattr(home, attribute, None)
-    if original is None or original is replacement:
-        return
-    for name, module in list(sys.modules.items()):
-        # Not getattr, which would make lazy packages import all their modules.
-        if getattr(module, "__dict__", {}).get(attribute) is original:
-            _replaced.set_attribute(f"{name}.{attribute}", module, attribute, replacement)
 
 
 # What the ``forward`` of their modules uses in every version, and what some versions use beside it.
@@ -212,20 +199,6 @@ _SOMETIMES = frozenset(
     "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device float format "
     "is_available is_cuda is_mlu is_musa type".split()
 )
-
-
-def _patch_module(home: ModuleType) -> None:
-    """Their module, from its projections on: whatever comes between them and the operator is then left out."""
-    theirs = vars(home).get("MultiScaleDeformableAttention")
-    original = vars(theirs).get("forward") if isinstance(theirs, type) else None
-    if not isinstance(original, FunctionType):
-        return
-    code = inspect.unwrap(original).__code__
-    names = set(code.co_names)
-    factors = {constant for constant in code.co_consts if isinstance(constant, float) and constant}
-    if names >= _ALWAYS and names <= _ALWAYS | _SOMETIMES and factors == {0.5}:
-        forward = _from_projections(home, original)
-        _replaced.set_attribute(f"{home.__name__}.MultiScaleDeformableAttention.forward", theirs, "forward", forward)
 
 
 def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:

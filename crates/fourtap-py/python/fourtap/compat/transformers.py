@@ -10,6 +10,9 @@ or, by the ``kernels`` package, for one model::
     with kernels.use_kernel_mapping(fourtap.compat.transformers.kernel_mapping()):
         kernels.kernelize(model, mode=kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE)
 
+or, where a program asks the hub for the kernel by itself, by the variable ``LOCAL_KERNELS``: see
+:func:`local_kernel_path`.
+
 Dense attention, for models of all kinds, is an attention implementation as transformers has several::
 
     fourtap.compat.transformers.register_attention()
@@ -19,29 +22,28 @@ Dense attention, for models of all kinds, is an attention implementation as tran
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from fourtap.compat._drop_in import Replacements, attend
+from fourtap.compat._drop_in import Replacements, attend, require_installed, takes_the_same
 from fourtap.compat._imports import WhenImported
+from fourtap.compat._point_lists import attend_point_lists
 from fourtap.compat._transformers_attention import attention_forward, register_attention
-from fourtap.compat._transformers_modules import from_projections, result_type
-from fourtap.errors import InputError, UnsupportedError
-from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
+from fourtap.compat._transformers_modules import from_projections
+from fourtap.nn import SpatialShapes
 
 __all__ = [
     "FAMILIES",
     "MultiScaleDeformableAttention",
     "attention_forward",
     "kernel_mapping",
+    "local_kernel_path",
     "multi_scale_deformable_attention",
     "multi_scale_deformable_attention_v2",
     "patch",
@@ -72,8 +74,6 @@ _LAYER = "MultiScaleDeformableAttention"
 # What the names of the modules around it end in.
 _MODULE = "MultiscaleDeformableAttention"
 _HUB_KERNELS = "transformers.integrations.hub_kernels"
-# In units of a level: far enough outside that no bilinear sample of any level reaches a pixel.
-_OUTSIDE = -10.0
 
 _replaced = Replacements()
 
@@ -134,49 +134,9 @@ def multi_scale_deformable_attention_v2(
         ``[N, Q, M * D]``.
 
     """
-    points = list(num_points_list)
-    if len(points) != len(value_spatial_shapes):
-        raise InputError(f"num_points_list: expected {len(value_spatial_shapes)} numbers, found {len(points)}")
-    if method not in ("default", "discrete"):
-        raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
-    dtype = result_type(value, sampling_locations.dtype, attention_weights.dtype, method)
-    if method == "discrete":
-        # Before padding: clamping would bring the padding's points back into the image.
-        sampling_locations = _nearest_pixel_centres(sampling_locations, value_spatial_shapes, points)
-    attended = attend(
-        value,
-        value_spatial_shapes,
-        None,
-        _by_level(sampling_locations, points, dim=3, filler=_OUTSIDE),
-        _by_level(attention_weights, points, dim=3, filler=0.0),
+    return attend_point_lists(
+        value, value_spatial_shapes, sampling_locations, attention_weights, num_points_list, method
     )
-    return attended.to(dtype)
-
-
-def _by_level(flat: Tensor, points: list[int], *, dim: int, filler: float) -> Tensor:
-    """Axis ``dim``, all levels' points one after the other, as two axes ``[L, P]`` with P the largest number."""
-    if len(set(points)) == 1:
-        return torch.unflatten(flat, dim, (len(points), points[0]))
-    most = max(points)
-    behind = (0, 0) * (flat.dim() - dim - 1)
-    levels = torch.split(flat, points, dim=dim)
-    padded = [
-        nn.functional.pad(level, (*behind, 0, most - count), value=filler)
-        for level, count in zip(levels, points, strict=True)
-    ]
-    return torch.stack(padded, dim=dim)
-
-
-def _nearest_pixel_centres(locations: Tensor, spatial_shapes: SpatialShapes, points: list[int]) -> Tensor:
-    """The centre of the pixel that transformers reads for each location; ``locations`` are ``[N, Q, M, sum(P), 2]``."""
-    locations = locations.detach()
-    sizes = level_sizes(spatial_shapes, locations.new_empty((), dtype=arithmetic_type(locations.dtype)))
-    sizes = torch.cat([size.expand(count, 2) for size, count in zip(sizes, points, strict=True)])
-    # Which pixel it is gets decided in the type of the locations, as in transformers: near the border of two pixels
-    # 16 bits may choose another one than 32 would. Where that pixel is, is then computed in f32.
-    pixels = (locations * sizes.to(locations.dtype) + 0.5).to(sizes.dtype).trunc()
-    pixels = torch.minimum(pixels.clamp(min=0), sizes - 1)
-    return (pixels + 0.5) / sizes
 
 
 @dataclass(frozen=True)
@@ -194,6 +154,24 @@ def kernel_mapping() -> dict[str, dict[str, _LayerRepository]]:
     return {_LAYER: {"cpu": _LayerRepository(), "cuda": _LayerRepository()}}
 
 
+def local_kernel_path() -> Path:
+    """The folder of this package that is laid out as a kernel of the hub, for CUDA devices and CPUs.
+
+    It is a folder for whatever takes one: ``kernels.LocalLayerRepository``, ``kernels.get_local_kernel``, and the
+    variable ``LOCAL_KERNELS``, which makes programs that ask for the hub's kernel get this one, unchanged::
+
+        export LOCAL_KERNELS="kernels-community/deformable-detr=$(
+            python -c 'from fourtap.compat import transformers; print(transformers.local_kernel_path())')"
+
+    Example:
+        >>> from fourtap.compat import transformers
+        >>> sorted(folder.name for folder in (transformers.local_kernel_path() / "build").iterdir())
+        ['torch-cpu', 'torch-cuda']
+
+    """
+    return Path(__file__).parent / "hub_kernel"
+
+
 def patch() -> list[str]:
     """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
 
@@ -204,8 +182,7 @@ def patch() -> list[str]:
         The names of what is replaced now, in the modules that are imported.
 
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError("transformers: expected it to be installed, found no such package")
+    require_installed("transformers")
     # First, so that no module is missed that another thread imports meanwhile.
     _later.start()
     for name, module in list(sys.modules.items()):
@@ -238,21 +215,17 @@ def _patch_module(module: ModuleType) -> None:
 _later = WhenImported(_is_changed, _patch_module)
 
 
-def _takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
-    return callable(theirs) and list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
-
-
 def _patch_layer(module: ModuleType) -> None:
     layer = vars(module).get(_LAYER)
     ours = MultiScaleDeformableAttention.forward
-    if isinstance(layer, type) and _takes_the_same(getattr(layer, "forward", None), ours):
+    if isinstance(layer, type) and takes_the_same(getattr(layer, "forward", None), ours):
         # The class stays and gets another method, so that existing layers use it too.
         _replaced.set_attribute(f"{layer.__module__}.{_LAYER}", layer, "forward", ours)
 
 
 def _patch_function(module: ModuleType, ours: Callable[..., Tensor], forwarding: CodeType) -> None:
     theirs = vars(module).get(ours.__name__)
-    if isinstance(theirs, FunctionType) and not theirs.__closure__ and _takes_the_same(theirs, ours):
+    if isinstance(theirs, FunctionType) and not theirs.__closure__ and takes_the_same(theirs, ours):
         # The function stays and gets another body. Another function in its place would not be noticed by the layers
         # of D-FINE and its descendants, which hold it, and which are pickled with a reference to it by name.
         _replaced.set_code(f"{theirs.__module__}.{theirs.__name__}", theirs, forwarding)
