@@ -8,7 +8,8 @@ another order. A backend that cannot be captured is timed by events around as ma
 
 All gradients are compared with those in f64 before anything is timed, row by row; a wrong or unavailable contender is
 not timed. TFLOP/s count 2.5 times the two products of forward, 3.5 times with forward, half of it where a causal mask
-hides half. Without a GPU the same is measured on CPU tensors, without graphs and with smaller shapes.
+hides half. Without a GPU the same is measured on CPU tensors, without graphs and with smaller shapes; each turn then
+begins with a call that is not timed, as OpenMP's idle threads keep a processor busy for milliseconds after PyTorch's.
 
 Masks are those of models: groups that do not see each other beside keys that all see (denoising in DINO's decoder), and
 a bias for each head that is trained (Swin). PyTorch gets them in three forms: as they are; as numbers in rows that are
@@ -237,6 +238,8 @@ def measure(row: Row, device: torch.device, rounds: int, calls: int) -> list[Con
         for turn in range(rounds):
             show_progress(f"{row.name}: round {turn + 1} of {rounds}")
             for contender in order.sample(found, len(found)):
+                if device.type == "cpu":
+                    contender.run()  # until idle threads of the one before have stopped spinning
                 contender.samples.seconds.append(device_seconds(contender.run, device) / calls)
     return found
 

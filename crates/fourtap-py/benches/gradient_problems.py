@@ -45,10 +45,18 @@ ROWS = {
         Row(Shape(2048, 4, 49, 32, "f16", mask="bias"), both=True),
     ],
     "cpu": [
-        *map(Row, both_masks(1, 8, 512, 64, dtype="f32")),
-        *map(Row, both_masks(1, 8, 1024, 64, dtype="f32")),
-        *map(Row, both_masks(1, 4, 1024, 128, dtype="f32")),
-        *map(Row, both_masks(1, 8, 1024, 64, dtype="bf16")),
+        # The shapes of the comparison of forward, `cargo xtask compare-pytorch dense`.
+        *(
+            Row(shape)
+            for dtype in ("f32", "bf16", "f16")
+            for shape in (
+                Shape(1, 8, 512, 64, dtype),
+                Shape(1, 8, 1024, 64, dtype),
+                *both_masks(1, 8, 2048, 64, dtype=dtype),
+                Shape(1, 8, 2048, 128, dtype),
+                Shape(1, 8, 1, 128, dtype, other_keys=8192),
+            )
+        ),
         Row(Shape(1, 8, 1100, 32, "f32", mask="groups"), both=True),
         Row(Shape(512, 4, 49, 32, "f32", mask="bias"), both=True),
     ],

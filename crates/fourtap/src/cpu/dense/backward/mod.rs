@@ -121,7 +121,8 @@ impl Cpu {
         let part = |index: usize, length: usize, whole: usize| {
             (index * length).min(whole)..((index + 1) * length).min(whole)
         };
-        let length = Task::workspace(plan, task_keys.min(sizes.keys), blocks, which);
+        let task_sizes = [task_rows.min(rows), task_keys.min(sizes.keys)];
+        let length = Task::workspace(plan, task_sizes, blocks, which);
         let tasks = heads * row_parts * key_parts;
         run_tasks(
             threads,

@@ -48,6 +48,8 @@ pub(super) enum Which {
 struct KeySums<'a, R> {
     lanes: &'a mut [Lane<R>],
     channels: usize,
+    /// The key of the first row.
+    first: usize,
 }
 
 impl<R: Real> KeySums<'_, R> {
@@ -61,11 +63,18 @@ impl<R: Real> KeySums<'_, R> {
         channels.next_multiple_of(ADDED_TOGETHER)
     }
 
-    /// The rows of some keys, counted from the first; there is room for whole tiles.
+    /// Zeros for other keys, from this one on.
+    fn begin(&mut self, first: usize) {
+        self.first = first;
+        self.lanes.fill(Lane([R::ZERO; QUERIES]));
+    }
+
+    /// The rows of some keys; there is room for whole tiles.
     fn rows(&mut self, keys: Range<usize>) -> MatrixMut<'_, R> {
         let stride = Self::stride(self.channels);
+        let [start, end] = [keys.start, keys.end].map(|key| (key - self.first) * stride);
         MatrixMut {
-            numbers: &mut Lane::numbers_mut(self.lanes)[keys.start * stride..keys.end * stride],
+            numbers: &mut Lane::numbers_mut(self.lanes)[start..end],
             stride,
         }
     }
@@ -84,9 +93,24 @@ impl<E: Vectorized> Task<'_, E> {
         self.which != Which::Queries && self.plan.grad_value.is_some()
     }
 
-    /// Size of the workspace for tasks of so many keys, of keys and values of a tile, their sums, one step and so many blocks.
-    pub fn workspace(plan: &Plan<'_, E>, keys: usize, blocks: usize, which: Which) -> usize {
+    /// Whether all rows see a tile of keys before the next one comes, so that its gradients are complete then.
+    fn is_one_pass(rows: usize, blocks: usize) -> bool {
+        (1..=blocks * QUERIES).contains(&rows)
+    }
+
+    /// Size of the workspace for tasks of so many rows and keys, of keys and values of a tile, their sums, one step and so many
+    /// blocks.
+    pub fn workspace(
+        plan: &Plan<'_, E>,
+        [rows, keys]: [usize; 2],
+        blocks: usize,
+        which: Which,
+    ) -> usize {
         let (channels, values) = (plan.sizes.channels, plan.sizes.value_channels);
+        let keys = match Self::is_one_pass(rows, blocks) {
+            true => KEYS,
+            false => keys,
+        };
         let sums = match which {
             Which::Queries => 0,
             _ => {
@@ -108,20 +132,31 @@ impl<E: Vectorized> Task<'_, E> {
         let (plan, zero) = (self.plan, Lane([E::Accumulator::ZERO; QUERIES]));
         let (channels, values) = (plan.sizes.channels, plan.sizes.value_channels);
         // Does nothing from a worker's second task on. A task overwrites what the one before it left.
+        let sizes = [self.rows.len(), self.keys.len()];
         memory.resize(
-            Self::workspace(plan, self.keys.len(), self.blocks, self.which).max(memory.len()),
+            Self::workspace(plan, sizes, self.blocks, self.which).max(memory.len()),
             zero,
         );
+        let one_pass = Self::is_one_pass(self.rows.len(), self.blocks);
         let (step, rest) = memory.split_at_mut(Step::<E::Accumulator>::room(plan.has_biases()));
         let mut step = Step::new(step);
         let (tile_room, mut rest) = rest.split_at_mut(KeyTile::<E::Accumulator>::room(plan));
         let mut sums = |is_needed: bool, channels: usize| {
-            let keys = if is_needed { self.keys.len() } else { 0 };
+            let keys = match (is_needed, one_pass) {
+                (false, _) => 0,
+                (true, true) => KEYS,
+                (true, false) => self.keys.len(),
+            };
             let room = KeySums::<E::Accumulator>::room(keys, channels);
             let (lanes, others) = std::mem::take(&mut rest).split_at_mut(room);
             rest = others;
             lanes.fill(zero);
-            KeySums { lanes, channels }
+            let first = self.keys.start;
+            KeySums {
+                lanes,
+                channels,
+                first,
+            }
         };
         let mut key_sums = sums(self.computes_keys(), channels);
         let mut value_sums = sums(self.computes_values(), values);
@@ -130,15 +165,33 @@ impl<E: Vectorized> Task<'_, E> {
             self.cpu.unless_cancelled(|| {
                 // SAFETY: as the caller promises.
                 let mut blocks = unsafe { self.blocks(rows, rest) };
-                for keys in self.tiles(&blocks) {
-                    let head = [self.sequence, self.head];
-                    // SAFETY: the keys lie in the problem.
-                    let tile = unsafe { KeyTile::load(&self.cpu, plan, head, keys, tile_room) };
-                    for block in &mut blocks {
-                        // SAFETY: as above.
-                        unsafe {
-                            self.step(block, &tile, &mut step, &mut key_sums, &mut value_sums);
+                let seen = self.seen(&blocks);
+                // In one pass gradients are written tile by tile, also of keys that nobody sees.
+                let tiles = match one_pass {
+                    true => self.keys.clone(),
+                    false => seen.clone(),
+                };
+                for start in tiles.step_by(KEYS) {
+                    let keys = start..(start + KEYS).min(self.keys.end);
+                    if one_pass {
+                        key_sums.begin(keys.start);
+                        value_sums.begin(keys.start);
+                    }
+                    if seen.contains(&start) {
+                        let head = [self.sequence, self.head];
+                        // SAFETY: the keys lie in the problem.
+                        let tile = unsafe {
+                            KeyTile::load(&self.cpu, plan, head, keys.clone(), tile_room)
+                        };
+                        for block in &mut blocks {
+                            // SAFETY: as above.
+                            unsafe {
+                                self.step(block, &tile, &mut step, &mut key_sums, &mut value_sums);
+                            }
                         }
+                    }
+                    if one_pass {
+                        self.store_of_keys(&mut key_sums, &mut value_sums, keys);
                     }
                 }
                 if self.computes_queries() {
@@ -146,11 +199,8 @@ impl<E: Vectorized> Task<'_, E> {
                 }
             })?;
         }
-        if let (Some(tensor), true) = (&plan.grad_key, self.computes_keys()) {
-            self.store_sums(&mut key_sums, plan.scale, tensor);
-        }
-        if let (Some(tensor), true) = (&plan.grad_value, self.computes_values()) {
-            self.store_sums(&mut value_sums, E::Accumulator::ONE, tensor);
+        if !one_pass {
+            self.store_of_keys(&mut key_sums, &mut value_sums, self.keys.clone());
         }
         Ok(())
     }
@@ -174,23 +224,13 @@ impl<E: Vectorized> Task<'_, E> {
             .collect()
     }
 
-    /// The tiles of keys that these blocks may see, whole or to the end of the keys.
-    fn tiles(
-        &self,
-        blocks: &[Block<'_, E::Accumulator>],
-    ) -> impl Iterator<Item = Range<usize>> + use<E> {
+    /// The keys that these blocks may see, from the first of a tile on.
+    fn seen(&self, blocks: &[Block<'_, E::Accumulator>]) -> Range<usize> {
         let seen = match (blocks.first(), blocks.last()) {
             (Some(first), Some(last)) => first.seen.some.start..last.seen.some.end,
             _ => 0..0,
         };
-        let (start, end) = (
-            seen.start.max(self.keys.start) / KEYS * KEYS,
-            seen.end.min(self.keys.end),
-        );
-        let last = self.keys.end;
-        (start..end)
-            .step_by(KEYS)
-            .map(move |start| start..(start + KEYS).min(last))
+        seen.start.max(self.keys.start) / KEYS * KEYS..seen.end.min(self.keys.end)
     }
 
     /// Adds one block and one tile of keys to all sums.
@@ -214,7 +254,6 @@ impl<E: Vectorized> Task<'_, E> {
             return;
         };
         let (weights, logit_grads) = (&step.weights[keys.clone()], &step.logit_grads[keys.clone()]);
-        let skipped = tile.keys.start - self.keys.start;
         if let (Some(tiles), Some(rows), Some(columns)) =
             (&self.plan.tiles, tile.in_tiles, block.in_tiles)
             && self.plan.sums_in_tiles()
@@ -226,7 +265,7 @@ impl<E: Vectorized> Task<'_, E> {
                 with,
                 channels,
             };
-            let whole = skipped..skipped + KEYS;
+            let whole = tile.keys.start..tile.keys.start + KEYS;
             let (channels, values) = (self.plan.sizes.channels, self.plan.sizes.value_channels);
             // SAFETY: everything was packed with its channels, and there is room for whole tiles.
             unsafe {
@@ -245,7 +284,7 @@ impl<E: Vectorized> Task<'_, E> {
             }
             return;
         }
-        let counted = skipped + keys.start..skipped + keys.end;
+        let counted = tile.keys.start + keys.start..tile.keys.start + keys.end;
         let key_rows = tile.key_rows.after(keys.start);
         if self.computes_values() {
             let out = value_sums.rows(counted.clone());
@@ -337,21 +376,36 @@ impl<E: Vectorized> Task<'_, E> {
         });
     }
 
-    /// Writes the gradients of keys or values.
+    /// Writes the gradients of some keys and values.
+    fn store_of_keys(
+        &self,
+        key_sums: &mut KeySums<'_, E::Accumulator>,
+        value_sums: &mut KeySums<'_, E::Accumulator>,
+        keys: Range<usize>,
+    ) {
+        if let (Some(tensor), true) = (&self.plan.grad_key, self.computes_keys()) {
+            self.store_sums(key_sums, self.plan.scale, tensor, keys.clone());
+        }
+        if let (Some(tensor), true) = (&self.plan.grad_value, self.computes_values()) {
+            self.store_sums(value_sums, E::Accumulator::ONE, tensor, keys);
+        }
+    }
+
     fn store_sums(
         &self,
         sums: &mut KeySums<'_, E::Accumulator>,
         factor: E::Accumulator,
         tensor: &Raw<E, 4>,
+        keys: Range<usize>,
     ) {
         let [.., row, channel] = tensor.strides;
-        let (count, channels) = (self.keys.len(), sums.channels);
-        let MatrixMut { numbers, stride } = sums.rows(0..count);
+        let (first, count, channels) = (keys.start, keys.len(), sums.channels);
+        let MatrixMut { numbers, stride } = sums.rows(keys);
         self.cpu.run(StoreRows {
             from: Matrix { numbers, stride },
             factor,
             channels,
-            to: tensor.at([self.sequence, self.head, self.keys.start]),
+            to: tensor.at([self.sequence, self.head, first]),
             strides: [row, channel],
             count,
         });
