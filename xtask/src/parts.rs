@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{c_library, nvrtc, onnx, python, rust, site, workspace};
+use crate::{c_library, neighbours, nvrtc, onnx, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 12] = [
+pub const PARTS: [Part; 13] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -90,6 +90,22 @@ pub const PARTS: [Part; 12] = [
             "xtask/src/python.rs",
         ],
         run: python::test_slow,
+    },
+    Part {
+        name: "neighbours",
+        about: "the library with arrays of ndarray",
+        protects: &[
+            "Cargo.lock",
+            "crates/fourtap/Cargo.toml",
+            "crates/fourtap/examples",
+            "crates/fourtap/src/bool_view.rs",
+            "crates/fourtap/src/from_ndarray.rs",
+            "crates/fourtap/src/layout.rs",
+            "crates/fourtap/src/tensor.rs",
+            "crates/fourtap/tests/integration/ndarray_views.rs",
+            "xtask/src/neighbours.rs",
+        ],
+        run: neighbours::test,
     },
     Part {
         name: "onnx-oldest",
