@@ -1,9 +1,14 @@
-//! The library with arrays of other crates. Apart from the other tests, because the library is built anew for them.
+//! The library with arrays and tensors of other crates. Apart from the other tests, because the library is built anew for them.
 
 use crate::chore::cargo;
 
-/// Lints, tests and examples with arrays of ndarray.
+/// Lints, tests, documentation and examples.
 pub fn test() -> Result<(), String> {
+    test_ndarray()?;
+    test_candle()
+}
+
+fn test_ndarray() -> Result<(), String> {
     let with_ndarray = ["--locked", "-p", "fourtap", "--features", "ndarray"];
     cargo(["clippy"])
         .arguments(&with_ndarray)
@@ -21,4 +26,23 @@ pub fn test() -> Result<(), String> {
         .arguments(&with_ndarray)
         .arguments(&["--example", "ndarray"])
         .step("example with ndarray")
+}
+
+fn test_candle() -> Result<(), String> {
+    let candle = ["--locked", "-p", "fourtap-candle"];
+    cargo(["clippy"])
+        .arguments(&candle)
+        .arguments(&["--all-targets", "--", "-D", "warnings"])
+        .step("lints with candle")?;
+    cargo(["test"])
+        .arguments(&candle)
+        .step("tests with candle")?;
+    cargo(["doc", "--no-deps", "--document-private-items"])
+        .arguments(&candle)
+        .variable("RUSTDOCFLAGS", "-D warnings")
+        .step("documentation with candle")?;
+    cargo(["run"])
+        .arguments(&candle)
+        .arguments(&["--example", "fit"])
+        .step("example with candle")
 }

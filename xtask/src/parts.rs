@@ -93,9 +93,10 @@ pub const PARTS: [Part; 13] = [
     },
     Part {
         name: "neighbours",
-        about: "the library with arrays of ndarray",
+        about: "arrays of ndarray and tensors of candle, also the examples in docs/rust.md",
         protects: &[
             "Cargo.lock",
+            "crates/fourtap-candle",
             "crates/fourtap/Cargo.toml",
             "crates/fourtap/examples",
             "crates/fourtap/src/bool_view.rs",
@@ -103,6 +104,7 @@ pub const PARTS: [Part; 13] = [
             "crates/fourtap/src/layout.rs",
             "crates/fourtap/src/tensor.rs",
             "crates/fourtap/tests/integration/ndarray_views.rs",
+            "docs/rust.md",
             "xtask/src/neighbours.rs",
         ],
         run: neighbours::test,
@@ -167,8 +169,8 @@ pub const PARTS: [Part; 13] = [
 
 /// The tests of a program that are ignored in the first tier, by the beginning of their names.
 fn long_tests(program: &str, tests: &str) -> Result<(), String> {
-    // All of the workspace at once, as in the first tier: other crates alone would have other features, and be built anew.
-    let mut programs = rust::build(&["--workspace"])?;
+    // All of them at once, as in the first tier: other crates alone would have other features, and be built anew.
+    let mut programs = rust::build(&rust::FIRST_TIER)?;
     programs.retain(|one| one.name() == program);
     match programs.is_empty() {
         true => Err(format!("there is no test program {program}")),
