@@ -5,6 +5,7 @@ mod c_library;
 mod chore;
 mod environment;
 mod false_alarms;
+mod neighbours;
 mod nvrtc;
 mod onnx;
 mod parts;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{c_library, nvrtc, onnx, python, rust, site, workspace};
+use crate::{c_library, neighbours, nvrtc, onnx, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 12] = [
+pub const PARTS: [Part; 13] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -92,6 +92,24 @@ pub const PARTS: [Part; 12] = [
         run: python::test_slow,
     },
     Part {
+        name: "neighbours",
+        about: "arrays of ndarray and tensors of candle, also the examples in docs/rust.md",
+        protects: &[
+            "Cargo.lock",
+            "crates/fourtap-candle",
+            "crates/fourtap/Cargo.toml",
+            "crates/fourtap/examples",
+            "crates/fourtap/src/bool_view.rs",
+            "crates/fourtap/src/from_ndarray.rs",
+            "crates/fourtap/src/layout.rs",
+            "crates/fourtap/src/tensor.rs",
+            "crates/fourtap/tests/integration/ndarray_views.rs",
+            "docs/rust.md",
+            "xtask/src/neighbours.rs",
+        ],
+        run: neighbours::test,
+    },
+    Part {
         name: "onnx-oldest",
         about: "sessions of the oldest ONNX Runtime that is promised to work",
         protects: &["crates/fourtap-onnx", "xtask/src/onnx.rs"],
@@ -151,8 +169,8 @@ pub const PARTS: [Part; 12] = [
 
 /// The tests of a program that are ignored in the first tier, by the beginning of their names.
 fn long_tests(program: &str, tests: &str) -> Result<(), String> {
-    // All of the workspace at once, as in the first tier: other crates alone would have other features, and be built anew.
-    let mut programs = rust::build(&["--workspace"])?;
+    // All of them at once, as in the first tier: other crates alone would have other features, and be built anew.
+    let mut programs = rust::build(&rust::FIRST_TIER)?;
     programs.retain(|one| one.name() == program);
     match programs.is_empty() {
         true => Err(format!("there is no test program {program}")),

@@ -49,8 +49,8 @@ pub fn run(words: &[String]) -> Result<(), String> {
 
 fn first_tier(options: &Options) -> Result<(), String> {
     cargo(["fmt", "--all", "--check"]).step("formatting")?;
-    let lint = ["clippy", "--workspace", "--all-targets", "--locked"];
-    cargo(lint)
+    cargo(["clippy", "--all-targets", "--locked"])
+        .arguments(&rust::FIRST_TIER)
         .arguments(&["--", "-D", "warnings"])
         .step("lints")?;
     let workspace = Workspace::read()?;
@@ -59,7 +59,7 @@ fn first_tier(options: &Options) -> Result<(), String> {
     workspace.package(&["--no-verify"]).step("packages")?;
 
     let nvrtc = nvrtc::installed()?;
-    let programs = step("build of the tests", || rust::build(&["--workspace"]))?;
+    let programs = step("build of the tests", || rust::build(&rust::FIRST_TIER))?;
     rust::run(&programs, &options.rest, &nvrtc)?;
     if options.parts == Choice::All && has_gpu() {
         let mut programs = rust::build(&["-p", "fourtap", "--test", "cuda"])?;
@@ -72,16 +72,11 @@ fn first_tier(options: &Options) -> Result<(), String> {
         ];
         rust::run(&programs, &tests, &nvrtc)?;
     }
-    let examples = cargo(["test", "--workspace", "--locked", "--doc"]);
+    let examples = cargo(["test", "--locked", "--doc"]).arguments(&rust::FIRST_TIER);
     rust::with_nvrtc(examples, &nvrtc).step("examples in documentation")?;
-    let documentation = cargo([
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-        "--locked",
-    ]);
+    let documentation = cargo(["doc", "--no-deps", "--document-private-items", "--locked"]);
     documentation
+        .arguments(&rust::FIRST_TIER)
         .variable("RUSTDOCFLAGS", "-D warnings")
         .step("documentation")?;
     match options.rust_only {

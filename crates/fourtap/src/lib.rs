@@ -16,6 +16,8 @@ pub mod cuda;
 pub mod dense;
 mod dtype;
 mod error;
+#[cfg(feature = "ndarray")]
+mod from_ndarray;
 mod layout;
 pub mod msda;
 mod oracle;

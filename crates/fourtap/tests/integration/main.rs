@@ -10,6 +10,8 @@ mod kernel_cache;
 #[cfg(feature = "cuda")]
 mod kernel_table;
 mod msda;
+#[cfg(feature = "ndarray")]
+mod ndarray_views;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod no_driver;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
