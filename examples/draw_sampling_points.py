@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from shapes import CLASSES, IMAGE_SIZE, LEVELS, Batch, ShapeFinder, make_batch, reference_points
 from torch import Tensor
-from train_encoder import fresh_model, progress, step_count, train
+from train_encoder import Plan, World, fresh_model, progress, step_count, train
 
 SCALE = 4
 # Pillow draws without anti-aliasing, so everything is drawn larger by this and shrunk in the end.
@@ -212,13 +212,13 @@ def main() -> int:
     options = parser.parse_args()
 
     device = torch.device("cpu")
-    model, generator = fresh_model(options.seed, device)
+    model = fresh_model(options.seed, device)
     if not 1 <= options.layer <= len(model.layers):
         parser.error(f"--layer: expected 1 to {len(model.layers)}, found {options.layer}")
     if options.checkpoint:
         model.load_state_dict(torch.load(options.checkpoint, map_location=device, weights_only=True)["model"])
     else:
-        progress(train(model, options.steps, 8, generator, "f32"), options.steps)
+        progress(train(model, Plan(options.steps, seed=options.seed), World(device)), options.steps)
 
     # Not the training's seed: the model shall not have seen the image.
     batch = make_batch(1, torch.Generator(device).manual_seed(options.seed + 1_000_000))

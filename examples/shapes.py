@@ -7,11 +7,13 @@ and where it ends, a pixel must look at the shape's outline: that is left to the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 from fourtap.nn import MSDeformAttn
 
@@ -32,6 +34,32 @@ class Batch:
     images: Tensor  # [N, 3, IMAGE_SIZE, IMAGE_SIZE], from 0 to 1
     classes: Tensor  # [N, pixels], index into CLASSES
     distances: Tensor  # [N, pixels, 4], to the left, top, right and bottom end of the shape, in units of the image
+
+    def found(self) -> Tensor:
+        """How many pixels have a shape."""
+        return (self.classes > 0).sum().float()
+
+
+class Pictures(Dataset[Batch]):
+    """So many batches of one image, each the same whoever asks for it."""
+
+    def __init__(self, count: int, seed: int, device: torch.device) -> None:
+        """Images that depend on the seed and their numbers."""
+        self.count, self.seed, self.device = count, seed, device
+
+    def __len__(self) -> int:
+        """All of them."""
+        return self.count
+
+    def __getitem__(self, index: int) -> Batch:
+        """The image of this number."""
+        return make_batch(1, torch.Generator(self.device).manual_seed((self.seed << 32) + index))
+
+
+def joined_batches(batches: Sequence[Batch]) -> Batch:
+    """One batch of all their images."""
+    parts = ((batch.images, batch.classes, batch.distances) for batch in batches)
+    return Batch(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def make_batch(size: int, generator: torch.Generator) -> Batch:
@@ -143,11 +171,15 @@ class ShapeFinder(nn.Module):
         return self.classify(finest), self.measure(finest)
 
 
-def loss_of(model: ShapeFinder, batch: Batch) -> Tensor:
-    """Cross entropy of the classes everywhere, and how far the ends of shapes are missed, where there is one."""
+def loss_of(model: nn.Module, batch: Batch, found: Tensor | None = None) -> Tensor:
+    """Cross entropy of the classes everywhere, and how far the ends of shapes are missed, where there is one.
+
+    ``found``: how many pixels have a shape. Where a batch is one of several that are trained on together, their mean:
+    then the mean of their losses is that of them all.
+    """
     logits, distances = model(batch.images)
     of_classes = functional.cross_entropy(logits.flatten(0, 1).float(), batch.classes.flatten())
-    found = (batch.classes > 0)[..., None]
-    misses = (distances.float() - batch.distances).abs() * found
+    misses = (distances.float() - batch.distances).abs() * (batch.classes > 0)[..., None]
+    found = batch.found() if found is None else found
     # In units of a quarter of the image, which makes both parts about equally large at the beginning.
-    return of_classes + 4 * misses.sum() / (4 * found.sum()).clamp(min=1)
+    return of_classes + 4 * misses.sum() / (4 * found).clamp(min=1)

@@ -1,6 +1,11 @@
 """Trains a small deformable encoder to find shapes in noise: a minute on two CPU cores, seconds on a GPU.
 
     python examples/train_encoder.py --save encoder.pt
+    torchrun --nproc-per-node 2 examples/train_encoder.py --checkpoint training.pt
+
+With torchrun each process has a GPU of its own, or shares the CPU, and a share of every batch; the loss is the same as
+of one process. With `--checkpoint` a training that was interrupted goes on where it was last saved, with any number of
+processes; `torchrun --max-restarts 3` does so by itself.
 
 Ends with "loss FIRST -> LAST", and with exit code 1 if the last loss is not below a fifth of the first.
 """
@@ -12,10 +17,14 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
-from shapes import Batch, ShapeFinder, loss_of, make_batch
+from distributed import STRATEGIES, World, joined, restore, save, spread
+from shapes import Pictures, ShapeFinder, joined_batches, loss_of
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 # A model that sees nothing but how common shapes are gets to about 0.3 of the first loss.
 FALLS_BELOW = 0.2
@@ -46,29 +55,57 @@ def progress(losses: Iterator[float], steps: int) -> list[float]:
     return collected
 
 
-def train(model: ShapeFinder, steps: int, batch_size: int, generator: torch.Generator, dtype: str) -> Iterator[float]:
-    """The loss of every step, each on images never seen before."""
-    device = generator.device
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained."""
+
+    steps: int = 150
+    batch: int = 8
+    seed: int = 0
+    dtype: str = "f32"
+    strategy: str = "ddp"
+    checkpoint: pathlib.Path | None = None
+    checkpoint_every: int = 50
+
+
+def train(model: ShapeFinder, plan: Plan, world: World) -> Iterator[float]:
+    """The loss of every step, each on images never seen before.
+
+    Every process has its share of a step's images. With a checkpoint that exists, training goes on behind it.
+    """
+    device = world.device
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.15)
-    for _ in range(steps):
-        batch: Batch = make_batch(batch_size, generator)
+    together = spread(model, model.layers, plan.strategy, world)
+    optimizer = torch.optim.AdamW(together.parameters(), lr=2e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=plan.steps, pct_start=0.15)
+    losses: list[float] = []
+    if plan.checkpoint and plan.checkpoint.exists():
+        state = restore(plan.checkpoint, together, optimizer)
+        schedule.load_state_dict(state["schedule"])
+        losses = state["losses"]
+        yield from losses
+    count = plan.steps * plan.batch
+    pictures = Subset(Pictures(count, plan.seed, device), range(len(losses) * plan.batch, count))
+    sampler = DistributedSampler(pictures, world.size, world.rank, shuffle=False)
+    for batch in DataLoader(pictures, plan.batch // world.size, sampler=sampler, collate_fn=joined_batches):
         # Sampling locations stay in float32 under autocast; the operator's values are taken in bfloat16.
-        with torch.autocast(device.type, dtype=DTYPES[dtype], enabled=DTYPES[dtype] is not None):
-            loss = loss_of(model, batch)
+        with torch.autocast(device.type, dtype=DTYPES[plan.dtype], enabled=DTYPES[plan.dtype] is not None):
+            loss = loss_of(together, batch, world.mean(batch.found()))
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(together.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        yield loss.item()
+        losses.append(world.mean(loss).item())
+        if plan.checkpoint and (len(losses) % plan.checkpoint_every == 0 or len(losses) == plan.steps):
+            save(plan.checkpoint, together, optimizer, world, schedule=schedule.state_dict(), losses=losses)
+        yield losses[-1]
 
 
-def fresh_model(seed: int, device: torch.device) -> tuple[ShapeFinder, torch.Generator]:
-    """An untrained model, and the source of its images."""
+def fresh_model(seed: int, device: torch.device) -> ShapeFinder:
+    """An untrained model."""
     torch.manual_seed(seed)
-    return ShapeFinder().to(device), torch.Generator(device).manual_seed(seed)
+    return ShapeFinder().to(device)
 
 
 def device_named(name: str) -> torch.device:
@@ -80,32 +117,61 @@ def device_named(name: str) -> torch.device:
     return torch.device(name)
 
 
-def step_count(text: str) -> int:
-    """What ``--steps`` may be."""
-    steps = int(text)
-    if steps < 20:
-        raise argparse.ArgumentTypeError(f"expected at least 20, found {steps}")
-    return steps
+def whole_number(least: int) -> Callable[[str], int]:
+    """What options may be that count something."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"expected at least {least}, found {number}")
+        return number
+
+    return parse
+
+
+step_count = whole_number(20)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=step_count, default=150, help="training steps (default: 150)")
-    parser.add_argument("--batch", type=int, default=8, help="images a step (default: 8)")
+    parser.add_argument("--batch", type=whole_number(1), default=8, help="images a step, of all processes (default: 8)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--dtype", choices=list(DTYPES), default="f32", help="bf16 means autocast (default: f32)")
+    parser.add_argument("--strategy", choices=STRATEGIES, default="ddp", help="of several processes (default: ddp)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write the trained weights to this file")
+    parser.add_argument("--checkpoint", type=pathlib.Path, metavar="FILE", help="go on from this file, and write it")
+    parser.add_argument(
+        "--checkpoint-every", type=whole_number(1), default=50, metavar="STEPS", help="how often (default: 50)"
+    )
     options = parser.parse_args()
-    if options.save:
-        # Better now than after the training that there is no place for its result.
-        options.save.parent.mkdir(parents=True, exist_ok=True)
+    for file in (options.save, options.checkpoint):
+        if file:
+            # Better now than after the training that there is no place for its result.
+            file.parent.mkdir(parents=True, exist_ok=True)
 
-    device = device_named(options.device)
-    model, generator = fresh_model(options.seed, device)
-    losses = progress(train(model, options.steps, options.batch, generator, options.dtype), options.steps)
-    if options.save:
-        torch.save({"model": model.state_dict()}, options.save)
+    with joined(device_named(options.device)) as world:
+        if options.batch % world.size:
+            parser.error(f"--batch: expected a multiple of {world.size} processes, found {options.batch}")
+        plan = Plan(
+            options.steps,
+            options.batch,
+            options.seed,
+            options.dtype,
+            options.strategy,
+            options.checkpoint,
+            options.checkpoint_every,
+        )
+        model = fresh_model(options.seed, world.device)
+        training = train(model, plan, world)
+        losses = progress(training, options.steps) if world.leads else list(training)
+        if options.save:
+            weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+            if world.leads:
+                torch.save({"model": weights}, options.save)
+        if not world.leads:
+            return 0
     # Every step has other images and so another loss, hence a mean; but at first it falls too fast for one.
     first, last = losses[0], statistics.fmean(losses[-10:])
     print(f"loss {first:.3f} -> {last:.3f}")
