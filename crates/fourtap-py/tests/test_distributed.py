@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import torch
 HERE = pathlib.Path(__file__).parent
 if not (HERE.parents[2] / "examples" / "train_encoder.py").exists():
     pytest.skip("the examples are not here", allow_module_level=True)
-pytest.importorskip("torch.distributed.fsdp", reason="this PyTorch has no fully_shard")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
@@ -45,7 +45,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result(folder)
 
 
-@pytest.mark.parametrize(("processes", "strategy"), [(2, "ddp"), (4, "ddp"), (2, "fsdp")])
+FULLY_SHARD = hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard")
+WITH_FSDP = pytest.param(2, "fsdp", marks=pytest.mark.skipif(not FULLY_SHARD, reason="PyTorch before 2.6"))
+
+
+@pytest.mark.parametrize(("processes", "strategy"), [(2, "ddp"), (4, "ddp"), WITH_FSDP])
 def test_several_processes_train_like_one(
     processes: int, strategy: str, alone: dict[str, Any], tmp_path: pathlib.Path
 ) -> None:
