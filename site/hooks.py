@@ -34,6 +34,7 @@ API = {
     "api/fourtap.md": ["fourtap"],
     "api/nn.md": ["fourtap.nn"],
     "api/onnx.md": ["fourtap.onnx"],
+    "api/distributed.md": ["fourtap.distributed"],
     "api/compat.md": [
         "fourtap.compat",
         "fourtap.compat.deformable_detr",
