@@ -107,6 +107,7 @@ pub fn test() -> Result<(), String> {
         "fourtap.nn",
         "fourtap.compat",
         "fourtap.onnx",
+        "fourtap.distributed",
     ];
     installed.pytest(&examples).step("examples in docstrings")?;
     onnx::test(&installed.folder)
