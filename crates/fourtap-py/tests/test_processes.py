@@ -125,9 +125,11 @@ LONG_CALLS = {
 @pytest.mark.parametrize(("kind", "threads"), [*((kind, 2) for kind in LONG_CALLS), ("forward", 1)])
 def test_a_long_call_notices_ctrl_c(kind: str, threads: int) -> None:
     program = f"""
-import sys
+import signal, sys
 sys.modules["torch"] = None  # which takes long to import
 import numpy, fourtap, fourtap.attention
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which background jobs of a shell ignore
 
 def spread(*shape):
     return numpy.broadcast_to(numpy.float32(0.5), shape)
