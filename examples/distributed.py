@@ -8,13 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 STRATEGIES = ("ddp", "fsdp")
@@ -50,7 +56,10 @@ def joined(device: torch.device) -> Iterator[World]:
         yield World(device)
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if number >= there:
+            sys.exit(f"error: expected a GPU for each process, found {there}\nhint: --nproc-per-node {there}")
+        device = torch.device("cuda", number)
         torch.cuda.set_device(device)
     # What processes before a restart have left in torchrun's store shall not be met: PyTorch 2.15 does not see to that.
     store, rank, size = next(iter(distributed.rendezvous("env://")))
@@ -76,6 +85,11 @@ def spread(model: nn.Module, layers: nn.ModuleList, strategy: str, world: World)
     for layer in layers:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def weights_of(model: nn.Module) -> dict[str, Any]:
+    """All weights, whole, on the CPU. All processes call it."""
+    return get_model_state_dict(model, options=_WHOLE)
 
 
 def save(file: pathlib.Path, model: nn.Module, optimizer: torch.optim.Optimizer, world: World, **others: Any) -> None:

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from distributed import STRATEGIES, World, joined, restore, save, spread
+from distributed import STRATEGIES, World, joined, restore, save, spread, weights_of
 from shapes import Pictures, ShapeFinder, joined_batches, loss_of
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 # A model that sees nothing but how common shapes are gets to about 0.3 of the first loss.
@@ -167,7 +166,7 @@ def main() -> int:
         training = train(model, plan, world)
         losses = progress(training, options.steps) if world.leads else list(training)
         if options.save:
-            weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+            weights = weights_of(model)
             if world.leads:
                 torch.save({"model": weights}, options.save)
         if not world.leads:

@@ -67,14 +67,19 @@ def test_several_processes_train_like_one(
     assert len(found["losses"]) == 6
 
 
-def test_a_killed_process_ends_all_with_an_error(tmp_path: pathlib.Path) -> None:
+def test_a_killed_process_ends_all_with_an_error(alone: dict[str, Any], tmp_path: pathlib.Path) -> None:
     finished = run(tmp_path, 2, "ddp", "3")
     assert finished.returncode != 0
     assert "SIGKILL" in finished.stderr
     assert "rank" in finished.stderr
     assert not (tmp_path / "result.pt").exists()
-    # What was saved before is whole.
-    assert len(torch.load(tmp_path / "training.pt")["losses"]) == 2
+    # What was saved before is whole, and another number of processes goes on from there.
+    saved = torch.load(tmp_path / "training.pt")["losses"]
+    assert len(saved) == 2
+    finished = run(tmp_path, 1, "ddp")
+    assert finished.returncode == 0, finished.stderr
+    assert result(tmp_path)["losses"][:2] == saved
+    assert result(tmp_path)["losses"] == pytest.approx(alone["losses"], rel=1e-2)
 
 
 def test_a_restarted_training_loses_only_what_came_after_its_checkpoint(tmp_path: pathlib.Path) -> None:
