@@ -103,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                  , const __grid_constant__ Projection projection
 #endif
     ) {
+    let_next_begin();
     __shared__ __align__(1024) Vector products[WARPS][32 * PER_LANE];
     __shared__ u32 places[WARPS][CHUNK][GROUPS];
 #if SCATTER

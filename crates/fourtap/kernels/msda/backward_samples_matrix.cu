@@ -78,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                  , const __grid_constant__ Projection projection
 #endif
     ) {
+    let_next_begin();
     __shared__ int4 levels[LEVELS];
     __shared__ u32 apart[LEVELS]; // rows of a level, in bytes
 #if PROJECTED

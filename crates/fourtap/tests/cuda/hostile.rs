@@ -3,7 +3,7 @@
 use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, CudaLevels, Levels, Sizes, oracle};
-use fourtap::verify::{Case, CudaCase, HOSTILE, LevelsIn, Storage, Tensor};
+use fourtap::verify::{Case, CudaCase, Failure, HOSTILE, LevelsIn, Storage, Tensor};
 use fourtap::{Backend, DType, f16};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
@@ -22,10 +22,13 @@ fn may_overflow(mass: f64, dtype: DType) -> bool {
 #[ignore = "needs a CUDA device"]
 fn numbers_of_any_kind_give_what_the_oracle_gives() {
     let cuda = gpu::device();
+    let mut on_matrix = 0;
     for seed in 0..1_000u64 {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
-        let levels = Levels::packed(&[(3, 4), (1, 1)]).unwrap();
-        let (q, m, p) = (5, 2, 3);
+        let small = *[(1, 1), (3, 2)].choose(rng).unwrap();
+        let levels = Levels::packed(&[(3, 4), small]).unwrap();
+        let (q, m) = (5, 2);
+        let p = *[3, 8, 16].choose(rng).unwrap();
         let d = *[8, 16, 32, 19, 48].choose(rng).unwrap();
         let dtype = *DType::ALL.choose(rng).unwrap();
         let where_hostile = rng.random_range(1..8);
@@ -47,9 +50,17 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             levels,
         };
         let reference = oracle::forward::<f64>(&case.inputs()).unwrap();
-        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+        for wanted in [
+            KernelChoice::Best,
+            KernelChoice::Channel,
+            KernelChoice::Matrix,
+        ] {
             let on_device = CudaCase::new(&case, cuda.with_msda(wanted)).unwrap();
-            let out = on_device.forward(LevelsIn::Host).unwrap();
+            let out = match on_device.forward(LevelsIn::Host) {
+                Err(Failure::Refused(_)) if wanted == KernelChoice::Matrix => continue,
+                out => out.unwrap(),
+            };
+            on_matrix += u32::from(wanted == KernelChoice::Matrix);
             for (index, (found, expected)) in out.to_f64().into_iter().zip(&reference).enumerate() {
                 let near = (found - expected.total).abs() <= 0.02 * (1.0 + expected.mass);
                 assert!(
@@ -59,6 +70,7 @@ fn numbers_of_any_kind_give_what_the_oracle_gives() {
             }
         }
     }
+    assert!(on_matrix > 20, "{on_matrix} on tensor cores");
     gpu::evidence(
         &cuda,
         "hostile",

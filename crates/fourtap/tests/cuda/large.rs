@@ -5,15 +5,20 @@ use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Plain;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{self, Levels, Sizes};
-use fourtap::{Backend, Element, f16};
+use fourtap::{Backend, Element, bf16, f16};
 
 use crate::gpu;
 use crate::tensors::{OnDevice, Problem};
 
 /// Largest distance, over the largest magnitude, of the two kernels' results.
-fn distance<T: Element + Plain>(cuda: &Cuda, levels: &Levels, sizes: Sizes) -> f64 {
+fn distance<T: Element + Plain>(
+    cuda: &Cuda,
+    levels: &Levels,
+    sizes: Sizes,
+    kernel: KernelChoice,
+) -> f64 {
     let problem = Problem::new::<T>(cuda, sizes);
-    let [fast, plain] = [KernelChoice::Gather, KernelChoice::Channel].map(|wanted| {
+    let [fast, plain] = [kernel, KernelChoice::Channel].map(|wanted| {
         let mut out = OnDevice::poisoned(cuda, T::DTYPE, &sizes.out());
         let backend = Backend::Cuda(cuda.with_msda(wanted));
         msda::forward(&backend, problem.inputs(levels), out.view_mut()).unwrap();
@@ -101,9 +106,9 @@ fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
         ),
     ];
     for (name, sizes) in several {
-        let found = distance::<f16>(&cuda, &pyramid, sizes);
+        let found = distance::<f16>(&cuda, &pyramid, sizes, KernelChoice::Gather);
         assert!(found < 1.5e-3, "{name}, f16: {found:e}");
-        let found = distance::<f32>(&cuda, &pyramid, sizes);
+        let found = distance::<f32>(&cuda, &pyramid, sizes, KernelChoice::Gather);
         assert!(found < 2e-6, "{name}, f32: {found:e}");
     }
     // Half of the levels fit into shared memory.
@@ -117,9 +122,34 @@ fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
             queries: 7001,
             ..sizes
         };
-        let found = distance::<f16>(&cuda, &steep, sizes);
-        assert!(found < 1.5e-3, "levels kept, {heads} heads: {found:e}");
+        for kernel in [KernelChoice::Gather, KernelChoice::Matrix] {
+            let found = distance::<f16>(&cuda, &steep, sizes, kernel);
+            assert!(
+                found < 1.5e-3,
+                "levels kept, {heads} heads, {kernel:?}: {found:e}"
+            );
+        }
+        let found = distance::<bf16>(&cuda, &steep, sizes, KernelChoice::Matrix);
+        assert!(
+            found < 1.2e-2,
+            "levels kept, {heads} heads, bf16: {found:e}"
+        );
+        // Queries in strips, all levels in device memory, one of them a column.
+        let sizes = Sizes {
+            pixels,
+            points: 4,
+            queries: pixels,
+            ..sizes
+        };
+        let found = distance::<f16>(&cuda, &pyramid, sizes, KernelChoice::Matrix);
+        assert!(found < 1.5e-3, "{heads} heads on tensor cores: {found:e}");
     }
+    gpu::evidence(
+        &cuda,
+        "large",
+        &["msda_forward_matrix"],
+        "6 large problems, every element, f16 and bf16",
+    );
     let details = format!(
         "{} large problems, every element, f16 and f32",
         several.len() + 2

@@ -26,6 +26,7 @@ pub fn check(cuda: &Cuda, seeds: Range<u64>, case_of: fn(u64) -> Case, tally: &T
         for (wanted, kernel) in [
             (KernelChoice::Gather, "msda_forward_gather"),
             (KernelChoice::GatherMany, "msda_forward_gather"),
+            (KernelChoice::Matrix, "msda_forward_matrix"),
             (KernelChoice::Channel, "msda_forward_channel"),
         ] {
             for levels in [LevelsIn::Host, LevelsIn::Device] {
@@ -51,6 +52,7 @@ fn random_problems_match_the_oracle() {
     check(&cuda, 0..cases, Case::aligned, &tally);
     check(&cuda, 0..cases / 5, Case::keepable, &tally);
     assert!(tally.count("msda_forward_gather") > cases);
+    assert!(tally.count("msda_forward_matrix") > cases / 20);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, "oracle", &gpu::kernels("msda_forward_"), details);
 }

@@ -49,6 +49,18 @@ fn two_hundred_and_fifty_runs_are_bitwise_equal() {
         runs::<bf16>(&cuda, &levels, sizes);
         runs::<f32>(&cuda, &levels, sizes);
     }
+    // On tensor cores, with levels in shared memory.
+    let levels = Levels::packed(&[(40, 50), (20, 25), (10, 13), (5, 7)]).unwrap();
+    let sizes = Sizes {
+        pixels: levels.pixels(),
+        heads: 3,
+        levels: 4,
+        points: 8,
+        ..sizes
+    };
+    let on_matrix = cuda.with_msda(KernelChoice::Matrix);
+    runs::<f16>(&on_matrix, &levels, sizes);
+    runs::<bf16>(&on_matrix, &levels, sizes);
     gpu::evidence(
         &cuda,
         "reproducible",

@@ -109,6 +109,8 @@ impl TableKernel {
                 KernelVariant::ValueChannel(_) | KernelVariant::ValueMatrix(_) => 128,
                 // Two words on sm_80, whose shared memory is too small for levels to be kept unless asked for.
                 KernelVariant::Gather(gather) if gather.keeps => 8,
+                // Some words that are needed once in four rows.
+                KernelVariant::Matrix(_) => 48,
                 // A word or two that are needed once a chunk, or once a block.
                 KernelVariant::Sort(_) | KernelVariant::ValueBands(_) => 16,
                 // Some words that are needed once a row. With fewer threads there would be room for them, which costs more.

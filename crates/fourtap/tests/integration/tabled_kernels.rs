@@ -106,6 +106,23 @@ pub fn kernels() -> Vec<KernelVariant> {
         },
     ];
     kernels.extend(gathers.map(KernelVariant::Gather));
+    // On tensor cores, with half of the levels kept, and with none.
+    let matrix = |value: DType, keeps, points| Gather {
+        types: types(value),
+        points,
+        threads: 512,
+        alternate: false,
+        keeps,
+        ..one_head
+    };
+    kernels.extend(
+        [
+            matrix(DType::F16, true, 8),
+            matrix(DType::BF16, true, 8),
+            matrix(DType::F16, false, 4),
+        ]
+        .map(KernelVariant::Matrix),
+    );
     kernels.extend(backward_kernels());
     for kernel in projected_kernels() {
         if !kernels.contains(&kernel) {

@@ -98,7 +98,7 @@ fn parameters(plan: &Plan) -> BTreeMap<String, Value> {
     let mut named: BTreeMap<&str, Value> = BTreeMap::new();
     named.insert("blocks", plan.step.blocks[0].into());
     named.insert("threads", plan.step.threads.into());
-    if let KernelVariant::Gather(gather) = plan.step.kernel {
+    if let KernelVariant::Gather(gather) | KernelVariant::Matrix(gather) = plan.step.kernel {
         named.insert("samples_per_lane", gather.per_lane.into());
         named.insert("split", gather.split.into());
         named.insert("heads_together", gather.heads_together.into());

@@ -32,6 +32,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fourtap.compat._drop_in import Replacements, attend, require_installed, takes_the_same
+from fourtap.compat._frozen_batch_norm import NAME, in_one_operator
 from fourtap.compat._imports import WhenImported
 from fourtap.compat._point_lists import attend_point_lists
 from fourtap.compat._transformers_attention import attention_forward, register_attention
@@ -175,6 +176,9 @@ def local_kernel_path() -> Path:
 def patch() -> list[str]:
     """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
 
+    Batch norms of their backbones with fixed statistics are computed in one operator instead of eleven: the same up to
+    rounding, and most of what small models gain on a GPU.
+
     It imports nothing: families that are imported later are changed then. A model loaded with ``use_kernels=True``
     after this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
 
@@ -210,6 +214,8 @@ def _patch_module(module: ModuleType) -> None:
     _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
     _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
     _patch_modules(module)
+    if module.__name__.split(".")[2] in FAMILIES:
+        _patch_batch_norms(module)
 
 
 _later = WhenImported(_is_changed, _patch_module)
@@ -249,6 +255,15 @@ def _patch_modules(module: ModuleType) -> None:
     for name, found in list(vars(module).items()):
         if isinstance(found, type) and found.__module__ == module.__name__ and name.endswith(_MODULE):
             forward = from_projections(module, found, is_ours)
+            if forward is not None:
+                _replaced.set_attribute(f"{module.__name__}.{name}", found, "forward", forward)
+
+
+def _patch_batch_norms(module: ModuleType) -> None:
+    """Those of the backbones, which take more launches than all attention."""
+    for name, found in list(vars(module).items()):
+        if isinstance(found, type) and found.__module__ == module.__name__ and name.endswith(NAME):
+            forward = in_one_operator(found)
             if forward is not None:
                 _replaced.set_attribute(f"{module.__name__}.{name}", found, "forward", forward)
 

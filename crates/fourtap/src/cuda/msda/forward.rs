@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::arguments::{Addresses, Schedule, SizedArguments};
 use super::fit;
+use super::matrix;
 use super::operands::{Operand, Operands};
 use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
@@ -81,6 +82,26 @@ impl Plan {
         wanted: KernelChoice,
         tuning: &ForwardTuning,
     ) -> Result<Plan> {
+        let on_matrix = match (wanted, tuning.matrix) {
+            (KernelChoice::Matrix, _) | (KernelChoice::Best, ALWAYS) => Some(true),
+            // Measured on Hopper only.
+            (KernelChoice::Best, 0) if device.has_wgmma => Some(false),
+            _ => None,
+        };
+        if let Some(anyway) = on_matrix {
+            match (matrix::plan(operands, out, device, tuning, anyway), wanted) {
+                (Ok(plan), _) => return Ok(plan),
+                (Err(found), KernelChoice::Matrix) => {
+                    return Err(Error::Unsupported {
+                        backend: "cuda",
+                        expected: "a problem the kernel on tensor cores can serve".to_string(),
+                        found,
+                    });
+                }
+                (Err(reason), _) if anyway => return Err(refused(reason)),
+                _ => {}
+            }
+        }
         match (wanted, gather(operands, out, device, wanted, tuning)) {
             (KernelChoice::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
                 Err(refused(reason))
@@ -96,7 +117,7 @@ impl Plan {
                 })
             }
             (KernelChoice::Best, Err(reason)) => channel(operands, out, device, Some(reason)),
-            (KernelChoice::Channel, _) => channel(operands, out, device, None),
+            _ => channel(operands, out, device, None),
         }
     }
 }
@@ -143,7 +164,7 @@ fn channel(
 }
 
 /// Whether everything but `value` lies in row-major order without gaps.
-fn rows_are_dense(operands: &Operands<'_>, out: &Operand) -> bool {
+pub(super) fn rows_are_dense(operands: &Operands<'_>, out: &Operand) -> bool {
     [&operands.locations, &operands.weights, out]
         .iter()
         .all(|operand| operand.layout.is_contiguous())

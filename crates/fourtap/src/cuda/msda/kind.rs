@@ -1,6 +1,7 @@
 //! What kernels are specialised by: everything about a problem except the sizes that change from call to call.
 
 use super::arguments::LEVEL_CAPACITIES;
+use super::matrix;
 use super::specialised::{
     Bands, Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel,
     SamplesGather, Sampling, Search, Sort, Sum, Types,
@@ -32,6 +33,10 @@ const SMALL_THREADS: usize = 256;
 
 /// Threads per multiprocessor up to which four groups of lanes share a row.
 const FEW_THREADS: usize = 640;
+
+/// Threads per block of the kernel for the gradients of samples on tensor cores, where that many suffice: measured on an
+/// H200, see docs/cuda-backward.md.
+pub(super) const FEW_SAMPLE_THREADS: u32 = 128;
 
 /// Maximum samples per row: more would not fit the kernel's counters.
 const MOST_SAMPLES: usize = 1024;
@@ -142,6 +147,24 @@ impl Kind {
         }
     }
 
+    /// The kernel that sums on tensor cores, one head at a time, for rows of 64 bytes and 16 or 32 samples.
+    pub(super) fn forward_matrix(&self, pixel_units: u32) -> Option<Gather> {
+        let samples = self.levels.checked_mul(self.points);
+        let can = self.sampling == Sampling::Given
+            && self.types.value.size() == 2
+            && self.channels == 32
+            && self.points.is_multiple_of(2)
+            && matches!(samples, Some(16 | 32));
+        can.then(|| Gather {
+            threads: 512,
+            per_lane: 2,
+            heads_together: 1,
+            phases: 1,
+            alternate: false,
+            ..self.gather(pixel_units, 1)
+        })
+    }
+
     /// The same for the gradients of samples.
     pub(super) fn samples_gather(&self, pixel_units: u32) -> Gather {
         Gather {
@@ -193,6 +216,11 @@ impl Kind {
                 kernels.extend(gathers.map(KernelVariant::Gather));
                 let keeping = self.gather(units, 1).keeping();
                 kernels.extend(keeping.map(KernelVariant::Gather));
+                if self.heads % 2 == 1
+                    && let Some(matrix) = self.forward_matrix(units)
+                {
+                    kernels.extend(matrix::keeping(&matrix).map(KernelVariant::Matrix));
+                }
                 let scatters: &[bool] = match self.types.value {
                     DType::F32 => &[false, true],
                     _ => &[false],
@@ -201,8 +229,11 @@ impl Kind {
                     let gather = self.samples_gather(units);
                     KernelVariant::SamplesGather(SamplesGather { gather, scatter })
                 }));
-                let matrix = self.samples_matrix(units);
-                kernels.extend(matrix.map(KernelVariant::SamplesMatrix));
+                if let Some(gather) = self.samples_matrix(units) {
+                    let threads = [gather.threads, FEW_SAMPLE_THREADS];
+                    let sized = threads.map(|threads| Gather { threads, ..gather });
+                    kernels.extend(sized.map(KernelVariant::SamplesMatrix));
+                }
             }
         }
         kernels.extend(self.backward_kernels(capacity));

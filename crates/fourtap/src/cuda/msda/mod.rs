@@ -5,6 +5,7 @@ mod backward;
 mod fit;
 mod forward;
 mod kind;
+mod matrix;
 mod operands;
 mod options;
 mod prepare;

@@ -27,11 +27,42 @@ impl SharedLevels {
         schedule: &Schedule,
         device: DeviceSize,
     ) -> Option<Self> {
+        let half = |kept: &SharedLevels| 2 * kept.levels.count_ones() >= gather.levels;
+        let pays = SharedLevels::can_pay(gather, schedule, device);
+        SharedLevels::of(levels, gather, device).filter(|kept| pays && half(kept))
+    }
+
+    /// Whether there are rows and memory enough for that.
+    pub(super) fn can_pay(gather: &Gather, schedule: &Schedule, device: DeviceSize) -> bool {
         let rows = LEAST_ROUNDS * gather.rows_per_block();
         let many = schedule.share >= rows && schedule.plane >= 2 * rows;
-        let half = |kept: &SharedLevels| 2 * kept.levels.count_ones() >= gather.levels;
-        let roomy = device.shared_bytes >= 2 * MOST_KEPT_BYTES;
-        SharedLevels::of(levels, gather, device).filter(|kept| many && roomy && half(kept))
+        many && device.shared_bytes >= 2 * MOST_KEPT_BYTES
+    }
+
+    /// The levels from `first` on; `None` unless all of them can be kept.
+    pub(super) fn from(
+        first: usize,
+        levels: &Levels,
+        gather: &Gather,
+        device: DeviceSize,
+    ) -> Option<Self> {
+        let pixel = gather.channels as usize * gather.types.value.size();
+        let most = MOST_KEPT_BYTES.min(device.shared_bytes);
+        let room = most.checked_sub(gather.static_shared_bytes())?;
+        let mut kept = SharedLevels {
+            levels: 0,
+            bytes: 0,
+        };
+        for (number, level) in levels.iter().enumerate().skip(first) {
+            let bytes = u32::try_from(level.pixels().checked_mul(pixel)?).ok()?;
+            kept.bytes = kept.bytes.checked_add(bytes)?;
+            kept.levels |= 1 << number;
+            // In a level of one column, pixels have no right-hand neighbour.
+            if level.width < 2 || level.height == 0 || kept.bytes > room {
+                return None;
+            }
+        }
+        (kept.levels != 0).then_some(kept)
     }
 
     /// As many of the smallest levels as fit; `None` if not even one does.

@@ -19,6 +19,8 @@ pub struct ForwardTuning {
     pub l2_percent: u32,
     /// Whether small levels are kept in shared memory.
     pub keep: u32,
+    /// Whether sums are taken on tensor cores.
+    pub matrix: u32,
     /// Groups of lanes that share the samples of a row.
     pub split: u32,
     /// Number of points in the sequence of levels at which warps start.
@@ -64,6 +66,7 @@ impl ForwardTuning {
             dealing: choice.get("dealing"),
             l2_percent: choice.get("l2_percent"),
             keep: choice.get("keep"),
+            matrix: choice.get("matrix"),
             split: choice.get("split"),
             phases: choice.get("phases"),
             alternate: choice.get("alternate"),
@@ -100,6 +103,7 @@ impl Default for ForwardTuning {
             dealing: 0,
             l2_percent: 50,
             keep: 0,
+            matrix: 0,
             split: 0,
             phases: 0,
             alternate: 0,

@@ -10,7 +10,7 @@ pub mod dealing {
     pub const NEIGHBOURS: u32 = 2;
 }
 
-/// The values of `keep`, `alternate`, `scatter` and `bands` besides 0.
+/// The values of `keep`, `matrix`, `alternate`, `scatter` and `bands` besides 0.
 pub const NEVER: u32 = 1;
 pub const ALWAYS: u32 = 2;
 
@@ -68,6 +68,13 @@ pub static MSDA_FORWARD: Space = Space {
             &[0, NEVER, ALWAYS],
             0,
         ),
+        Parameter::new(
+            "matrix",
+            "whether sums are taken on tensor cores: 1 never, 2 always; 0 default",
+            &[0, NEVER, ALWAYS],
+            0,
+        )
+        .changing_bits(),
         Parameter::new(
             "split",
             "groups of lanes that share the samples of a row; 0 default",

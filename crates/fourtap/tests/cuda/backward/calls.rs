@@ -144,11 +144,14 @@ fn each_problem_gets_the_kernels_made_for_it() {
             (48, "samples_matrix sort value_channel"),
         ] {
             let name = format!("{dtype}, {channels} channels");
-            assert_eq!(explain(&exactly, channels, dtype), expected, "{name}");
-            let few = cuda.with_msda(KernelChoice::Gather);
+            let many = cuda.with_msda(KernelChoice::GatherMany);
+            assert_eq!(explain(&many, channels, dtype), expected, "{name}");
+            // Few samples need not be sorted.
             let of_samples = expected.split(' ').next().unwrap();
             let bands = format!("{of_samples} value_bands");
-            assert_eq!(explain(&few, channels, dtype), bands, "{name}");
+            for few in [&cuda, &exactly, &cuda.with_msda(KernelChoice::Gather)] {
+                assert_eq!(explain(few, channels, dtype), bands, "{name}");
+            }
         }
         assert_eq!(
             explain(&exactly, 31, dtype),
@@ -157,7 +160,7 @@ fn each_problem_gets_the_kernels_made_for_it() {
     }
     assert_eq!(
         explain(&exactly, 32, DType::F32),
-        "samples_gather sort value_channel"
+        "samples_gather value_bands"
     );
     assert_eq!(
         explain(&exactly, 32, DType::F64),
@@ -195,15 +198,12 @@ fn levels_in_device_memory_or_too_many_are_searched_if_need_be() {
     let shapes = Buffer::from_slice(cuda.context(), &[8i64, 8]).unwrap();
     // SAFETY: the buffer holds a pair and outlives the calls.
     let on_device = unsafe { CudaLevels::new(0, 1, shapes.as_ptr(), None) };
-    let found = problem.kernels(
-        &cuda.deterministic(true),
-        on_device,
-        &mut problem.results(&cuda),
-    );
+    let many = cuda.with_msda(KernelChoice::GatherMany);
+    let found = problem.kernels(&many, on_device, &mut problem.results(&cuda));
     for kernel in ["msda_backward_sort", "msda_backward_value_search"] {
         assert!(found.contains(&kernel), "{kernel}: {found:?}");
     }
-    let few = cuda.with_msda(KernelChoice::Gather).deterministic(true);
+    let few = cuda.deterministic(true);
     let found = problem.kernels(&few, on_device, &mut problem.results(&cuda));
     for kernel in ["msda_backward_value_bands", "msda_backward_value_search"] {
         assert!(found.contains(&kernel), "{kernel}: {found:?}");
@@ -220,7 +220,6 @@ fn gradients_nobody_asked_for_are_not_computed() {
         let found = kernels(&cuda, &levels, sizes(&levels), DType::F16, asked);
         let samples = asked.sampling_locations || asked.attention_weights;
         assert_eq!(found.contains("value"), asked.value, "{asked:?}: {found}");
-        assert_eq!(found.contains("sort"), asked.value, "{asked:?}: {found}");
         assert_eq!(found.contains("samples"), samples, "{asked:?}: {found}");
     }
 }

@@ -65,9 +65,9 @@ fn runs_of_all_types(
             None => BackwardProblem::new::<T>(cuda, sizes),
         };
         let mut choices = vec![KernelChoice::Best, KernelChoice::Channel];
-        // Problems so small that samples need not be sorted.
+        // Problems so small that samples would not be sorted.
         if sizes.queries * sizes.points <= 2048 && levels.len() <= 16 {
-            choices.push(KernelChoice::Gather);
+            choices.push(KernelChoice::GatherMany);
         }
         for wanted in choices {
             let cuda = cuda.with_msda(wanted).deterministic(true);

@@ -41,7 +41,11 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
     fn of_type<T: Element + Plain>(cuda: &Cuda) {
         let levels = levels();
         let problem = BackwardProblem::new::<T>(cuda, sizes(&levels));
-        for wanted in [KernelChoice::Best, KernelChoice::Channel] {
+        let sorting = match T::DTYPE {
+            DType::F64 => KernelChoice::Best,
+            _ => KernelChoice::GatherMany,
+        };
+        for wanted in [sorting, KernelChoice::Channel] {
             let cuda = cuda.with_msda(wanted).deterministic(true);
             let mut results = problem.results(&cuda);
             let bytes = problem.workspace(&cuda, &levels, &mut results);
@@ -88,7 +92,7 @@ fn a_workspace_of_the_size_asked_for_is_enough_and_what_is_in_it_does_not_matter
 #[test]
 #[ignore = "needs a CUDA device"]
 fn a_workspace_too_small_or_misaligned_is_refused_before_anything_is_written() {
-    let cuda = gpu::device();
+    let cuda = gpu::device().with_msda(KernelChoice::GatherMany);
     let levels = levels();
     let problem = BackwardProblem::new::<f16>(&cuda, sizes(&levels));
     let mut results = problem.results(&cuda);
@@ -231,7 +235,7 @@ fn workspaces_of_the_workloads_take_at_most_twice_the_inputs() {
 #[test]
 #[ignore = "needs a CUDA device"]
 fn many_calls_leave_memory_as_it_was() {
-    let cuda = gpu::device();
+    let cuda = gpu::device().with_msda(KernelChoice::GatherMany);
     let levels = levels();
     let problem = BackwardProblem::new::<f16>(&cuda, sizes(&levels));
     let mut results = problem.results(&cuda);
@@ -244,8 +248,15 @@ fn many_calls_leave_memory_as_it_was() {
         gpu::wait(&cuda);
         cuda.context().memory_info().unwrap().free
     };
-    let free = calls(10);
-    let leaked = free.saturating_sub(calls(20_000));
+    // Other tests allocate at the same time, so that one measurement may be theirs; not all of them.
+    let mut leaked = || {
+        let free = calls(10);
+        free.saturating_sub(calls(20_000))
+    };
     // What a pool keeps of memory given back to it is not lost.
-    assert!(leaked < 64 << 20, "{leaked} bytes are gone");
+    let found: Vec<usize> = (0..5)
+        .map(|_| leaked())
+        .take_while(|&bytes| bytes >= 64 << 20)
+        .collect();
+    assert!(found.len() < 5, "{found:?} bytes are gone");
 }

@@ -9,6 +9,7 @@ use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::handle::Cuda;
 use crate::cuda::msda::arguments::Schedule;
 use crate::cuda::msda::fit;
+use crate::cuda::msda::kind::FEW_SAMPLE_THREADS;
 use crate::cuda::msda::operands::{GradientOperands, Operand, Operands};
 use crate::cuda::msda::options::KernelChoice;
 use crate::cuda::msda::schedule::{Dealing, schedule};
@@ -42,6 +43,9 @@ const KEPT_BYTES_MATRIX: u32 = 12;
 
 /// Samples times channels up to which atomic additions are faster than sorting: measured, see docs/cuda-backward.md.
 const SCATTER_MOST: usize = 1 << 21;
+
+/// Samples of a call up to which bands are faster than sorting: measured, see docs/cuda-backward.md.
+const BANDS_MOST: usize = 3 << 15;
 
 /// The plan of a backward call, for display and for the launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,6 +110,10 @@ impl BackwardPlan {
         tuning: &BackwardTuning,
     ) -> Result<Self> {
         let sizes = &operands.sizes;
+        let wanted = match wanted {
+            KernelChoice::Matrix => KernelChoice::Best,
+            other => other,
+        };
         let level_capacity = fit::expect_any_kernel(operands)?;
         let (types, sampling) = (operands.kind.types, operands.kind.sampling.general());
         let multiprocessors = device.multiprocessors.max(1);
@@ -141,7 +149,7 @@ impl BackwardPlan {
                 (KernelChoice::Best, ALWAYS) => true,
                 (KernelChoice::Best, _) => sizes.samples() * sizes.channels <= SCATTER_MOST,
                 (KernelChoice::Gather, _) => true,
-                (KernelChoice::GatherMany | KernelChoice::Channel, _) => false,
+                _ => false,
             };
         match gather {
             Ok((step, schedule)) if wanted != KernelChoice::Channel => {
@@ -180,8 +188,14 @@ impl BackwardPlan {
         let wants_bands = match tuning.bands {
             NEVER => false,
             ALWAYS => true,
-            // Not by default before it is proven on a GPU: see runs/unverified.toml.
-            _ => wanted == KernelChoice::Gather,
+            _ => match wanted {
+                KernelChoice::Best => {
+                    let level_planes = sizes.images * sizes.heads * sizes.levels;
+                    level_planes * operands.samples_of_level() <= BANDS_MOST
+                }
+                KernelChoice::Gather => true,
+                _ => false,
+            },
         };
         match bands {
             Ok(bands) if wants_bands => plan.bands = Some(bands),
@@ -319,6 +333,11 @@ fn gather(
         .filter(|_| fit::has_short_places(&operands.value));
     let on_matrix = matrix.is_some();
     let mut gather = matrix.unwrap_or_else(|| kind.samples_gather(units));
+    let rows = sizes.images * sizes.queries * sizes.heads;
+    let multiprocessors = device.multiprocessors.max(1);
+    if on_matrix && rows * kind.lanes() <= (multiprocessors * FEW_SAMPLE_THREADS) as usize {
+        gather.threads = FEW_SAMPLE_THREADS;
+    }
     let (locations, weights) = (&operands.locations, &operands.weights);
     let grad_locations = gradients.locations.as_ref().unwrap_or(locations);
     let grad_weights = gradients.weights.as_ref().unwrap_or(weights);

@@ -11,6 +11,8 @@ pub(super) mod sources {
     pub use crate::cuda::recipe::sources::{COPY, DIVISOR, MATRIX, MEMORY, OVERLAP, TYPES};
     pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
     pub const PROJECTION: &str = include_str!("../../../../kernels/msda/projection.cuh");
+    pub const FORWARD_ROWS: &str = include_str!("../../../../kernels/msda/forward_rows.cuh");
+    pub const FORWARD_MATRIX: &str = include_str!("../../../../kernels/msda/forward_matrix.cuh");
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
     pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");
     pub const BINS: &str = include_str!("../../../../kernels/msda/bins.cuh");

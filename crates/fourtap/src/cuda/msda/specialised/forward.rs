@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::common::sources::{COPY, DIVISOR, GATHER, MEMORY, PROBLEM, PROJECTION, TYPES};
+use super::common::sources::{
+    COPY, DIVISOR, FORWARD_MATRIX, FORWARD_ROWS, GATHER, MATRIX, MEMORY, PROBLEM, PROJECTION, TYPES,
+};
 use super::common::{Projection, Sampling, Types, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
 use crate::cuda::recipe::{Defines, DynamicShared, Recipe, flag, number};
@@ -25,11 +27,30 @@ const GATHER_PARTS: &[&str] = &[
     PROBLEM,
     PROJECTION,
     GATHER,
+    FORWARD_ROWS,
     include_str!("../../../../kernels/msda/forward_gather.cu"),
 ];
 
-pub(super) const SHIPPED: &[(&str, &[&str])] =
-    &[(CHANNEL_ENTRY, CHANNEL_PARTS), (GATHER_ENTRY, GATHER_PARTS)];
+const MATRIX_ENTRY: &str = "msda_forward_matrix";
+const MATRIX_PARTS: &[&str] = &[
+    TYPES,
+    DIVISOR,
+    MEMORY,
+    COPY,
+    MATRIX,
+    PROBLEM,
+    PROJECTION,
+    GATHER,
+    FORWARD_ROWS,
+    FORWARD_MATRIX,
+    include_str!("../../../../kernels/msda/forward_matrix.cu"),
+];
+
+pub(super) const SHIPPED: &[(&str, &[&str])] = &[
+    (CHANNEL_ENTRY, CHANNEL_PARTS),
+    (GATHER_ENTRY, GATHER_PARTS),
+    (MATRIX_ENTRY, MATRIX_PARTS),
+];
 
 /// One thread per channel; see kernels/msda/forward_channel.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -306,5 +327,35 @@ impl fmt::Display for Gather {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("msda-forward-gather-")?;
         self.describe(f)
+    }
+}
+
+/// Sums of 16-bit channels on tensor cores; see kernels/msda/forward_matrix.cu.
+pub(super) struct Matrix(pub Gather);
+
+impl Recipe for Matrix {
+    fn entry(&self) -> &'static str {
+        MATRIX_ENTRY
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        MATRIX_PARTS
+    }
+
+    fn defines(&self) -> Defines {
+        let mut defines = self.0.common_defines();
+        defines.push(("KEEP", flag(self.0.keeps)));
+        defines
+    }
+
+    fn dynamic_shared(&self) -> DynamicShared {
+        self.0.dynamic_shared()
+    }
+}
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("msda-forward-matrix-")?;
+        self.0.describe(f)
     }
 }

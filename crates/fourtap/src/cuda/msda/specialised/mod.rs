@@ -24,6 +24,8 @@ pub enum KernelVariant {
     Channel(Channel),
     /// Forward; fast, for channels that fill 16-byte vectors.
     Gather(Gather),
+    /// Forward: the same on tensor cores, for 16-bit channels that fill four such vectors.
+    Matrix(Gather),
     /// Backward: sorts samples by the pixels they fall on.
     Sort(Sort),
     /// Backward: `grad_value` from sorted samples; serves every type and number of channels.
@@ -53,6 +55,7 @@ impl SpecialisedKernel for KernelVariant {
         match *self {
             KernelVariant::Channel(kernel) => Box::new(kernel),
             KernelVariant::Gather(kernel) => Box::new(kernel),
+            KernelVariant::Matrix(kernel) => Box::new(forward::Matrix(kernel)),
             KernelVariant::Sort(kernel) => Box::new(kernel),
             KernelVariant::ValueChannel(kernel) => Box::new(backward::ValueChannel(kernel)),
             KernelVariant::ValueMatrix(kernel) => Box::new(backward::ValueMatrix(kernel)),

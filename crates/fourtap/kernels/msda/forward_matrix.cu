@@ -1,0 +1,324 @@
+// Forward for 64-byte rows of 16-bit channels, one head at a time: neighbours are put in place and summed by tensor cores. How is in
+// forward_matrix.cuh.
+//
+// A warp takes four rows at a time, and in a step four samples, one of each row: eight lanes, a *slot*, read 128 bytes of a sample's
+// upper two neighbours and 128 of its lower two.
+//
+// Weights never travel: lanes of a row work out two samples each and exchange halves of them with one neighbour. In step j slot s has
+// a sample of row (s - j) % 4, so that the lanes which know its weights are those whose column of the product it is. Of where samples
+// lie lanes are told through shared memory, 16 bits each.
+//
+// KEEP: samples of the second half of the levels read shared memory, where ldmatrix turns rows to columns as it reads them, in turns with
+// those of the first half. Their 16 bytes lie so that a step's four pixel pairs meet no bank twice: matrix m reads quarter m ^ r of row
+// r's pixels.
+
+static_assert(VALUE != F32 && CHANNELS == 32 && HEADS_TOGETHER == 1 && SPLIT == 1 && PER_LANE == 2, "as described");
+constexpr int UNIT = 4;   // rows of a warp
+constexpr int ROUND = 16; // samples of a row: two a lane
+constexpr int ROUNDS = SAMPLES / ROUND;
+static_assert(ROUNDS * ROUND == SAMPLES && (ROUNDS == 2 || (ROUNDS == 1 && !KEEP)), "whole rounds");
+constexpr int FAR_ROUNDS = KEEP ? 1 : ROUNDS; // of levels in device memory
+constexpr int STEPS = ROUND * FAR_ROUNDS;
+// Steps whose neighbours are on their way; when the next rows' samples are looked at: after all places of these have been read.
+constexpr int AHEAD = 4, KEPT_AHEAD = 2, LOOK = STEPS - AHEAD;
+static_assert(STEPS - 8 - (KEPT_AHEAD - 1) < LOOK, "places are read before they are replaced");
+constexpr u32 KEPT_PIXEL = 64; // bytes
+
+// Of a level, as slots read it: places are pixels from `base` on.
+struct __align__(16) Ground {
+    u32 base;  // a pixel of the image
+    u32 first; // the place of the level's first pixel
+    u32 down;  // bytes to the row below
+    u32 last;  // the last place that has a neighbour to the right, and below
+};
+
+// What a lane multiplies by in the steps of a round: of its row's sample `t` of each eight, both points of a pair, in the upper and in
+// the lower row of pixels: left and right in a word, rounded in lanes of part 0, what rounding took away in those of part 1.
+struct Factors {
+    u32 of[2][2][2];
+};
+
+// Levels as slots read them. Kept ones lie one after another.
+static __device__ __forceinline__ void share_grounds(const Arguments &a, int4 *levels, Ground *grounds) {
+    if (threadIdx.x < LEVELS) {
+        const int l = threadIdx.x;
+        const Level level = level_of(a, l);
+        // A level without pixels: a width no coordinate is inside of, and a place that exists.
+        const bool empty = level.width <= 0 || level.height <= 0;
+        const int start = static_cast<int>(level.start);
+        const u32 apart = !empty && level.height > 1 ? level.width : 0;
+        // The last pixel of a level of one column counts as the right one of a pair.
+        const int base = empty ? 0 : level.width == 1 && start > 0 ? start - 1 : start;
+        levels[l] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+        const u32 last_pair = static_cast<u32>(a.pixels) - 2 - apart;
+        grounds[l] = {static_cast<u32>(base), empty ? 0u : static_cast<u32>(start - base), apart * PIXEL_BYTES, last_pair - base};
+#if KEEP
+        if (l * POINTS >= ROUND) {
+            u32 before = 0;
+            for (int other = ROUND / POINTS; other < l; other++) {
+                const Level kept = level_of(a, other);
+                before += kept.width * kept.height;
+            }
+            grounds[l] = {0, before, apart * KEPT_PIXEL, 0xffffu};
+        }
+#endif
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    msda_forward_matrix(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule) {
+    __shared__ __align__(128) u32 places[WARPS][ROUNDS][32];
+    __shared__ Constants constants;
+    __shared__ int4 levels[LEVELS];
+    __shared__ Ground grounds[LEVELS];
+    __shared__ u32 taken;
+#if KEEP
+    extern __shared__ __align__(128) char kept_pixels[];
+    __shared__ u64 barrier;
+    const u32 filled = shared_address(&barrier);
+    u32 parity = 1;
+#endif
+    const Arguments &a = arguments;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // The row whose samples a lane works out, which half of a round and which pair of it. As a reader a lane belongs to slot `r`.
+    const u32 r = lane / 8, part = lane / 4 % 2, t = lane % 4;
+    share_grounds(a, levels, grounds);
+    write_constants(constants);
+#if KEEP
+    if (threadIdx.x == 0) make_barrier(filled, THREADS);
+#endif
+    __syncthreads();
+    const Identity identity = read_identity(constants, lane);
+    const u32 pixel = read_opaque(&constants.pixel), one = read_opaque(&constants.one);
+    const u32 level_base = shared_address(levels), ground_base = shared_address(grounds);
+    const u32 place_base = shared_address(&places[warp][0][0]);
+    const u32 place_to = place_base + (part * 16 + t * 4 + (t - r & 3)) * 4, place_from = place_base + r * 16;
+    bool suspicious = false;
+#if KEEP
+    // As the one that tells ldmatrix where 16 bytes of a pixel lie: of which slot, the left or right pixel, which quarter.
+    const u32 kept_slot = lane % 8 / 2, kept_matrix = lane / 8 % 2;
+    const bool kept_lower = lane >= 16;
+    const u32 kept_from = place_base + 128 + kept_slot * 16;
+    u32 quarter[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        quarter[j] = shared_address(kept_pixels) + lane % 2 * KEPT_PIXEL + (kept_matrix ^ (kept_slot - j & 3)) * 16;
+    }
+#endif
+
+    const u32 first = blockIdx.x * schedule.share, room = min(schedule.share, schedule.turn - first);
+    for (u32 turn = 0; turn < schedule.rows; turn += schedule.turn) {
+        const u32 end = min(turn + first + room, schedule.rows);
+        for (u32 begin = turn + first, after; begin < end; begin = after) {
+            const u32 plane = schedule.by_plane.divide(begin), plane_first = plane * schedule.plane;
+            after = min(end, plane_first + schedule.plane);
+            const u32 n = schedule.by_planes_an_image.divide(plane), m = plane - n * schedule.planes_an_image;
+            const char *const image = static_cast<const char *>(a.value) + (n * a.value_strides[0] + m * a.value_strides[2]) * ELEMENT_BYTES;
+            __syncthreads(); // nobody reads the last plane's pixels any more
+            if (threadIdx.x == 0) taken = 0;
+#if KEEP
+            u32 target = shared_address(kept_pixels);
+            for (int l = ROUND / POINTS; l < LEVELS; l++) {
+                const int4 level = levels[l];
+                const char *const pixels = image + static_cast<u64>(level.z) * PIXEL_BYTES;
+                const u32 words = level.x * level.y * 16;
+                // Of each pixel word 4 c + w goes to 4 w + c: 16 bytes are what four lanes would read as word w of a vector.
+                for (u32 i = threadIdx.x; i < words; i += THREADS) {
+                    const u32 word = i % 16, source = word % 4 * 4 + word / 4;
+                    copy_async<4>(target + i * 4, pixels + static_cast<u64>(i / 16) * PIXEL_BYTES + source * 4, 4);
+                }
+                target += words * 4;
+            }
+            arrive_when_copied(filled);
+            parity ^= 1;
+#endif
+            __syncthreads(); // for `taken`
+
+            Pending pending[ROUNDS]; // asked for, not looked at
+            const auto take = [&] {
+                u32 ahead = 0;
+                if (lane == 0) ahead = atomicAdd(&taken, static_cast<u32>(UNIT));
+                return begin + __shfl_sync(ALL, ahead, 0);
+            };
+            // Asks for the samples of a lane's row, or of the last one, and returns the row's query.
+            const auto ask = [&](u32 unit) {
+                const u32 q = query_of(schedule.order, min(unit + r, after - 1) - plane_first, levels);
+#if DENSE
+                const u64 row = (n * static_cast<u32>(a.queries) + q) * static_cast<u32>(a.heads) + m;
+                const u64 to_locations = row * (SAMPLES * LOCATION_BYTES), to_weights = row * (SAMPLES * WEIGHT_BYTES);
+#else
+                const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
+                const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
+                const i64 to_locations = location * (LOCATION_BYTES / 2), to_weights = weight * WEIGHT_BYTES;
+#endif
+                const char *const locations = static_cast<const char *>(a.locations) + to_locations + lane % 8 * (2 * LOCATION_BYTES);
+                const char *const weights = static_cast<const char *>(a.weights) + to_weights + lane % 8 * (2 * WEIGHT_BYTES);
+#pragma unroll
+                for (int i = 0; i < ROUNDS; i++) {
+                    pending[i].load(locations + i * (ROUND * LOCATION_BYTES), weights + i * (ROUND * WEIGHT_BYTES));
+                }
+                return q;
+            };
+            // Works out where the samples lie that were asked for, and how much they count.
+            const auto look = [&](Factors (&factors)[ROUNDS]) {
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < ROUNDS; i++) {
+                    const u32 number = level_number(i * ROUND + lane % 8 * 2);
+                    const Vector level = load_shared(level_base + number * 16), ground = load_shared(ground_base + number * 16);
+                    const float width = static_cast<float>(static_cast<int>(level.x)), height = static_cast<float>(static_cast<int>(level.y));
+                    u32 rounded[2][2], rest[2][2], both = 0;
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        const Sample sample = pending[i].sample(h, width, height);
+                        const Axis x = axis(sample.x, width), y = axis(sample.y, height);
+                        const u32 found = ground.y + y.first * level.x + x.first, place = min(found, ground.w);
+                        const float second = x.second + static_cast<float>(found - place);
+                        const float weight = sample.weight * SCALE * (x.inside * y.inside);
+                        const float lower = weight * y.second, upper = weight - lower;
+                        const float upper_right = upper * second, lower_right = lower * second;
+                        split<VALUE>(upper - upper_right, upper_right, rounded[h][0], rest[h][0]);
+                        split<VALUE>(lower - lower_right, lower_right, rounded[h][1], rest[h][1]);
+                        both |= place << 16 * h;
+                    }
+                    store_shared_word(place_to + i * 128, both);
+                    // A lane of part 0 has samples of the first eight, and shall have the rounded weights of both.
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const u32 large = rounded[k / 2][k % 2], small = rest[k / 2][k % 2];
+                        const u32 got = __shfl_xor_sync(ALL, part ? large : small, 4);
+                        factors[i].of[0][k / 2][k % 2] = part ? got : large;
+                        factors[i].of[1][k / 2][k % 2] = part ? small : got;
+                    }
+                }
+                __syncwarp();
+            };
+
+            const char *mine = image + lane % 4 * 16 + part * PIXEL_BYTES;
+            asm("" : "+l"(mine)); // one register pair, not a sum to be repeated
+            Vector there, taps[AHEAD][2];
+            const char *upper = mine;
+            u32 down = 0;
+            const auto load = [&](int step) {
+                const int round = step / ROUND, eight = step / 8 % 2;
+                if (step % 8 == 0) {
+                    there = load_shared(place_from + round * 128 + eight * 64);
+                    const Vector ground = load_shared(ground_base + level_number(round * ROUND + eight * 8 + 2 * r) * 16);
+                    upper = at(ground.x, pixel, mine);
+                    down = ground.z;
+                }
+                const char *const above = at(place_of_point(there, step % 4, step / 4 % 2), pixel, upper);
+                taps[step % AHEAD][0] = load_vector(above);
+                taps[step % AHEAD][1] = load_vector(at(down, one, above));
+            };
+#if KEEP
+            Vector kept_there;
+            u32 kept_taps[KEPT_AHEAD][2][4], kept_down = 0;
+            const auto load_kept = [&](int step) {
+                const int eight = step / 8;
+                if (step % 8 == 0) {
+                    kept_there = load_shared(kept_from + eight * 64);
+                    const u32 apart = load_shared_word(ground_base + level_number(ROUND + eight * 8 + 2 * kept_slot) * 16 + 8);
+                    kept_down = kept_lower ? apart : 0;
+                }
+                const u32 from = place_of_point(kept_there, step % 4, step / 4 % 2) * KEPT_PIXEL + quarter[step % 4] + kept_down;
+                load_transposed(kept_taps[step % KEPT_AHEAD][0], from);
+                load_transposed(kept_taps[step % KEPT_AHEAD][1], from ^ 32);
+            };
+#endif
+            Factors factors[ROUNDS], coming[ROUNDS];
+            u32 unit = take(), query = 0;
+            if (unit < after) {
+                query = ask(unit);
+                look(factors);
+#pragma unroll
+                for (int step = 0; step < AHEAD - 1; step++) load(step);
+            }
+#if KEEP
+            wait_for_all(filled, parity);
+            if (unit < after) {
+#pragma unroll
+                for (int step = 0; step < KEPT_AHEAD - 1; step++) load_kept(step);
+            }
+#endif
+
+#pragma unroll 1
+            while (unit < after) {
+                float far[2][4] = {};
+#if KEEP
+                float near[2][4] = {};
+#endif
+                u32 next = 0, next_query = 0;
+#pragma unroll
+                for (int step = 0; step < STEPS; step++) {
+                    if (step == 0) {
+                        next = take();
+                        next_query = ask(next);
+                    }
+                    if (step == LOOK) look(coming);
+                    load((step + AHEAD - 1) % STEPS);
+                    const bool mine_now = (t - r & 3) == step % 4;
+                    const int eight = step / 8 % 2, h = step / 4 % 2;
+#if KEEP
+                    load_kept((step + KEPT_AHEAD - 1) % STEPS);
+#endif
+                    {
+                        const u32(&by)[2] = factors[step / ROUND].of[eight][h];
+                        const u32 b0 = mine_now ? by[0] : 0u, b1 = mine_now ? by[1] : 0u;
+                        Vector(&v)[2] = taps[step % AHEAD];
+#pragma unroll
+                        for (int k = 0; k < 2; k++) {
+                            transpose(v[k].x, v[k].y, identity);
+                            transpose(v[k].z, v[k].w, identity);
+                        }
+                        multiply_add<VALUE>(far[0], v[0].x, v[0].y, v[1].x, v[1].y, b0, b1);
+                        multiply_add<VALUE>(far[1], v[0].z, v[0].w, v[1].z, v[1].w, b0, b1);
+                    }
+#if KEEP
+                    {
+                        const u32(&by)[2] = factors[1].of[eight][h];
+                        const u32 b0 = mine_now ? by[0] : 0u, b1 = mine_now ? by[1] : 0u;
+                        const u32(&v)[2][4] = kept_taps[step % KEPT_AHEAD];
+                        multiply_add<VALUE>(near[0], v[0][0], v[0][1], v[0][2], v[0][3], b0, b1);
+                        multiply_add<VALUE>(near[1], v[1][0], v[1][1], v[1][2], v[1][3], b0, b1);
+                    }
+#endif
+                }
+                // This lane has row t, of its channels from 8 r on those at part + 0, 2, 4 and 6.
+                float sums[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[i] = far[i / 2][i % 2 * 2] + far[i / 2][i % 2 * 2 + 1];
+#if KEEP
+                float of[4]; // quarter i ^ t of the pixels
+#pragma unroll
+                for (int i = 0; i < 4; i++) of[i] = near[i / 2][i % 2 * 2] + near[i / 2][i % 2 * 2 + 1];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float even = t & 1 ? of[i ^ 1] : of[i], odd = t & 1 ? of[i ^ 3] : of[i ^ 2];
+                    sums[i] += t & 2 ? odd : even;
+                }
+#endif
+                const Channels channels(sums, part);
+                const u32 q = __shfl_sync(ALL, query, t * 8);
+                if (unit + t < after) {
+                    suspicious |= !channels.sound;
+#if DENSE
+                    const u64 row = (n * static_cast<u32>(a.queries) + q) * static_cast<u32>(a.heads) + m;
+                    char *const out = static_cast<char *>(a.out) + row * (CHANNELS * ELEMENT_BYTES);
+#else
+                    const i64 result = n * a.out_strides[0] + q * a.out_strides[1] + m * CHANNELS;
+                    char *const out = static_cast<char *>(a.out) + result * ELEMENT_BYTES;
+#endif
+                    channels.store(out + r * 16 + part * 8);
+                }
+                unit = next;
+                query = next_query;
+#pragma unroll
+                for (int i = 0; i < ROUNDS; i++) factors[i] = coming[i];
+            }
+        }
+    }
+    // Another warp may take a row this time.
+    if (!__syncthreads_or(suspicious)) return;
+    compute_anew(a, schedule, levels, warp, lane);
+}
