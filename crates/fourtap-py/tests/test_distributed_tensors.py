@@ -1,4 +1,4 @@
-"""Operators on DTensors, by several processes."""
+"""Sharded tensors and modules, by several processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ pytest.importorskip("torch.distributed.tensor.experimental", reason="PyTorch bef
 pytestmark = pytest.mark.slow  # starts several processes, which import PyTorch
 
 
-@pytest.mark.parametrize("processes", [2, 4])  # in a row, and 2 x 2
-def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
-    worker = pathlib.Path(__file__).with_name("shard_worker.py")
+def run(worker: str, processes: int) -> None:
+    """Runs a script of this folder in so many processes; each compares what it finds."""
+    script = pathlib.Path(__file__).with_name(worker)
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     finished = subprocess.run(
-        [sys.executable, *torchrun, str(worker)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *torchrun, str(script)], capture_output=True, text=True, timeout=600, check=False
     )
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("processes", [2, 4])  # in a row, and 2 x 2
+def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
+    run("shard_worker.py", processes)
+
+
+def test_modules_sharded_by_heads_give_what_whole_ones_give() -> None:
+    run("heads_worker.py", 4)
