@@ -1,4 +1,4 @@
-"""Sharded tensors and modules, by several processes."""
+"""Sharded tensors, modules and sequences, by several processes."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
 
 def test_modules_sharded_by_heads_give_what_whole_ones_give() -> None:
     run("heads_worker.py", 4)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ring_attention_gives_what_one_process_gives(processes: int) -> None:
+    run("ring_worker.py", processes)

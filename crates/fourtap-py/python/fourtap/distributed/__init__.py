@@ -7,6 +7,7 @@
   otherwise are exchanged by PyTorch until one of these fits.
 - :class:`HeadwiseParallel` is a style for ``torch.distributed.tensor.parallel.parallelize_module``: tensor parallelism
   of :class:`fourtap.nn.MSDeformAttn`.
+- :func:`ring_attention` is dense attention over a sequence that no device has whole: context parallelism.
 
 Example:
     >>> import fourtap.distributed
@@ -28,7 +29,9 @@ except ImportError as reason:
         f"fourtap.distributed: expected a PyTorch with register_sharding (2.5 and later), found {torch.__version__}"
     ) from reason
 
+from fourtap.distributed._ring import ring_attention
+from fourtap.distributed._sequence import shard_sequence, unshard_sequence
 from fourtap.distributed._sharding import OPERATORS
 from fourtap.distributed._tensor_parallel import HeadwiseParallel
 
-__all__ = ["OPERATORS", "HeadwiseParallel"]
+__all__ = ["OPERATORS", "HeadwiseParallel", "ring_attention", "shard_sequence", "unshard_sequence"]
