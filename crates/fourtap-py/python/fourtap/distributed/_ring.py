@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from fourtap._dense import autocast, refuse_derivatives
+from fourtap._registered import no_second_derivatives
 from fourtap.distributed._sequence import ring_of
 from fourtap.errors import DTypeError, InputError
 
@@ -64,8 +64,9 @@ def ring_attention(
 
     """
     rank, size = ring_of(group)
-    _check(query, key, value, is_causal, enable_gqa)
+    _check_each(query=query, key=key, value=value)
     query, key, value, _ = autocast(query, key, value, None)
+    _check_together(query, key, value, is_causal, enable_gqa)
     refuse_derivatives(query, key, value, None)
     ring = _Ring(distributed.group.WORLD if group is None else group, rank, size)
     _check_others(ring, query, key, value, is_causal)
@@ -184,37 +185,61 @@ class _RingAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
-        ring, settings = ctx.ring, ctx.settings
-        by_query = torch.zeros_like(query, dtype=lse.dtype)
-        coming: _Exchange | None = None
-        for source, keys, values in ring.blocks(key, value):
-            seen = _visible(ring, source, settings.is_causal, query.shape[_POSITIONS])
-            # With the result and the LSE of all keys, gradients by those of one block are their part of the sum.
-            part_by_query, part_by_key, part_by_value, _ = torch.ops.fourtap.dense_backward(
-                grad_out[:, :, seen.queries],
-                query[:, :, seen.queries],
-                keys[:, :, seen.keys],
-                values[:, :, seen.keys],
-                *settings.of_block(seen.is_causal),
-                None,
-                out[:, :, seen.queries],
-                lse[:, :, seen.queries],
-                (True, True, True, False),
-            )
-            by_query[:, :, seen.queries] += part_by_query
-            # The sums follow their keys; they are awaited only here, so they come while the operator is at work.
-            of_keys = (
-                [torch.zeros_like(one, dtype=lse.dtype) for one in (keys, values)] if coming is None else coming.wait()
-            )
-            of_keys[0][:, :, seen.keys] += part_by_key
-            of_keys[1][:, :, seen.keys] += part_by_value
-            coming = ring.send(of_keys, tag=1)
-        assert coming is not None
-        by_key, by_value = coming.wait()
-        return by_query.to(query.dtype), by_key.to(key.dtype), by_value.to(value.dtype), None, None
+        # With create_graph=True the gradients will be differentiated again, which must raise an error, not be ignored.
+        compute: Any = _RingGradients.apply if torch.is_grad_enabled() else _gradients
+        return *compute(grad_out, *ctx.saved_tensors, ctx.ring, ctx.settings), None, None
+
+
+class _RingGradients(torch.autograd.Function):
+    """Gradients that refuse to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return _gradients(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        raise no_second_derivatives("ring_attention")
+
+
+def _gradients(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    ring: _Ring,
+    settings: _Settings,
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_query = torch.zeros_like(query, dtype=lse.dtype)
+    coming: _Exchange | None = None
+    for source, keys, values in ring.blocks(key, value):
+        seen = _visible(ring, source, settings.is_causal, query.shape[_POSITIONS])
+        # With the result and the LSE of all keys, gradients by those of one block are their part of the sum.
+        part_by_query, part_by_key, part_by_value, _ = torch.ops.fourtap.dense_backward(
+            grad_out[:, :, seen.queries],
+            query[:, :, seen.queries],
+            keys[:, :, seen.keys],
+            values[:, :, seen.keys],
+            *settings.of_block(seen.is_causal),
+            None,
+            out[:, :, seen.queries],
+            lse[:, :, seen.queries],
+            (True, True, True, False),
+        )
+        by_query[:, :, seen.queries] += part_by_query
+        # The sums follow their keys; they are awaited only here, so they come while the operator is at work.
+        of_keys = (
+            [torch.zeros_like(one, dtype=lse.dtype) for one in (keys, values)] if coming is None else coming.wait()
+        )
+        of_keys[0][:, :, seen.keys] += part_by_key
+        of_keys[1][:, :, seen.keys] += part_by_value
+        coming = ring.send(of_keys, tag=1)
+    assert coming is not None
+    by_key, by_value = coming.wait()
+    return by_query.to(query.dtype), by_key.to(key.dtype), by_value.to(value.dtype)
 
 
 def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
@@ -225,8 +250,8 @@ def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
     lse.copy_(total)
 
 
-def _check(query: Any, key: Any, value: Any, is_causal: bool, enable_gqa: bool) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def _check_each(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
         if isinstance(tensor, DTensor) or not isinstance(tensor, Tensor):
             kind = type(tensor).__qualname__
             raise InputError(f"{name}: expected a plain PyTorch tensor, the part of this process, found {kind}")
@@ -236,6 +261,14 @@ def _check(query: Any, key: Any, value: Any, is_causal: bool, enable_gqa: bool) 
             raise DTypeError(f"{name}: expected float16, bfloat16, float32 or float64, found {tensor.dtype}")
         if tensor.shape[_POSITIONS] == 0:
             raise InputError(f"{name}: expected one position or more, found shape {list(tensor.shape)}")
+
+
+def _check_together(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, enable_gqa: bool) -> None:
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.dtype is not query.dtype:
+            raise DTypeError(f"{name}: expected {query.dtype}, as query has, found {tensor.dtype}")
+        if tensor.device != query.device:
+            raise InputError(f"{name}: expected {query.device}, where query is, found {tensor.device}")
     batch, heads, positions, channels = query.shape
     if key.shape[0] != batch or key.shape[3] != channels:
         raise InputError(f"key: expected shape [{batch}, H, S, {channels}], found {list(key.shape)}")
