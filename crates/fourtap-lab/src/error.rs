@@ -140,6 +140,18 @@ pub enum Error {
         requested: String,
         source: Box<fourtap::cuda::CudaError>,
     },
+    /// There is no device to share work among.
+    #[error("--devices all: expected CUDA devices, found none to use: {0}")]
+    NoDevices(#[source] Box<fourtap::cuda::CudaError>),
+    /// Devices whose times cannot stand side by side.
+    #[error(
+        "--devices all: expected GPUs of one model, found {first} (cuda:0) and {other} (cuda:{ordinal})"
+    )]
+    MixedDevices {
+        first: String,
+        ordinal: usize,
+        other: String,
+    },
     /// An option that does not apply to the device in use.
     #[error("{option}: expected to compute on {expected}, found {found}")]
     Misplaced {
@@ -354,6 +366,10 @@ impl Error {
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
             Error::NoCuda { .. } => {
                 "use --device cpu, or leave --device out; `fourtap doctor` says what is missing"
+            }
+            Error::NoDevices(_) => "leave --devices out; `fourtap doctor` says what is missing",
+            Error::MixedDevices { .. } => {
+                "use --device cuda:N, or show this program fewer GPUs by CUDA_VISIBLE_DEVICES"
             }
             Error::Misplaced {
                 option: "--simd", ..

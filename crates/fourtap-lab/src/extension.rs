@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use clap::ArgMatches;
 
 pub use crate::array::Array;
-pub use crate::cli::{DeviceChoice, Distribution, TargetArgs, parse_setting};
+pub use crate::cli::{DeviceChoice, DevicesChoice, Distribution, TargetArgs, parse_setting};
 pub use crate::commands::{note, print, print_json, probe::measured as probed, progress};
 pub use crate::cuda::{
     Argument, DeviceArray, DeviceTiming, Grid, Hardware, LoadedKernel, Source, Stopwatch,
@@ -32,6 +32,11 @@ pub use crate::verification::{Rule, TensorError, Verification};
 pub mod generate {
     pub use crate::generate::sample_stream;
     pub use crate::operators::msda::generate::{locations, value, weights};
+}
+
+/// Several GPUs that share work.
+pub mod devices {
+    pub use crate::devices::{all, lock, on_each};
 }
 
 /// Processes that may hang or crash.

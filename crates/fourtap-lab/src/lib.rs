@@ -9,6 +9,7 @@ mod commands;
 mod comparison;
 mod computation;
 mod cuda;
+mod devices;
 mod error;
 mod explain;
 pub mod extension;

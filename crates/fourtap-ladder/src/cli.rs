@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fourtap_lab::extension::{DeviceChoice, Distribution, parse_duration, parse_setting};
+use fourtap_lab::extension::{
+    DeviceChoice, DevicesChoice, Distribution, parse_duration, parse_setting,
+};
 
 /// Verify, time and rank every kernel idea of the ladder
 #[derive(Clone, Debug, Args)]
@@ -75,6 +77,15 @@ pub struct LadderArgs {
         help_heading = "Device"
     )]
     pub device: DeviceChoice,
+    /// Share rungs among all visible GPUs, which must be of one model: all
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        conflicts_with = "device",
+        help_heading = "Device"
+    )]
+    pub devices: Option<DevicesChoice>,
     /// Do this with the one rung here, for the process that watches it
     #[arg(long, value_name = "WHAT", hide = true)]
     pub in_this_process: Option<WorkerTask>,

@@ -1,4 +1,4 @@
-"""Operators on DTensors, by several processes."""
+"""Sharded tensors, modules and sequences, by several processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,34 @@ pytest.importorskip("torch.distributed.tensor.experimental", reason="PyTorch bef
 pytestmark = pytest.mark.slow  # starts several processes, which import PyTorch
 
 
-@pytest.mark.parametrize("processes", [2, 4])  # in a row, and 2 x 2
-def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
-    worker = pathlib.Path(__file__).with_name("shard_worker.py")
+HERE = pathlib.Path(__file__).parent
+EXAMPLE = HERE.parents[2] / "examples" / "split_attention.py"
+
+
+def run(script: pathlib.Path, processes: int, *arguments: str) -> None:
+    """Runs a script in so many processes; each compares what it finds."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     finished = subprocess.run(
-        [sys.executable, *torchrun, str(worker)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *torchrun, str(script), *arguments], capture_output=True, text=True, timeout=600, check=False
     )
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("processes", [2, 4])  # in a row, and 2 x 2
+def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
+    run(HERE / "shard_worker.py", processes)
+
+
+def test_modules_sharded_by_heads_give_what_whole_ones_give() -> None:
+    run(HERE / "heads_worker.py", 4)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ring_attention_gives_what_one_process_gives(processes: int) -> None:
+    run(HERE / "ring_worker.py", processes)
+
+
+@pytest.mark.skipif(not EXAMPLE.exists(), reason="the examples are not here")
+@pytest.mark.parametrize("split", ["heads", "sequence"])
+def test_the_example_finds_no_more_than_rounding(split: str) -> None:
+    run(EXAMPLE, 2, split, "--device", "cpu")

@@ -46,6 +46,13 @@ impl FromStr for DeviceChoice {
     }
 }
 
+/// `--devices`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DevicesChoice {
+    /// Every one that is visible.
+    All,
+}
+
 /// `--simd`. Variants have no comments, here and below: `--help` would spend a paragraph on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimdChoice {

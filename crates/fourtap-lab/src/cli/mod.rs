@@ -23,8 +23,8 @@ use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
 
 pub use choices::{
-    CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice,
-    KernelChoice, SimdChoice,
+    CoordinatesChoice, DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution,
+    InputsChoice, KernelChoice, SimdChoice,
 };
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{DTypeChoice, DeviceChoice, Direction, Distribution};
+use super::{DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution};
 use crate::units;
 
 /// `fourtap tune`.
@@ -60,6 +60,15 @@ pub struct SearchArgs {
     pub targets: Vec<PathBuf>,
     #[command(flatten)]
     pub problem: TuneProblem,
+    /// Share targets among all visible GPUs, each searched on one of them: all
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        conflicts_with_all = ["device", "resume"],
+        help_heading = "Device"
+    )]
+    pub devices: Option<DevicesChoice>,
     /// Passes of a workload: forward, backward [default: both]
     #[arg(
         long,

@@ -51,6 +51,17 @@ impl Gpu {
     }
 }
 
+impl Engine {
+    /// The same on another device of its model; the processor stays what it is.
+    pub fn on(&self, device: Gpu) -> Self {
+        match self {
+            Engine::Cpu => Engine::Cpu,
+            Engine::Cuda(_) => Engine::Cuda(device),
+            Engine::External(kernel, _) => Engine::External(*kernel, device),
+        }
+    }
+}
+
 impl Subject {
     /// What a choice comes to, equal for choices that say the same in different ways; in words if it cannot be carried out.
     pub fn carried(&self, choice: &Choice) -> std::result::Result<String, String> {

@@ -2,27 +2,29 @@
 
 mod cases;
 mod counters;
+mod place;
 mod sanitizer;
 mod worker;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use fourtap::cuda::Cuda;
+use fourtap_lab::extension::devices::{lock, on_each};
 use fourtap_lab::extension::isolation::{again, run};
 use fourtap_lab::extension::record::{
     Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungOperator, RungRecord, billions_a_second,
 };
 use fourtap_lab::extension::table::rungs;
 use fourtap_lab::extension::{
-    Device, DeviceChoice, Error, ExitCode, PartialRecord, Result, Sink, nearest, note, print,
-    probed, progress,
+    Device, Error, ExitCode, PartialRecord, Result, Sink, nearest, note, print, probed, progress,
 };
 
 use self::cases::Cases;
 use self::counters::Counter;
+use self::place::{Place, places};
 use self::sanitizer::{Findings, sanitized};
 use crate::case::Case;
 use crate::cli::{LadderArgs, WorkerTask};
@@ -54,30 +56,16 @@ pub fn execute(arguments: &LadderArgs) -> Result<ExitCode> {
     if let Some(task) = arguments.in_this_process {
         return worker::run(task, &chosen, &cases, arguments);
     }
-    let ordinal = match arguments.device {
-        DeviceChoice::Cuda(ordinal) => ordinal,
-        DeviceChoice::Auto => 0,
-        DeviceChoice::Cpu => {
-            return Err(LadderError::OnCpu.into());
-        }
-    };
-    // Nothing is made on the device here: its context would be in the way of the rungs'.
-    let device = match Cuda::find(ordinal as usize) {
-        Ok(device) => Device::of_cuda(&device),
-        Err(source) => return Err(LadderError::NoDevice(Box::new(source)).into()),
-    };
+    let places = places(arguments)?;
     let counter = arguments.counters.then(Counter::new).transpose()?;
     let sink = Sink::open(arguments.json.as_deref(), PartialRecord::Refuse)?;
     Ladder {
         arguments,
         counter,
         cases,
-        device,
-        ordinal,
-        sink,
-        records: Vec::new(),
+        sink: Mutex::new(sink),
     }
-    .run(&chosen)
+    .run(&chosen, &places)
 }
 
 /// A run of chosen rungs.
@@ -85,15 +73,14 @@ struct Ladder<'a> {
     arguments: &'a LadderArgs,
     counter: Option<Counter>,
     cases: Cases,
-    device: Device,
-    ordinal: u32,
-    sink: Sink,
-    records: Vec<RungRecord>,
+    sink: Mutex<Sink>,
 }
 
 impl Ladder<'_> {
-    fn run(mut self, chosen: &[Contender]) -> Result<ExitCode> {
-        let ceilings = self.ceilings(chosen)?;
+    fn run(self, chosen: &[Contender], places: &[Place]) -> Result<ExitCode> {
+        // Of each device its own: devices of one model differ by some percent.
+        let with_ceilings = |place| Ok((place, self.ceilings(chosen, place)?));
+        let places: Vec<_> = places.iter().map(with_ceilings).collect::<Result<_>>()?;
         let findings = match self.arguments.no_sanitizer {
             true => Findings::none("not asked for"),
             false => {
@@ -105,43 +92,60 @@ impl Ladder<'_> {
             note(&format!("note: {words}"));
         }
         let bar = progress(chosen.len() as u64);
-        for contender in chosen {
-            bar.set_message(contender.name());
-            let found = findings.of(contender.name());
-            let fault = found.values().find(|words| !sanitizer::is_clean(words));
-            let mut records = match fault {
-                Some(words) => {
-                    let words = format!("compute-sanitizer: {words}");
-                    self.without_time(contender, Outcome::Failed, &words)?
+        let records = on_each(
+            &places,
+            chosen.iter().collect(),
+            |(place, ceilings), contender: &Contender| {
+                bar.set_message(contender.name());
+                let records = self.climbed(place, ceilings, contender, &findings)?;
+                for record in &records {
+                    lock(&self.sink).put(&Line::Rung(Box::new(record.clone())))?;
                 }
-                None => self.measured(contender)?,
-            };
-            for record in &mut records {
-                record.sanitizer = found.clone();
-                complete(record, &ceilings);
-            }
-            let timed = records.iter().any(|record| record.hot.is_some());
-            let is_ours = !matches!(contender, Contender::Library(_));
-            if let (Some(counter), true) = (&self.counter, timed && is_ours) {
-                let mut words = self.words(contender, WorkerTask::Launch)?;
-                // What a sweep found best is what counts.
-                let best = records.iter().find(|record| record.hot.is_some());
-                words.extend(best.into_iter().flat_map(settings));
-                let first = self.cases.of_first_workload(contender.operator());
-                let first = first.min(records.len());
-                counter.count(&mut records[..first], self.again()?.args(words));
-            }
-            for record in records {
-                self.sink.put(&Line::Rung(Box::new(record.clone())))?;
-                self.records.push(record);
-            }
-            bar.inc(1);
-        }
+                bar.inc(1);
+                Ok(records)
+            },
+        )?;
         bar.finish_and_clear();
-        if !matches!(self.sink, Sink::Stdout) {
-            print(rungs(&self.records, &self.device))?;
+        let records: Vec<_> = records.into_iter().flatten().collect();
+        if !matches!(*lock(&self.sink), Sink::Stdout) {
+            print(rungs(&records, &places[0].0.device))?;
         }
-        Ok(ended(&self.records))
+        Ok(ended(&records))
+    }
+
+    /// The records of a rung, complete.
+    fn climbed(
+        &self,
+        place: &Place,
+        ceilings: &BTreeMap<String, f64>,
+        contender: &Contender,
+        findings: &Findings,
+    ) -> Result<Vec<RungRecord>> {
+        let found = findings.of(contender.name());
+        let fault = found.values().find(|words| !sanitizer::is_clean(words));
+        let mut records = match fault {
+            Some(words) => {
+                let words = format!("compute-sanitizer: {words}");
+                self.without_time(place, contender, Outcome::Failed, &words)?
+            }
+            None => self.measured(place, contender)?,
+        };
+        for record in &mut records {
+            record.sanitizer = found.clone();
+            complete(record, ceilings);
+        }
+        let timed = records.iter().any(|record| record.hot.is_some());
+        let is_ours = !matches!(contender, Contender::Library(_));
+        if let (Some(counter), true) = (&self.counter, timed && is_ours) {
+            let mut words = self.words(place, contender, WorkerTask::Launch)?;
+            // What a sweep found best is what counts.
+            let best = records.iter().find(|record| record.hot.is_some());
+            words.extend(best.into_iter().flat_map(settings));
+            let first = self.cases.of_first_workload(contender.operator());
+            let first = first.min(records.len());
+            counter.count(&mut records[..first], self.again()?.args(words));
+        }
+        Ok(records)
     }
 
     fn limit(&self, contender: Option<&Contender>) -> Duration {
@@ -158,27 +162,27 @@ impl Ladder<'_> {
     }
 
     /// What this run's shares are of; recorded too.
-    fn ceilings(&mut self, chosen: &[Contender]) -> Result<BTreeMap<String, f64>> {
+    fn ceilings(&self, chosen: &[Contender], place: &Place) -> Result<BTreeMap<String, f64>> {
         let computes = |operator| chosen.iter().any(|one| one.operator() == operator);
         let of_operators = [(RungOperator::Msda, GATHER), (RungOperator::Dense, TENSOR)];
         let names = of_operators.into_iter().filter(|(it, _)| computes(*it));
         let names = names.map(|(_, name)| name).chain([DRAM]);
-        let words = ["--device".to_string(), format!("cuda:{}", self.ordinal)];
+        let words = ["--device".to_string(), format!("cuda:{}", place.ordinal)];
         let mut rates = BTreeMap::new();
         for name in names {
-            for record in probed(name, &self.device, &words)? {
+            for record in probed(name, &place.device, &words)? {
                 let ProbeRecord { name, rate, .. } = &record;
                 if let Some(rate) = rate {
                     rates.insert(name.clone(), *rate);
                 }
-                self.sink.put(&Line::Probe(Box::new(record.clone())))?;
+                lock(&self.sink).put(&Line::Probe(Box::new(record.clone())))?;
             }
         }
         Ok(rates)
     }
 
     /// The words that run a task for a rung.
-    fn words(&self, contender: &Contender, task: WorkerTask) -> Result<Vec<String>> {
+    fn words(&self, place: &Place, contender: &Contender, task: WorkerTask) -> Result<Vec<String>> {
         let mut words: Vec<String> = ["ladder", contender.name(), "--in-this-process"]
             .map(str::to_string)
             .to_vec();
@@ -189,7 +193,7 @@ impl Ladder<'_> {
             _ => usize::MAX,
         };
         words.extend(self.cases.words(contender.operator(), workloads));
-        words.extend(["--device".to_string(), format!("cuda:{}", self.ordinal)]);
+        words.extend(["--device".to_string(), format!("cuda:{}", place.ordinal)]);
         words.extend(["--seed".to_string(), self.arguments.seed.to_string()]);
         if matches!(contender, Contender::Library(_)) {
             let python = self.arguments.python.display().to_string();
@@ -205,9 +209,9 @@ impl Ladder<'_> {
     }
 
     /// What becomes of a rung in a process of its own.
-    fn measured(&self, contender: &Contender) -> Result<Vec<RungRecord>> {
+    fn measured(&self, place: &Place, contender: &Contender) -> Result<Vec<RungRecord>> {
         let mut command = self.again()?;
-        command.args(self.words(contender, WorkerTask::Measure)?);
+        command.args(self.words(place, contender, WorkerTask::Measure)?);
         let limit = self.limit(Some(contender));
         let ended = run(&mut command, limit)?;
         let (mut records, unreadable) = match Run::parse(Path::new("its output"), &ended.stdout) {
@@ -215,7 +219,7 @@ impl Ladder<'_> {
             Err(error) => (Vec::new(), Some((Outcome::Failed, error.to_string()))),
         };
         if let Some((outcome, words)) = ended.trouble(limit).or(unreadable) {
-            let mut missing = self.without_time(contender, outcome, &words)?;
+            let mut missing = self.without_time(place, contender, outcome, &words)?;
             let known = |one: &RungRecord| {
                 let same = |other: &RungRecord| {
                     other.workload == one.workload && other.distribution == one.distribution
@@ -231,6 +235,7 @@ impl Ladder<'_> {
     /// A record for each case, of a rung that has no time.
     fn without_time(
         &self,
+        place: &Place,
         contender: &Contender,
         outcome: Outcome,
         words: &str,
@@ -239,7 +244,7 @@ impl Ladder<'_> {
             Ok(RungRecord {
                 outcome,
                 words: words.to_string(),
-                ..blank(contender, &self.device, &case, self.arguments.seed)?
+                ..blank(contender, &place.device, &case, self.arguments.seed)?
             })
         };
         self.cases.each(contender.operator()).map(case).collect()

@@ -131,6 +131,10 @@ fn slips_are_told_with_a_hint() {
             "ladder: expected to compute on a CUDA device, found the CPU\nhint: leave --device out",
         ),
         (&["ladder", "--set", "THREADS"], "NAME=VALUE"),
+        (
+            &["ladder", "--devices", "all", "--device", "cuda:1"],
+            "'--devices <WHICH>' cannot be used with '--device <DEVICE>'",
+        ),
     ] {
         let (code, _, stderr) = said(arguments);
         assert_eq!(code, Some(2), "{stderr}");

@@ -21,7 +21,7 @@ from fourtap.errors import DTypeError, InputError, UnsupportedError
 if TYPE_CHECKING:
     from fourtap._native import DenseSettings
 
-__all__ = ["attend_densely"]
+__all__ = ["attend_densely", "autocast", "refuse_derivatives"]
 
 _NAMES = ("query", "key", "value", "attn_mask")
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -37,8 +37,8 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor 
         return result
     if result is Route.REGISTERED:
         return _attend_registered(query, key, value, attn_mask, wanted)
-    query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-    _refuse_derivatives(query, key, value, attn_mask)
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
+    refuse_derivatives(query, key, value, attn_mask)
     attend = _call_operator if _wants_gradient(query, key, value, attn_mask) else _native.torch_dense
     return _attend_any(attend, query, key, value, attn_mask, wanted)
 
@@ -47,8 +47,8 @@ def _attend_registered(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings
 ) -> Any:
     refuse_nested(query=query, key=key, value=value, attn_mask=attn_mask)
-    query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-    _refuse_derivatives(query, key, value, attn_mask)
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
+    refuse_derivatives(query, key, value, attn_mask)
     return _attend_any(_call_operator, query, key, value, attn_mask, wanted)
 
 
@@ -75,7 +75,7 @@ def _attend_any(
     return attend_broadcast(lambda *aligned: attend(*aligned, wanted), query, key, value, attn_mask, grouped, torch)
 
 
-def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The tensors in autocast's dtype, as for PyTorch's scaled_dot_product_attention: all but float64.
 
     A bias may stay in float32.
@@ -94,7 +94,7 @@ def _is_cast(tensor: Tensor | None) -> bool:
     return isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _refuse_derivatives(*tensors: Tensor | None) -> None:
+def refuse_derivatives(*tensors: Tensor | None) -> None:
     """Refuse to lose a gradient, of which there is none on CUDA in 32 and 64 bits, or a tangent."""
     for name, tensor in zip(_NAMES, tensors, strict=True):
         if not isinstance(tensor, Tensor):

@@ -231,6 +231,8 @@ class ProjectedAttention(nn.Module):
         super().__init__()
         self._channels = channels
         self._heads = heads
+        # Fewer, where the layers are sharded: see fourtap.distributed.HeadwiseParallel.
+        self._heads_here = heads
         self._levels = levels
         self._points = points
         samples = heads * levels * points
@@ -288,7 +290,7 @@ class ProjectedAttention(nn.Module):
             level_start_index,
             padding_mask,
             channels=self._channels,
-            heads=self._heads,
+            heads=self._heads_here,
             levels=self._levels,
             points=self._points,
             names=names,

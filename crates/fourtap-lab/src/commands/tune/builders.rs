@@ -27,13 +27,13 @@ pub struct Builders {
 }
 
 impl Builders {
-    /// As many as the machine has processors for, less the one that times.
-    pub fn new(worker: impl Fn() -> TrialWorker) -> Self {
+    /// As many as the machine has processors for, less the one that times, of which each of several searches has a share.
+    pub fn new(searches: usize, worker: impl Fn() -> TrialWorker) -> Self {
         let (tasks, queue) = mpsc::channel::<(u32, Choice)>();
         let (send, ends) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
         let there = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..there.saturating_sub(1).clamp(1, MOST) {
+        for _ in 0..(there / searches).saturating_sub(1).clamp(1, MOST) {
             let (queue, send, mut worker) = (queue.clone(), send.clone(), worker());
             thread::spawn(move || {
                 loop {

@@ -19,7 +19,8 @@ use fourtap::cuda::driver;
 use fourtap::tuning::Table;
 
 use super::print;
-use crate::cli::{DeviceChoice, SearchArgs, TuneArgs, TuneCommand, TuneProblem};
+use crate::cli::{DeviceChoice, DevicesChoice, SearchArgs, TuneArgs, TuneCommand, TuneProblem};
+use crate::devices;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::nearest::nearest;
@@ -108,10 +109,17 @@ fn engine(tunable: &Tunable, device: Option<&driver::Device>) -> Result<Engine> 
     })
 }
 
+/// Where to search: none is the processor.
+fn places(arguments: &SearchArgs) -> Result<Vec<Option<driver::Device>>> {
+    match arguments.devices {
+        Some(DevicesChoice::All) => Ok(devices::all()?.into_iter().map(Some).collect()),
+        None => Ok(vec![device(arguments.problem.device)?]),
+    }
+}
+
 /// What the targets name, each element type of it.
-fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
+fn subjects(arguments: &SearchArgs, device: Option<&driver::Device>) -> Result<Vec<Subject>> {
     let (targets, problem) = (&arguments.targets, &arguments.problem);
-    let device = device(problem.device)?;
     if targets.is_empty() {
         return Err(Error::Incomplete {
             option: "tune",
@@ -120,8 +128,16 @@ fn subjects(arguments: &SearchArgs) -> Result<Vec<Subject>> {
     }
     let mut subjects = Vec::new();
     for target in targets {
-        for (tunable, named, workload) in resolved(target, arguments, device.as_ref())? {
-            let engine = engine(&tunable, device.as_ref())?;
+        for (tunable, named, workload) in resolved(target, arguments, device)? {
+            // Searches at the same time would share one processor.
+            if arguments.devices.is_some() && !tunable.is_cuda() {
+                return Err(Error::Misplaced {
+                    option: "--devices",
+                    expected: "CUDA devices",
+                    found: format!("{}, a kernel of the CPU", tunable.space.kernel),
+                });
+            }
+            let engine = engine(&tunable, device)?;
             for dtype in dtypes(problem, &tunable) {
                 subjects.push(Subject {
                     space: tunable.space,

@@ -1,17 +1,19 @@
 //! The search itself: attempts one after another, finals, and what is kept.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use fourtap::tuning::Choice;
-use indicatif::ProgressBar;
+use indicatif::{MultiProgress, ProgressBar};
 
 use super::csv::csv;
 use super::keep;
 use super::workbench::Workbench;
-use super::{recorded, subjects};
+use super::{places, recorded, subjects};
 use crate::cli::SearchArgs;
 use crate::commands::{note, print, progress};
+use crate::devices::{lock, on_each};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
 use crate::output::Destination;
@@ -22,7 +24,8 @@ use crate::report;
 use crate::sink::{PartialRecord, Sink};
 use crate::table;
 use crate::tune::{
-    Candidate, CandidateOrigin, Engine, Finals, Plan, Points, Search, Subject, entry, hints, known,
+    Candidate, CandidateOrigin, Engine, Finals, Gpu, Plan, Points, Search, Subject, entry, hints,
+    known,
 };
 
 /// Most time of the finals.
@@ -33,7 +36,8 @@ const SEARCHING: f64 = 0.8;
 
 pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
     // Every name is looked up and every file opened before the first, perhaps long, search.
-    let subjects = subjects(arguments)?;
+    let places = places(arguments)?;
+    let subjects = subjects(arguments, places[0].as_ref())?;
     let points = subjects.iter().map(|subject| points(subject, arguments));
     let points = points.collect::<Result<Vec<Points>>>()?;
     let file = match arguments.dry_run {
@@ -53,19 +57,28 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
     let csv_file = arguments.csv.as_deref();
     let sheet = csv_file.map(|file| Destination::new(file, file.parent().unwrap_or(file), true));
     let sheet = sheet.transpose()?;
-    let mut session = SearchSession {
+    let sink = Sink::open(arguments.json.as_deref(), torn)?;
+    let is_printed = !matches!(sink, Sink::Stdout);
+    let session = SearchSession {
         arguments,
-        sink: Sink::open(arguments.json.as_deref(), torn)?,
+        searches: places.len().min(subjects.len()),
+        bars: MultiProgress::new(),
+        sink: Mutex::new(sink),
         known,
-        found: Run {
-            path: arguments.json.clone().unwrap_or_else(|| "tune".into()),
-            ..Run::default()
-        },
     };
-    for (subject, points) in subjects.iter().zip(&points) {
-        let tuned = session.tune(subject, points)?;
-        if !matches!(session.sink, Sink::Stdout) {
-            print(table::tuned(&tuned, &session.found.attempts))?;
+    // One at a time says what it found, and changes the table.
+    let ending = Mutex::new(());
+    let items = subjects.into_iter().zip(&points).collect();
+    let found = on_each(&places, items, |place, (mut subject, points)| {
+        if let Some(device) = place {
+            subject.engine = subject.engine.on(Gpu::of(device.facts()));
+        }
+        let (tuned, attempts) = session.tune(&subject, points)?;
+        let _ending = lock(&ending);
+        if is_printed {
+            session
+                .bars
+                .suspend(|| print(table::tuned(&tuned, &attempts)))?;
         }
         // What is best for another crate's kernel is worth printing, but no call uses it.
         let is_library = !matches!(subject.engine, Engine::External(..));
@@ -75,22 +88,31 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
                 expected,
             })?;
             let changed = keep::keep(file, entry, tuned.winner > 0)?;
-            match (changed, tuned.winner) {
+            session.bars.suspend(|| match (changed, tuned.winner) {
                 (true, 0) => note(&format!("removed an older choice from {}", file.display())),
                 (true, _) => note(&format!("kept in {}", file.display())),
                 (false, _) => {}
-            }
+            });
         }
+        Ok((tuned, attempts))
+    })?;
+    let mut run = Run {
+        path: arguments.json.clone().unwrap_or_else(|| "tune".into()),
+        ..Run::default()
+    };
+    for (tuned, attempts) in found {
+        run.tuned.push(tuned);
+        run.attempts.extend(attempts);
     }
     if let (Some(sheet), Some(file)) = (sheet, csv_file) {
-        let rows = csv(&session.found.attempts).map_err(|source| Error::Write {
+        let rows = csv(&run.attempts).map_err(|source| Error::Write {
             file: file.to_path_buf(),
             source,
         })?;
         sheet.write_bytes(&rows)?;
     }
     if let (Some(page), Some(file)) = (page, &arguments.report) {
-        page.write_bytes(report::html(&[session.found])?.as_bytes())?;
+        page.write_bytes(report::html(&[run])?.as_bytes())?;
         note(&format!("wrote {}", file.display()));
     }
     Ok(ExitCode::SUCCESS)
@@ -120,22 +142,28 @@ fn points(subject: &Subject, arguments: &SearchArgs) -> Result<Points> {
     })
 }
 
-/// Searches one after another.
+/// Searches, as many at a time as there are devices for.
 struct SearchSession<'a> {
     arguments: &'a SearchArgs,
-    sink: Sink,
+    /// How many at a time.
+    searches: usize,
+    /// Of each of them.
+    bars: MultiProgress,
+    sink: Mutex<Sink>,
     /// What an interrupted search has found.
     known: Run,
-    /// What this one has.
-    found: Run,
 }
 
 impl SearchSession<'_> {
-    fn tune(&mut self, subject: &Subject, points: &Points) -> Result<TunedRecord> {
+    fn tune(
+        &self,
+        subject: &Subject,
+        points: &Points,
+    ) -> Result<(TunedRecord, Vec<AttemptRecord>)> {
         let arguments = self.arguments;
         let seed = arguments.problem.seed;
         let named = recorded(subject, seed)?;
-        let mut bench = Workbench::new(subject, arguments);
+        let mut bench = Workbench::new(subject, arguments, self.searches);
         let plan = Plan {
             generations: arguments.generations,
             population: arguments.population as usize,
@@ -144,7 +172,7 @@ impl SearchSession<'_> {
         };
         let mut search = Search::new(points, plan, hints(points, subject));
         let most = (plan.population * plan.generations as usize).min(points.all.len());
-        let bar = progress(most as u64);
+        let bar = self.bars.add(progress(most as u64));
         let begun = Instant::now();
         let is_over = || {
             let budget = arguments.budget?;
@@ -152,7 +180,7 @@ impl SearchSession<'_> {
             over.then_some("its time budget was spent")
         };
         let mut stopped = None;
-        let (mut attempts, mut generations) = (0, 0);
+        let (mut attempts, mut generations) = (Vec::new(), 0);
         let mut usual = None;
         'search: loop {
             let generation = search.next_generation();
@@ -182,9 +210,8 @@ impl SearchSession<'_> {
                         found: record.words,
                     });
                 }
-                attempts += 1;
                 search.answer(candidate, time);
-                self.found.attempts.push(record);
+                attempts.push(record);
                 bar.inc(1);
             }
         }
@@ -201,9 +228,8 @@ impl SearchSession<'_> {
                 bench.begin(&candidate);
             }
             let record = self.attempted(&named, &mut bench, &candidate, usual, &bar)?;
-            attempts += 1;
             search.answer(candidate, record.median_ms());
-            self.found.attempts.push(record);
+            attempts.push(record);
         }
         bar.set_message(format!("{}: finals", subject.name()));
         let tuned = match self.known_end(&named) {
@@ -223,19 +249,18 @@ impl SearchSession<'_> {
                     origin: Origin::here(),
                     points: points.all.len(),
                     refused: points.refused.clone(),
-                    attempts,
+                    attempts: attempts.len(),
                     right: search.ranked().len(),
                     generations,
                     ended: ended.to_string(),
                     ..concluded(&finalists, &finals, points, named)
                 };
-                self.sink.put(&Line::Tuned(Box::new(tuned.clone())))?;
+                lock(&self.sink).put(&Line::Tuned(Box::new(tuned.clone())))?;
                 tuned
             }
         };
         bar.finish_and_clear();
-        self.found.tuned.push(tuned.clone());
-        Ok(tuned)
+        Ok((tuned, attempts))
     }
 
     /// The record of an interrupted search.
@@ -255,7 +280,7 @@ impl SearchSession<'_> {
 
     /// The record of an attempt: one of an interrupted search, or a new one.
     fn attempted(
-        &mut self,
+        &self,
         subject: &TuneSubject,
         bench: &mut Workbench,
         candidate: &Candidate,
@@ -300,7 +325,7 @@ impl SearchSession<'_> {
             speed,
             verdict,
         };
-        self.sink.put(&Line::Attempt(Box::new(record.clone())))?;
+        lock(&self.sink).put(&Line::Attempt(Box::new(record.clone())))?;
         Ok(record)
     }
 

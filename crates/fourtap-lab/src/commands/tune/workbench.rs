@@ -22,13 +22,13 @@ pub struct Workbench {
 }
 
 impl Workbench {
-    /// For a subject, as the search was asked for.
-    pub fn new(subject: &Subject, arguments: &SearchArgs) -> Self {
+    /// For a subject, as the search was asked for, one of so many at a time.
+    pub fn new(subject: &Subject, arguments: &SearchArgs, searches: usize) -> Self {
         let worker = |limit: Duration| TrialWorker::new(subject, &arguments.problem, limit);
         Workbench {
             builders: match subject.engine {
                 Engine::Cpu => None,
-                _ => Some(Builders::new(|| worker(arguments.build_limit))),
+                _ => Some(Builders::new(searches, || worker(arguments.build_limit))),
             },
             tester: worker(arguments.limit),
         }

@@ -82,6 +82,21 @@ fn wrong_requests_are_refused_in_words() {
             "cuda-dense-forward: expected to compute on a CUDA device, found the CPU",
         ),
         (
+            &[
+                "tune",
+                "tiny.toml",
+                "--devices",
+                "all",
+                "--device",
+                "cuda:1",
+            ],
+            "'--devices <WHICH>' cannot be used with '--device <DEVICE>'",
+        ),
+        (
+            &["tune", "tiny.toml", "--devices", "two"],
+            "invalid value 'two' for '--devices <WHICH>'",
+        ),
+        (
             &["tune", "tiny.toml", "--resume"],
             "--json FILE to continue",
         ),
@@ -109,6 +124,20 @@ fn wrong_requests_are_refused_in_words() {
         fails(&format!("{arguments:?}"), &outcome, expected);
     }
     assert!(!own_table(folder.path()).exists());
+}
+
+#[test]
+fn all_devices_of_a_machine_without_any_are_refused() {
+    let output = command(folder().path())
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .args(["tune", "tiny.toml", "--devices", "all"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8(output.stderr).unwrap();
+    let expected = "--devices all: expected CUDA devices, found none to use: ";
+    assert!(words.contains(expected), "{words}");
+    assert!(words.contains("hint: leave --devices out"), "{words}");
 }
 
 #[test]

@@ -1,21 +1,4 @@
-"""Operators on tensors that are sharded over several devices (``torch.distributed.tensor.DTensor``).
-
-Importing this module tells PyTorch. Then operators take DTensors, forward and backward, and compute without exchanging
-anything if they are sharded alike:
-
-- by images, or sequences: all tensors;
-- by heads: all tensors that have them;
-- by queries: all but ``value``, or keys and values, which every device has whole. Their gradients are then sums of
-  which each device has a part (``Partial``).
-
-DTensors that are sharded otherwise are exchanged by PyTorch until one of these fits.
-
-Example:
-    >>> import fourtap.distributed
-    >>> fourtap.distributed.OPERATORS
-    ('msda', 'msda_backward', 'msda_projected', 'msda_projected_backward', 'dense', 'dense_backward')
-
-"""
+"""How every operator computes with DTensors: which placements need no exchange. Importing this tells PyTorch."""
 
 from __future__ import annotations
 
@@ -23,17 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
 
 from fourtap import _dense, _projected_registered, _registered  # noqa: F401  # they define the operators
-from fourtap.errors import UnsupportedError
-
-try:
-    from torch.distributed.tensor import Partial, Replicate, Shard
-    from torch.distributed.tensor.experimental import register_sharding
-except ImportError as reason:
-    raise UnsupportedError(
-        f"fourtap.distributed: expected a PyTorch with register_sharding (2.5 and later), found {torch.__version__}"
-    ) from reason
 
 __all__ = ["OPERATORS"]
 
