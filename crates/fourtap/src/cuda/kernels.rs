@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use super::driver::{Context, Kernel, Library};
 use super::error::CudaError;
-use super::jit;
+use super::jit::{self, Architecture, Origin, Program};
 use super::recipe::{DynamicShared, SpecialisedKernel, options};
+use crate::warning::print_warning;
 
 /// A kernel being loaded, loaded, or the reason why not. Threads that ask meanwhile wait for the first.
 type Slot = Arc<OnceLock<Result<Kernel, CudaError>>>;
@@ -68,12 +69,15 @@ fn build(
     specialised: &dyn SpecialisedKernel,
 ) -> Result<Kernel, CudaError> {
     let device = context.device();
-    let (major, minor) = device.compute_capability();
-    let program = specialised.program(jit::architecture_for(major, minor)?);
-    let (code, origin) = jit::machine_code(&program)?;
-    let kernel = Library::load(&code)?.kernel(specialised.entry())?;
-    // Loaded now and not at the first launch, which may be inside a graph capture.
-    kernel.prepare(context)?;
+    let (kernel, program, origin) = match from_pack(context, specialised)? {
+        Some(found) => found,
+        None => {
+            let (major, minor) = device.compute_capability();
+            let program = specialised.program(jit::architecture_for(major, minor)?);
+            let (code, origin) = jit::compiled(&program)?;
+            (on_device(context, specialised, &code)?, program, origin)
+        }
+    };
     let dynamic = specialised.recipe().dynamic_shared();
     if dynamic != DynamicShared::None {
         // The device's maximum: each launch decides how much it takes.
@@ -98,5 +102,40 @@ fn build(
             program.architecture
         );
     }
+    Ok(kernel)
+}
+
+/// The kernel from a pack, if one has it for the device's own architecture. No compiler is looked for: loading one takes longer
+/// than loading the kernel.
+fn from_pack(
+    context: &'static Context,
+    specialised: &dyn SpecialisedKernel,
+) -> Result<Option<(Kernel, Program, Origin)>, CudaError> {
+    let (major, minor) = context.device().compute_capability();
+    let program = specialised.program(Architecture::of_device(major, minor));
+    let Some(code) = jit::packed(&program)? else {
+        return Ok(None);
+    };
+    match on_device(context, specialised, &code) {
+        Ok(kernel) => Ok(Some((kernel, program, Origin::Pack))),
+        // A driver may be older than the compiler of the pack.
+        Err(error) => {
+            print_warning(&format!(
+                "kernel {} is compiled instead: the driver does not load it from a pack: {error}",
+                program.name
+            ));
+            Ok(None)
+        }
+    }
+}
+
+fn on_device(
+    context: &'static Context,
+    specialised: &dyn SpecialisedKernel,
+    code: &[u8],
+) -> Result<Kernel, CudaError> {
+    let kernel = Library::load(code)?.kernel(specialised.entry())?;
+    // Loaded now and not at the first launch, which may be inside a graph capture.
+    kernel.prepare(context)?;
     Ok(kernel)
 }
