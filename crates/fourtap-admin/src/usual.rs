@@ -33,7 +33,7 @@ const DETR: (usize, usize) = (32, 4);
 const PYRAMID: [(usize, usize); 5] = [(100, 167), (50, 84), (25, 42), (13, 21), (7, 11)];
 
 /// Images and queries of decoders. Few rows are split among more lanes, by other kernels.
-const DECODERS: [[usize; 2]; 4] = [[1, 300], [1, 900], [2, 300], [8, 900]];
+const DECODERS: [[usize; 2]; 5] = [[1, 100], [1, 300], [1, 900], [2, 300], [8, 900]];
 /// Images of encoders.
 const ENCODERS: [usize; 2] = [1, 4];
 
