@@ -65,7 +65,7 @@ fn copy_sources(folder: &Path) -> std::io::Result<()> {
         fs::copy(root().join(name), folder.join(name))?;
     }
     let project = fs::read_to_string(sources.join("pyproject.toml"))?;
-    let project = project.replace("VERSION", env!("CARGO_PKG_VERSION"));
+    let project = project.replace("0.0.0", env!("CARGO_PKG_VERSION"));
     fs::write(folder.join("pyproject.toml"), project)
 }
 

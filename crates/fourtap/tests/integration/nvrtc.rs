@@ -328,14 +328,14 @@ fn code_comes_from_pack_then_cache_then_compiler() {
         out.contains("error FOURTAP_NVRTC: expected the path"),
         "{out}"
     );
-    check_folders(&run, directory.path());
+    check_folders(run, directory.path());
     // A library, but not this one.
     let libc = run(&[("FOURTAP_NVRTC", Path::new("libc.so.6"))]);
     assert!(libc.contains("without nvrtcVersion"), "{libc}");
 }
 
 /// A folder of packs serves without NVRTC; what is stale or damaged of it is compiled.
-fn check_folders(run: &dyn Fn(&[(&str, &Path)]) -> String, directory: &Path) {
+fn check_folders(run: impl Fn(&[(&str, &Path)]) -> String, directory: &Path) {
     let folder = directory.join("kernels");
     let packs = BTreeMap::from([("sm_80".parse().unwrap(), sample_pack())]);
     PackFolder::write(&folder, &packs).unwrap();
