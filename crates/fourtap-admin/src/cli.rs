@@ -160,10 +160,10 @@ A device looks for kernels of its own architecture: sm_80 (A100), sm_86 (RTX 30)
 sm_90a (H100, H200), sm_100f (B200, B300), sm_120f (RTX 50). Each list is combined with every other.
 Projections are offsets and logits in the type of value, apart or slices of one tensor, and reference
 points in f32, as fourtap.nn and the drop-in modules have them; --coordinates does not apply to them.
---usual takes the kernels of usual calls, as the Python package fourtap-kernels has them, and writes a
-folder with a file for each architecture. Programs use the file or folder that FOURTAP_PACK names.")]
+--usual takes the kernels of usual calls, as the Python package fourtap-kernels has them, and writes
+a folder with a file for each architecture. Programs use the file or folder that FOURTAP_PACK names.")]
 pub struct BakeArgs {
-    /// Architectures to compile for, as in sm_80,sm_90a [default with --usual: all of these]
+    /// Architectures to compile for, as in sm_80,sm_90a [default with --usual: all six]
     #[arg(
         long,
         value_name = "NAME",
