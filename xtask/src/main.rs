@@ -8,6 +8,7 @@ mod false_alarms;
 mod neighbours;
 mod nvrtc;
 mod onnx;
+mod packs;
 mod parts;
 mod python;
 mod rust;
@@ -29,6 +30,9 @@ cargo xtask TASK
   changed            the parts that test --changed would run
   miri               the CPU code on small problems under Miri; needs a nightly toolchain with the components miri and rust-src
   wheel              the Python package for this system, on Linux for any with glibc 2.28, into target/wheels
+  packs [--arch sm_80,sm_90a] [--only TEXT] [--jobs N] [--test]
+                     the Python package fourtap-kernels, the kernels of usual calls compiled for all architectures or
+                     those named, into target/packs/dist; --test installs one with two kernels beside fourtap
   c-library [--test] the library for C and C++ with its header and files for pkg-config and CMake, into target/c;
                      --test builds the examples with it
   site               the documentation as a site, into target/site; every link is checked
@@ -51,6 +55,10 @@ fn main() -> ExitCode {
         "miri" => rust::miri(),
         "gpu-bundle" => bundle::make(),
         "wheel" => python::wheel(&rest).map(|wheel| println!("{}", wheel.display())),
+        "packs" => match rest.iter().any(|word| word == "--test") {
+            true => packs::test(),
+            false => packs::build(&rest).map(|wheel| println!("{}", wheel.display())),
+        },
         "c-library" => match rest.iter().any(|word| word == "--test") {
             true => c_library::test(),
             false => c_library::build().map(|prefix| println!("{}", prefix.display())),

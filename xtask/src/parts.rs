@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chore::{cargo, root, step};
-use crate::{c_library, neighbours, nvrtc, onnx, python, rust, site, workspace};
+use crate::{c_library, neighbours, nvrtc, onnx, packs, python, rust, site, workspace};
 
 /// Tests that take long, and what they protect.
 pub struct Part {
@@ -20,7 +20,7 @@ pub struct Part {
 }
 
 /// All of them.
-pub const PARTS: [Part; 13] = [
+pub const PARTS: [Part; 14] = [
     Part {
         name: "bench",
         about: "README's first command: a release build, and every quick benchmark",
@@ -130,6 +130,19 @@ pub const PARTS: [Part; 13] = [
             "crates/fourtap-lab/build.rs",
         ],
         run: || workspace::Workspace::read()?.verify_packages(),
+    },
+    Part {
+        name: "packs",
+        about: "the Python package fourtap-kernels with few kernels, installed and found",
+        protects: &[
+            "crates/fourtap-admin/src",
+            "crates/fourtap-py/kernels",
+            "crates/fourtap-py/python/fourtap/__init__.py",
+            "crates/fourtap-py/python/fourtap/_kernels.py",
+            "crates/fourtap/src/cuda/jit",
+            "xtask/src/packs.rs",
+        ],
+        run: packs::test,
     },
     Part {
         name: "searches",

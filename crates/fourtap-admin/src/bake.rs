@@ -1,6 +1,6 @@
 //! `fourtap bake`: kernels compiled into a file, for machines without a compiler.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fourtap::DType;
 use fourtap::cuda::SpecialisedKernel;
-use fourtap::cuda::jit::{Architecture, JitError, Nvrtc, PackBuilder, Program};
+use fourtap::cuda::jit::{Architecture, JitError, Nvrtc, PackBuilder, PackFolder, Program};
 use fourtap::cuda::msda::{
     Gather, KernelVariant, Kind, Projection, SamplesGather, Sampling, Sort, Types,
 };
@@ -21,7 +21,7 @@ use crate::cli::BakeArgs;
 use crate::console::{note, print_json, progress};
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::{SCHEMA, VERSION, units};
+use crate::{SCHEMA, VERSION, units, usual};
 
 /// The JSON record of the command.
 #[derive(Debug, Serialize)]
@@ -47,12 +47,24 @@ struct BakedKernel {
 
 pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    writable(&arguments.output)?;
+    if !arguments.usual {
+        writable(&arguments.output)?;
+    }
     let nvrtc = Nvrtc::get()?;
     for &architecture in &arguments.arch {
         looked_for(architecture)?;
     }
-    let programs = programs(arguments);
+    let mut programs = match arguments.usual {
+        true => usual_programs(&arguments.arch)?,
+        false => programs(arguments),
+    };
+    if let Some(text) = &arguments.only {
+        programs.retain(|program| program.name.contains(text));
+        if programs.is_empty() {
+            let only = text.clone();
+            return Err(Error::NoKernel { only });
+        }
+    }
     let bar = progress(programs.len() as u64);
     let compiled = in_parallel(arguments.jobs, || {
         programs
@@ -62,7 +74,7 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
     })??;
     bar.finish_and_clear();
 
-    let mut pack = PackBuilder::new();
+    let mut packs = BTreeMap::<_, PackBuilder>::new();
     let mut kernels = Vec::new();
     for (program, code) in programs.iter().zip(compiled) {
         let fingerprint = program.fingerprint();
@@ -72,11 +84,24 @@ pub fn execute(arguments: &BakeArgs) -> Result<ExitCode> {
             fingerprint: fingerprint.to_string(),
             bytes: code.len(),
         });
+        // One file for all, or one for each architecture.
+        let file = arguments.usual.then_some(program.architecture);
+        let pack = packs.entry(file).or_default();
         pack.add(fingerprint, &program.name, program.architecture, code);
     }
-    pack.write(&arguments.output)?;
-
-    let bytes = fs::metadata(&arguments.output).map_or(0, |file| file.len());
+    let bytes = kernels.iter().map(|kernel| kernel.bytes as u64).sum();
+    match arguments.usual {
+        true => {
+            let packs = packs
+                .into_iter()
+                .filter_map(|(file, pack)| Some((file?, pack)));
+            PackFolder::write(&arguments.output, &packs.collect())?;
+        }
+        false => {
+            let pack = packs.remove(&None).unwrap_or_default();
+            pack.write(&arguments.output)?;
+        }
+    }
     if arguments.json {
         let baked = BakeReport {
             schema: SCHEMA,
@@ -130,6 +155,19 @@ fn looked_for(found: Architecture) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Architecture { expected, found }),
     }
+}
+
+/// Those of usual calls on devices of these architectures, or of all that are usual.
+fn usual_programs(architectures: &[Architecture]) -> Result<Vec<Program>> {
+    let mut architectures = architectures.to_vec();
+    if architectures.is_empty() {
+        let all = usual::ARCHITECTURES.iter().map(|name| name.parse());
+        architectures = all.collect::<std::result::Result<_, JitError>>()?;
+    }
+    Ok(architectures
+        .into_iter()
+        .flat_map(usual::programs)
+        .collect())
 }
 
 /// All programs that the combinations need, each once.

@@ -160,11 +160,23 @@ A device looks for kernels of its own architecture: sm_80 (A100), sm_86 (RTX 30)
 sm_90a (H100, H200), sm_100f (B200, B300), sm_120f (RTX 50). Each list is combined with every other.
 Projections are offsets and logits in the type of value, apart or slices of one tensor, and reference
 points in f32, as fourtap.nn and the drop-in modules have them; --coordinates does not apply to them.
-Programs use the file that FOURTAP_PACK names.")]
+--usual takes the kernels of usual calls, as the Python package fourtap-kernels has them, and writes
+a folder with a file for each architecture. Programs use the file or folder that FOURTAP_PACK names.")]
 pub struct BakeArgs {
-    /// Architectures to compile for, as in sm_80,sm_90a
-    #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
+    /// Architectures to compile for, as in sm_80,sm_90a [default with --usual: all six]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        required_unless_present = "usual"
+    )]
     pub arch: Vec<Architecture>,
+    /// The kernels of usual calls, instead of those of the sizes and types given
+    #[arg(
+        long,
+        conflicts_with_all = ["dtype", "channels", "heads", "levels", "points", "coordinates", "inputs"]
+    )]
+    pub usual: bool,
     /// Element types of value: f32, f16, bf16, f64
     #[arg(
         long,
@@ -175,16 +187,16 @@ pub struct BakeArgs {
     )]
     pub dtype: Vec<DTypeChoice>,
     /// Channels per head (D)
-    #[arg(long, value_name = "D", value_delimiter = ',', required = true, value_parser = size())]
+    #[arg(long, value_name = "D", value_delimiter = ',', required_unless_present = "usual", value_parser = size())]
     pub channels: Vec<u32>,
     /// Heads (M)
-    #[arg(long, value_name = "M", value_delimiter = ',', required = true, value_parser = size())]
+    #[arg(long, value_name = "M", value_delimiter = ',', required_unless_present = "usual", value_parser = size())]
     pub heads: Vec<u32>,
     /// Levels (L)
-    #[arg(long, value_name = "L", value_delimiter = ',', required = true, value_parser = size())]
+    #[arg(long, value_name = "L", value_delimiter = ',', required_unless_present = "usual", value_parser = size())]
     pub levels: Vec<u32>,
     /// Points per level (P)
-    #[arg(long, value_name = "P", value_delimiter = ',', required = true, value_parser = size())]
+    #[arg(long, value_name = "P", value_delimiter = ',', required_unless_present = "usual", value_parser = size())]
     pub points: Vec<u32>,
     /// Element type of locations and weights: f32, or `value` for the type of value
     #[arg(
@@ -203,7 +215,10 @@ pub struct BakeArgs {
         hide_possible_values = true
     )]
     pub inputs: Vec<BakeInputs>,
-    /// The file to write; an existing one is replaced
+    /// Only kernels whose names contain this, as in forward-gather-f16-d32
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// The file to write, with --usual the folder; an existing one is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Kernels to compile in parallel [default: all cores]

@@ -54,6 +54,12 @@ pub enum Error {
         /// What it says.
         source: Box<JitError>,
     },
+    /// No kernel has such a name.
+    #[error("--only {only}: expected a part of a kernel's name, found none that contains it")]
+    NoKernel {
+        /// The part.
+        only: String,
+    },
     /// The requested number of jobs cannot be started.
     #[error("--jobs {requested}: expected that many threads to start: {reason}")]
     Jobs {

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod table;
 pub mod tuning;
 pub mod units;
+mod usual;
 
 use std::ffi::OsString;
 

@@ -12,6 +12,7 @@ mod tensor;
 mod threads;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -42,7 +43,8 @@ mod _native {
             numpy_projected_forward, torch_projected_backward, torch_projected_backward_if_plain,
             torch_projected_forward, torch_projected_forward_if_plain, torch_zero_pixels,
         },
-        torch_backward, torch_backward_if_plain, torch_forward, torch_forward_if_plain,
+        set_pack_folder, torch_backward, torch_backward_if_plain, torch_forward,
+        torch_forward_if_plain,
     };
 
     #[pymodule_export]
@@ -65,6 +67,12 @@ mod _native {
 #[pyfunction]
 fn command_line(py: Python<'_>, words: Vec<OsString>) -> u8 {
     py.detach(|| fourtap_admin::run(words).number())
+}
+
+/// Looks for compiled kernels in this folder.
+#[pyfunction(signature = (path, /))]
+fn set_pack_folder(path: Option<PathBuf>) {
+    fourtap::cuda::jit::set_pack_folder(path);
 }
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;

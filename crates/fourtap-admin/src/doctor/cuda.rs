@@ -1,9 +1,9 @@
 //! What this machine has of CUDA, and what is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fourtap::cuda::driver::{DeviceFacts, Driver};
-use fourtap::cuda::jit::{Cache, JitError, Nvrtc, Pack};
+use fourtap::cuda::jit::{self, Architecture, Cache, JitError, Nvrtc, Pack, PackFolder};
 use serde::Serialize;
 
 use crate::machine;
@@ -21,6 +21,8 @@ pub struct CudaDiagnosis {
     cache: Finding<CacheInfo>,
     /// `None` if no pack is named.
     pack: Option<Finding<PackInfo>>,
+    /// `None` if no folder of packs is named or installed.
+    kernels: Option<Finding<FolderInfo>>,
 }
 
 /// Something, or the reason why it is missing.
@@ -77,6 +79,20 @@ struct PackInfo {
     kernels: usize,
 }
 
+/// The package fourtap-kernels, or a folder like it.
+#[derive(Debug, Serialize)]
+struct FolderInfo {
+    path: PathBuf,
+    version: String,
+    packs: Vec<ArchitectureInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct ArchitectureInfo {
+    architecture: String,
+    kernels: usize,
+}
+
 impl CudaDiagnosis {
     /// Runs the diagnosis.
     pub fn new() -> Self {
@@ -113,8 +129,11 @@ impl CudaDiagnosis {
             nvrtc_tried: tried,
             cache: cache(),
             pack: std::env::var_os("FOURTAP_PACK")
-                .filter(|path| !path.is_empty())
-                .map(|path| PackInfo::open(path.into()).into()),
+                .map(PathBuf::from)
+                .filter(|path| *path != Path::new("") && *path != Path::new("off"))
+                .filter(|path| !path.is_dir())
+                .map(|path| PackInfo::open(path).into()),
+            kernels: jit::pack_folder().map(|path| FolderInfo::open(&path).into()),
         }
     }
 
@@ -180,6 +199,18 @@ impl CudaDiagnosis {
                 })
             });
         lines.push(("pack".to_string(), pack));
+        let none = "none installed (pip install fourtap-kernels)".to_string();
+        let folder = self.kernels.as_ref().map_or(none, |folder| {
+            folder.in_words(|folder| {
+                let packs = folder.packs.iter();
+                let packs: Vec<_> = packs
+                    .map(|pack| format!("{} {}", pack.architecture, pack.kernels))
+                    .collect();
+                let FolderInfo { path, version, .. } = folder;
+                format!("{version} in {}: {}", path.display(), packs.join(", "))
+            })
+        });
+        lines.push(("kernels".to_string(), folder));
         lines
     }
 }
@@ -223,6 +254,30 @@ impl PackInfo {
         Ok(PackInfo {
             path,
             kernels: pack.list().count(),
+        })
+    }
+}
+
+impl FolderInfo {
+    fn open(path: &Path) -> Result<Self, JitError> {
+        let folder = PackFolder::open(path)?;
+        let count = |architecture: Architecture| {
+            let pack = folder.pack(architecture)?;
+            if let Some(pack) = &pack {
+                pack.verify()?;
+            }
+            Ok(ArchitectureInfo {
+                architecture: architecture.to_string(),
+                kernels: pack.map_or(0, |pack| pack.list().count()),
+            })
+        };
+        Ok(FolderInfo {
+            path: path.to_path_buf(),
+            version: folder.release().version.clone(),
+            packs: folder
+                .architectures()
+                .map(count)
+                .collect::<Result<_, JitError>>()?,
         })
     }
 }

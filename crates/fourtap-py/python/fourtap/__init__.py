@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fourtap import _native
+from fourtap._kernels import installed_folder as _installed_folder
 from fourtap._native import __version__
 from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemoryError, UnsupportedError
 
@@ -41,6 +43,8 @@ __all__ = [
     "onnx",
     "scaled_dot_product_attention",
 ]
+
+_native.set_pack_folder(_installed_folder())
 
 # These import PyTorch, which takes seconds, so they are imported on first use: `fourtap --help` does not need them.
 _FUNCTIONS = {

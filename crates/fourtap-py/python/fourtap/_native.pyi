@@ -27,6 +27,9 @@ DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
 def command_line(words: list[str], /) -> int:
     """Run the command line with these arguments, the first being the program's name; return its exit code."""
 
+def set_pack_folder(path: str | None, /) -> None:
+    """Look for compiled kernels in this folder, which is opened when a kernel is first needed."""
+
 def torch_forward(
     value: Tensor,
     spatial_shapes: Levels,

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use super::device_size::DeviceSize;
 use super::driver::{Context, Device, Driver, Stream};
 use super::error::CudaError;
-use super::jit::{self, Architecture};
 use super::{dense, msda};
 use crate::place::Place;
 
@@ -108,10 +107,6 @@ impl Cuda {
                 .settings
                 .multiprocessors
                 .unwrap_or(whole.multiprocessors),
-            // An old compiler may not know them.
-            has_wgmma: whole.has_wgmma
-                && jit::architecture_for(9, 0)
-                    .is_ok_and(|best| best == Architecture::of_device(9, 0)),
             ..whole
         }
     }

@@ -33,6 +33,15 @@ impl<KernelVariant: SpecialisedKernel> Step<KernelVariant> {
     }
 }
 
+/// Loads the kernels of these steps, and compiles at the same time those that must be. What fails is left to [`Step::load`].
+pub(super) fn load_together<'a, KernelVariant: SpecialisedKernel + 'a>(
+    cuda: &Cuda,
+    steps: impl IntoIterator<Item = &'a Step<KernelVariant>>,
+) {
+    let kernels = steps.into_iter().map(|step| &step.kernel as _);
+    kernels::load_together(cuda.context(), &kernels.collect::<Vec<_>>());
+}
+
 /// A step that can be launched, on the device it was loaded for.
 pub(super) struct LoadedStep {
     kernel: Kernel,

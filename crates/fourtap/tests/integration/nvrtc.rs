@@ -1,13 +1,14 @@
 //! A real NVRTC compiles for every architecture. Skipped without one, unless `FOURTAP_REQUIRE_NVRTC` is set.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use fourtap::cuda::jit::{
-    self, Architecture, JitError, Nvrtc, NvrtcVersion, Origin, Pack, PackBuilder, Program,
-    Resources,
+    self, Architecture, JitError, Nvrtc, NvrtcVersion, Origin, Pack, PackBuilder, PackFolder,
+    Program, Resources,
 };
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100f", "sm_120f"];
@@ -305,7 +306,7 @@ fn code_comes_from_pack_then_cache_then_compiler() {
         command.envs(variables.iter().copied());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
     assert!(run(&[]).contains("origin Compiled"));
     assert!(run(&[]).contains("origin Cache"));
@@ -327,9 +328,47 @@ fn code_comes_from_pack_then_cache_then_compiler() {
         out.contains("error FOURTAP_NVRTC: expected the path"),
         "{out}"
     );
+    check_folders(run, directory.path());
     // A library, but not this one.
     let libc = run(&[("FOURTAP_NVRTC", Path::new("libc.so.6"))]);
     assert!(libc.contains("without nvrtcVersion"), "{libc}");
+}
+
+/// A folder of packs serves without NVRTC; what is stale or damaged of it is compiled.
+fn check_folders(run: impl Fn(&[(&str, &Path)]) -> String, directory: &Path) {
+    let folder = directory.join("kernels");
+    let packs = BTreeMap::from([("sm_80".parse().unwrap(), sample_pack())]);
+    PackFolder::write(&folder, &packs).unwrap();
+    let nowhere = Path::new("/nowhere/libnvrtc.so");
+    for variable in ["FOURTAP_PACK", "NVRTC_TEST_FOLDER"] {
+        let out = run(&[(variable, &folder), ("FOURTAP_NVRTC", nowhere)]);
+        assert!(out.contains("origin Pack"), "{out}");
+    }
+    let off = Path::new("off");
+    let out = run(&[("NVRTC_TEST_FOLDER", &folder), ("FOURTAP_PACK", off)]);
+    assert!(out.contains("origin Cache"), "{out}");
+
+    let pack = folder.join("sm_80.pack");
+    let mut bytes = fs::read(&pack).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&pack, bytes).unwrap();
+    let out = run(&[("NVRTC_TEST_FOLDER", &folder)]);
+    assert!(out.contains("origin Cache"), "{out}");
+    let warning = "warning: kernels are compiled instead";
+    assert_eq!(out.matches(warning).count(), 1, "{out}");
+    assert!(out.contains("checksum of kernel"), "{out}");
+
+    let list = folder.join("kernels.txt");
+    let stale = fs::read_to_string(&list).unwrap();
+    fs::write(&list, stale.replace("fourtap ", "fourtap 99.")).unwrap();
+    for variable in ["FOURTAP_PACK", "NVRTC_TEST_FOLDER"] {
+        let out = run(&[(variable, &folder)]);
+        assert!(out.contains("origin Cache"), "{out}");
+        assert_eq!(out.matches(warning).count(), 1, "{out}");
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(out.contains(&format!("of fourtap {version} (")), "{out}");
+        assert!(out.contains(&format!("of fourtap 99.{version} (")), "{out}");
+    }
 }
 
 fn sample_pack() -> PackBuilder {
@@ -351,7 +390,9 @@ fn child() {
     if std::env::var_os("NVRTC_TEST_CHILD").is_none() {
         return;
     }
-    match jit::machine_code(&program("sm_80")) {
+    jit::set_pack_folder(std::env::var_os("NVRTC_TEST_FOLDER").map(PathBuf::from));
+    let found = jit::machine_code(&program("sm_80"));
+    match found {
         Ok((code, origin)) => {
             assert_eq!(origin == Origin::Pack, code == b"from the pack");
             assert!(code.starts_with(b"\x7fELF") || origin == Origin::Pack);

@@ -10,7 +10,7 @@ use super::specialised::KernelVariant;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
-use crate::cuda::step::{LoadedStep, parameter};
+use crate::cuda::step::{LoadedStep, load_together, parameter};
 use crate::dense::{
     AttnMaskKey, Forward, ForwardResults, Gradients, Implementation, Inputs, Options, Outputs,
 };
@@ -133,6 +133,7 @@ impl ForwardLaunch {
             return Ok(None);
         }
         let plan = Plan::on(cuda, call)?;
+        load_together(cuda, plan.steps());
         let steps = plan.steps().map(|step| step.load(cuda));
         Ok(Some(ForwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,

@@ -20,8 +20,8 @@ pub enum JitError {
     /// No NVRTC in any of the usual places.
     #[error(
         "NVRTC: expected libnvrtc.so.13 or libnvrtc.so.12 in one of the usual places, found none. Install it \
-         (pip install nvidia-cuda-nvrtc, or a CUDA toolkit), or set FOURTAP_NVRTC to the library's path, or \
-         FOURTAP_PACK to a file of compiled kernels. Tried: {}",
+         (pip install nvidia-cuda-nvrtc, or a CUDA toolkit), or set FOURTAP_NVRTC to the library's path, or use compiled \
+         kernels (pip install fourtap-kernels, or FOURTAP_PACK). Tried: {}",
         tried.join("; ")
     )]
     NvrtcNotFound {
@@ -174,6 +174,22 @@ pub enum JitError {
         path: PathBuf,
         /// What is wrong with it.
         found: String,
+    },
+    /// A folder of packs for another version of this library.
+    #[error(
+        "{path}: expected kernels of {expected}, found those of {found}. Install the ones that belong together \
+         (pip install fourtap-kernels=={version})",
+        path = path.display()
+    )]
+    PackStale {
+        /// The folder.
+        path: PathBuf,
+        /// This library.
+        expected: String,
+        /// What the kernels were compiled from.
+        found: String,
+        /// This library's version.
+        version: String,
     },
     /// Bytes that are not a CUDA ELF file.
     #[error("machine code: expected a 64-bit CUDA ELF file, found {found}")]

@@ -1,19 +1,21 @@
 //! From kernel source to machine code: compiled by NVRTC once, then kept on disk.
 //!
-//! Start at [`machine_code`]. It tries, in this order, a [`Pack`] of precompiled kernels, the [`Cache`] on disk, and
+//! Start at [`machine_code`]. It tries, in this order, packs of precompiled kernels ([`packed`]), the [`Cache`] on disk, and
 //! [`Nvrtc`].
 
 mod architecture;
 mod bytes;
 mod cache;
 mod error;
+mod folder;
 mod nvrtc;
 mod pack;
+mod pack_builder;
+mod packs;
 mod program;
 mod resources;
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::warning::print_warning;
@@ -21,8 +23,11 @@ use crate::warning::print_warning;
 pub use architecture::{Architecture, Feature};
 pub use cache::{Cache, ClearSummary, Entry, PruneLimits, State};
 pub use error::JitError;
+pub use folder::{PackFolder, Release};
 pub use nvrtc::{CompiledProgram, Nvrtc, NvrtcVersion};
-pub use pack::{Pack, PackBuilder, PackEntry};
+pub use pack::{Pack, PackEntry};
+pub use pack_builder::PackBuilder;
+pub use packs::{pack_folder, packed, set_pack, set_pack_folder};
 pub use program::{CacheKey, Fingerprint, Program};
 pub use resources::{KernelResources, Resources};
 
@@ -40,18 +45,16 @@ pub enum Origin {
     },
 }
 
-/// The machine code of a program: from the pack named by `FOURTAP_PACK`, else from the pack given to [`set_pack`],
-/// else from the cache, else compiled.
+/// The machine code of a program: of a pack, as [`packed`] finds it, else from the cache, else compiled.
 pub fn machine_code(program: &Program) -> Result<(Vec<u8>, Origin), JitError> {
-    let registered = REGISTERED
-        .read()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .clone();
-    for pack in [named_pack()?, registered.as_deref()].into_iter().flatten() {
-        if let Some(code) = pack.find(program)? {
-            return Ok((code.to_vec(), Origin::Pack));
-        }
+    match packed(program)? {
+        Some(code) => Ok((code, Origin::Pack)),
+        None => compiled(program),
     }
+}
+
+/// The machine code of a program: from the cache, else compiled.
+pub fn compiled(program: &Program) -> Result<(Vec<u8>, Origin), JitError> {
     let nvrtc = Nvrtc::get()?;
     let mut origin = Origin::Cache;
     let mut build = || {
@@ -76,28 +79,6 @@ pub fn architecture_for(major: u32, minor: u32) -> Result<Architecture, JitError
     match Nvrtc::get() {
         Ok(nvrtc) => nvrtc.best_for(major, minor),
         Err(_) => Ok(Architecture::of_device(major, minor)),
-    }
-}
-
-/// Makes [`machine_code`] look into a pack before it compiles. Replaces the pack of an earlier call.
-pub fn set_pack(pack: Option<Arc<Pack>>) {
-    *REGISTERED
-        .write()
-        .unwrap_or_else(|poisoned| poisoned.into_inner()) = pack;
-}
-
-static REGISTERED: RwLock<Option<Arc<Pack>>> = RwLock::new(None);
-
-/// The pack `FOURTAP_PACK` names. If that pack cannot be read, that is an error, not a reason to compile.
-fn named_pack() -> Result<Option<&'static Pack>, JitError> {
-    static NAMED: OnceLock<Result<Option<Pack>, JitError>> = OnceLock::new();
-    let open = || match std::env::var_os("FOURTAP_PACK").filter(|path| !path.is_empty()) {
-        Some(path) => Pack::open(&PathBuf::from(path)).map(Some),
-        None => Ok(None),
-    };
-    match NAMED.get_or_init(open) {
-        Ok(pack) => Ok(pack.as_ref()),
-        Err(error) => Err(error.clone()),
     }
 }
 

@@ -1,93 +1,35 @@
 //! One file with the machine code of many kernels, for machines without NVRTC.
 //!
-//! A pack is: magic, format version, length of the index, the index, a checksum of all of that, then the code of each
-//! entry in the index's order, without gaps, to the end of the file. An index entry is: fingerprint, checksum of the
-//! code, length of the code, kernel name, architecture. All numbers are little-endian.
+//! A pack is: magic, format version, length of the index, the index, a checksum of all of that, then the code of the entries
+//! in the index's order, without gaps, to the end of the file. An index entry is: fingerprint, checksum of the code, length of
+//! the code, kernel name, architecture. All numbers are little-endian.
+//!
+//! The code of [`GROUP`] entries at a time is interleaved: the first [`SLICE`] bytes of each, the second of each, and so on.
+//! Packs travel in wheels, which find repetitions only up to 32 KiB back; kernels that differ little, and are neighbours by
+//! name, are longer than that. Side by side they take two thirds of the room.
 
-use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::ops::Range;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use super::bytes::{Reader, put_text};
+use super::bytes::Reader;
 use super::{Architecture, Fingerprint, JitError, Program};
 
-const MAGIC: &[u8; 8] = b"4TAPPACK";
-const FORMAT: u32 = 1;
+pub(super) const MAGIC: &[u8; 8] = b"4TAPPACK";
+pub(super) const FORMAT: u32 = 2;
 
-/// Collects machine code for a [`Pack`].
-#[derive(Clone, Debug, Default)]
-pub struct PackBuilder {
-    // Sorted, so that the same kernels give the same file.
-    entries: BTreeMap<(String, Architecture, Fingerprint), Vec<u8>>,
-}
+/// Kernels whose code is interleaved, and the bytes of each at a time.
+pub(super) const GROUP: usize = 24;
+pub(super) const SLICE: usize = 1024;
 
-impl PackBuilder {
-    /// An empty pack.
-    pub fn new() -> Self {
-        PackBuilder::default()
-    }
+/// Bytes before the index, and of a checksum.
+const HEADER: usize = 20;
+const CHECKSUM: usize = 32;
 
-    /// Adds a program's machine code.
-    pub fn add(
-        &mut self,
-        fingerprint: Fingerprint,
-        name: &str,
-        architecture: Architecture,
-        code: Vec<u8>,
-    ) {
-        let key = (name.to_owned(), architecture, fingerprint);
-        self.entries.insert(key, code);
-    }
-
-    /// Writes the pack. An existing file of that name is replaced atomically.
-    pub fn write(&self, path: &Path) -> Result<(), JitError> {
-        let failed = |error: &io::Error| JitError::io(path, "write the pack", error);
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".fourtap-pack-");
-        // Temporary files are for their owner only; a pack is for others to read, as far as the umask lets them.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-        let mut part = builder
-            .tempfile_in(directory)
-            .map_err(|error| failed(&error))?;
-        part.write_all(&self.to_bytes())
-            .map_err(|error| failed(&error))?;
-        part.as_file().sync_all().map_err(|error| failed(&error))?;
-        part.persist(path).map_err(|error| failed(&error.error))?;
-        // Not every file system supports this; the pack is then only less durable.
-        #[cfg(unix)]
-        let _ = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
-        Ok(())
-    }
-
-    /// The pack as bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut index = Vec::new();
-        for ((name, architecture, fingerprint), code) in &self.entries {
-            index.extend(fingerprint.as_bytes());
-            index.extend(blake3::hash(code).as_bytes());
-            index.extend((code.len() as u64).to_le_bytes());
-            put_text(&mut index, name);
-            put_text(&mut index, &architecture.to_string());
-        }
-        let mut out = Vec::new();
-        out.extend(MAGIC);
-        out.extend(FORMAT.to_le_bytes());
-        out.extend((index.len() as u64).to_le_bytes());
-        out.extend(index);
-        let checksum = blake3::hash(&out);
-        out.extend(checksum.as_bytes());
-        for code in self.entries.values() {
-            out.extend(code);
-        }
-        out
-    }
-}
+/// More than any index: a damaged length must not take all memory.
+const MOST_INDEX: usize = 64 << 20;
 
 /// A kernel in a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,59 +44,80 @@ pub struct PackEntry {
     pub size: usize,
 }
 
-/// Precompiled machine code.
-#[derive(Clone, Debug)]
+/// Precompiled machine code. The file stays open: of a large one only the index and the kernels asked for are read.
 pub struct Pack {
     path: PathBuf,
-    bytes: Vec<u8>,
+    bytes: Mutex<Box<dyn Source>>,
     entries: Vec<StoredKernel>,
+    /// Where the code of the first begins.
+    code_start: u64,
+    checksum: Fingerprint,
 }
+
+/// What a pack is read from.
+trait Source: Read + Seek + Send {}
+impl<T: Read + Seek + Send> Source for T {}
 
 #[derive(Clone, Debug)]
 struct StoredKernel {
     entry: PackEntry,
     checksum: [u8; 32],
-    code: Range<usize>,
+}
+
+impl fmt::Debug for Pack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pack")
+            .field("path", &self.path)
+            .field("kernels", &self.entries.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Pack {
-    /// Reads a pack. Its index is checked here, the code of a kernel when it is requested.
+    /// Opens a pack. Its index is read and checked here, the code of a kernel when it is requested.
     pub fn open(path: &Path) -> Result<Pack, JitError> {
-        let bytes = std::fs::read(path)
+        let file = File::open(path)
             .map_err(|error| JitError::io(path, "read a pack of kernels", &error))?;
-        Pack::from_bytes(path, bytes)
+        Pack::of(path, Box::new(file))
     }
 
     /// Reads a pack from memory; `path` is what error messages call it.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Pack, JitError> {
-        let entries = read_index(&bytes).map_err(|found| JitError::PackDamaged {
-            path: path.to_path_buf(),
-            found: found.into(),
+        Pack::of(path, Box::new(Cursor::new(bytes)))
+    }
+
+    fn of(path: &Path, mut bytes: Box<dyn Source>) -> Result<Pack, JitError> {
+        let index = read_index(&mut *bytes).map_err(|fault| match fault {
+            Fault::Damaged(found) => JitError::PackDamaged {
+                path: path.to_path_buf(),
+                found: found.into(),
+            },
+            Fault::Io(error) => JitError::io(path, "read a pack of kernels", &error),
         })?;
         Ok(Pack {
             path: path.to_path_buf(),
-            bytes,
-            entries,
+            bytes: Mutex::new(bytes),
+            entries: index.entries,
+            code_start: index.code_start,
+            checksum: index.checksum,
         })
     }
 
     /// The machine code of a program; `None` if the pack does not have it.
-    pub fn find(&self, program: &Program) -> Result<Option<&[u8]>, JitError> {
+    pub fn find(&self, program: &Program) -> Result<Option<Vec<u8>>, JitError> {
         self.get(program.fingerprint())
     }
 
     /// The machine code of the program with this fingerprint; `None` if the pack does not have it.
-    pub fn get(&self, fingerprint: Fingerprint) -> Result<Option<&[u8]>, JitError> {
-        let found = |stored: &&StoredKernel| stored.entry.fingerprint == fingerprint;
-        let stored = self.entries.iter().find(found);
-        stored.map(|stored| self.code(stored)).transpose()
+    pub fn get(&self, fingerprint: Fingerprint) -> Result<Option<Vec<u8>>, JitError> {
+        let is_it = |stored: &StoredKernel| stored.entry.fingerprint == fingerprint;
+        let number = self.entries.iter().position(is_it);
+        number.map(|number| self.code(number)).transpose()
     }
 
     /// Checks the code of every kernel.
     pub fn verify(&self) -> Result<(), JitError> {
-        self.entries
-            .iter()
-            .try_for_each(|stored| self.code(stored).map(drop))
+        (0..self.entries.len()).try_for_each(|number| self.code(number).map(drop))
     }
 
     /// The kernels it holds, by name.
@@ -167,9 +130,25 @@ impl Pack {
         &self.path
     }
 
-    fn code(&self, stored: &StoredKernel) -> Result<&[u8], JitError> {
-        let code = &self.bytes[stored.code.clone()];
-        if *blake3::hash(code).as_bytes() == stored.checksum {
+    /// The checksum of its index, which has the checksums of all kernels: identifies its content.
+    pub fn checksum(&self) -> Fingerprint {
+        self.checksum
+    }
+
+    fn code(&self, number: usize) -> Result<Vec<u8>, JitError> {
+        let stored = &self.entries[number];
+        let mut code = vec![0; stored.entry.size];
+        let mut bytes = self
+            .bytes
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        for (slice, start) in code.chunks_mut(SLICE).zip(self.slices(number)) {
+            bytes
+                .seek(SeekFrom::Start(start))
+                .and_then(|_| bytes.read_exact(slice))
+                .map_err(|error| JitError::io(&self.path, "read a kernel of the pack", &error))?;
+        }
+        if *blake3::hash(&code).as_bytes() == stored.checksum {
             return Ok(code);
         }
         let entry = &stored.entry;
@@ -181,40 +160,89 @@ impl Pack {
             ),
         })
     }
+
+    /// Where each slice of an entry begins.
+    fn slices(&self, number: usize) -> impl Iterator<Item = u64> {
+        let first = number - number % GROUP;
+        let last = self.entries.len().min(first + GROUP);
+        let size = |stored: &StoredKernel| stored.entry.size;
+        let before: usize = self.entries[..first].iter().map(size).sum();
+        let group = &self.entries[first..last];
+        (0..).map(move |slice| {
+            let whole: usize = (group.iter()).map(|it| size(it).min(slice * SLICE)).sum();
+            let beside = group[..number - first].iter();
+            let beside = beside.map(|it| size(it).saturating_sub(slice * SLICE).min(SLICE));
+            self.code_start + (before + whole + beside.sum::<usize>()) as u64
+        })
+    }
 }
 
-/// The entries, each with a range inside `bytes`.
-fn read_index(bytes: &[u8]) -> Result<Vec<StoredKernel>, &'static str> {
-    const SHORT: &str = "that it is cut short";
-    let mut reader = Reader(bytes);
+/// Why an index cannot be read.
+enum Fault {
+    Damaged(&'static str),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::Damaged("that it is cut short"),
+            _ => Fault::Io(error),
+        }
+    }
+}
+
+struct Index {
+    entries: Vec<StoredKernel>,
+    code_start: u64,
+    checksum: Fingerprint,
+}
+
+/// Reads the index, whose entries together are as long as the rest of the file.
+fn read_index(bytes: &mut dyn Source) -> Result<Index, Fault> {
+    let mut header = vec![0; HEADER];
+    bytes.read_exact(&mut header)?;
+    let mut reader = Reader(&header);
     if reader.array() != Some(*MAGIC) {
-        return Err("that it does not begin like a pack");
+        return Err(Fault::Damaged("that it does not begin like a pack"));
     }
-    if reader.u32().ok_or(SHORT)? != FORMAT {
-        return Err("that its format is not this version's");
+    if reader.u32() != Some(FORMAT) {
+        return Err(Fault::Damaged("that its format is not this version's"));
     }
-    let length = reader.length().ok_or(SHORT)?;
-    let mut index = Reader(reader.take(length).ok_or(SHORT)?);
-    let header = &bytes[..bytes.len() - reader.0.len()];
-    let checksum = reader.array().ok_or(SHORT)?;
-    if *blake3::hash(header).as_bytes() != checksum {
-        return Err("that the checksum of its index does not match");
+    let nonsense = || Fault::Damaged("that its index makes no sense");
+    let length = reader.length().filter(|&length| length <= MOST_INDEX);
+    let length = length.ok_or_else(nonsense)?;
+    let mut checked = header;
+    checked.resize(HEADER + length, 0);
+    bytes.read_exact(&mut checked[HEADER..])?;
+    let mut checksum = [0; CHECKSUM];
+    bytes.read_exact(&mut checksum)?;
+    if *blake3::hash(&checked).as_bytes() != checksum {
+        let found = "that the checksum of its index does not match";
+        return Err(Fault::Damaged(found));
     }
+    let mut index = Reader(&checked[HEADER..]);
     let mut entries = Vec::new();
-    let mut start = bytes.len() - reader.0.len();
+    let code_start = (HEADER + length + CHECKSUM) as u64;
+    let mut end = code_start;
     while !index.0.is_empty() {
-        let stored = read_entry(&mut index, start).ok_or("that its index makes no sense")?;
-        start = stored.code.end;
+        let stored = read_entry(&mut index).ok_or_else(nonsense)?;
+        let size = stored.entry.size as u64;
+        end = end.checked_add(size).ok_or_else(nonsense)?;
         entries.push(stored);
     }
-    match start.cmp(&bytes.len()) {
-        std::cmp::Ordering::Greater => Err(SHORT),
-        std::cmp::Ordering::Less => Err("that it is longer than its index says"),
-        std::cmp::Ordering::Equal => Ok(entries),
+    match end.cmp(&bytes.seek(SeekFrom::End(0))?) {
+        std::cmp::Ordering::Greater => Err(Fault::Damaged("that it is cut short")),
+        std::cmp::Ordering::Less => Err(Fault::Damaged("that it is longer than its index says")),
+        std::cmp::Ordering::Equal => Ok(Index {
+            entries,
+            code_start,
+            checksum: Fingerprint(checksum),
+        }),
     }
 }
 
-fn read_entry(index: &mut Reader, start: usize) -> Option<StoredKernel> {
+fn read_entry(index: &mut Reader) -> Option<StoredKernel> {
     let fingerprint = Fingerprint(index.array()?);
     let checksum = index.array()?;
     let size = index.length()?;
@@ -228,12 +256,13 @@ fn read_entry(index: &mut Reader, start: usize) -> Option<StoredKernel> {
             size,
         },
         checksum,
-        code: start..start.checked_add(size)?,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::PackBuilder;
+    use super::super::bytes::put_text;
     use super::*;
 
     fn program(source: &str, architecture: &str) -> Program {
@@ -274,13 +303,34 @@ mod tests {
         builder().write(&path).unwrap();
         let pack = Pack::open(&path).unwrap();
         for (program, code) in programs() {
-            assert_eq!(pack.find(&program), Ok(Some(code)));
+            assert_eq!(pack.find(&program), Ok(Some(code.to_vec())));
         }
         assert_eq!(pack.find(&program("a", "sm_86")), Ok(None));
         let names: Vec<_> = pack.list().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["kernel_a", "kernel_b", "kernel_empty"]);
         assert_eq!(pack.verify(), Ok(()));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn interleaved_code_is_put_together_again() {
+        let sizes = (0..GROUP + 5).map(|number| number * 997 % (5 * SLICE));
+        let codes: Vec<Vec<u8>> = sizes
+            .enumerate()
+            .map(|(number, size)| (0..size).map(|at| (at / 7 + 31 * number) as u8).collect())
+            .collect();
+        let programs: Vec<_> = (0..codes.len())
+            .map(|number| program(&format!("{number:02}"), "sm_80"))
+            .collect();
+        let mut builder = PackBuilder::new();
+        for (program, code) in programs.iter().zip(&codes) {
+            let (fingerprint, code) = (program.fingerprint(), code.clone());
+            builder.add(fingerprint, &program.name, program.architecture, code);
+        }
+        let pack = Pack::from_bytes(Path::new("p"), builder.to_bytes()).unwrap();
+        for (program, code) in programs.iter().zip(&codes) {
+            assert_eq!(pack.find(program).unwrap().as_ref(), Some(code));
+        }
     }
 
     #[test]
@@ -293,7 +343,7 @@ mod tests {
             let mut refused = 0;
             for (program, code) in programs() {
                 match pack.find(&program) {
-                    Ok(found) => assert_eq!(found, Some(code), "{what}"),
+                    Ok(found) => assert_eq!(found.as_deref(), Some(code), "{what}"),
                     Err(error) => {
                         assert!(matches!(error, JitError::PackDamaged { .. }), "{error}");
                         refused += 1;

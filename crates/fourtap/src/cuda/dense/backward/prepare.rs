@@ -9,7 +9,7 @@ use crate::cuda::dense::prepare::mask_meets;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
 use crate::cuda::plan_cache::{PlanCache, Tensors};
-use crate::cuda::step::{LoadedStep, parameter};
+use crate::cuda::step::{LoadedStep, load_together, parameter};
 use crate::dense::{AttnMaskKey, Backward, ForwardResults, Gradients, Inputs, Options};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -107,6 +107,7 @@ impl BackwardLaunch {
     /// half done.
     fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let plan = BackwardPlan::on(cuda, call)?;
+        load_together(cuda, plan.steps());
         let steps = plan.steps().map(|step| step.load(cuda));
         Ok(BackwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,

@@ -12,7 +12,7 @@ use crate::cuda::msda::arguments::{
 };
 use crate::cuda::msda::operands::{GradientOperands, Operands};
 use crate::cuda::msda::specialised::KernelVariant;
-use crate::cuda::step::{LoadedStep, parameter};
+use crate::cuda::step::{LoadedStep, load_together, parameter};
 use crate::error::Result;
 use crate::msda::Backward;
 
@@ -74,6 +74,7 @@ impl BackwardLaunch {
     ) -> Result<Self> {
         let arguments = |room| SizedArguments::new(operands, None, room);
         let workspace_bytes = plan.workspace_bytes();
+        load_together(cuda, &plan.steps());
         let sorting = match plan.sorting {
             None => None,
             Some(sorting) => {
