@@ -1,4 +1,4 @@
-"""Batch norms with fixed statistics, as detectors' backbones have them, in one operator; seven where there are gradients.
+"""Batch norms with fixed statistics, as detectors' backbones have them, in one operator, or seven with gradients.
 
 Models write them down as eleven, most on small tensors. On a GPU a backbone of fifty-five is then bound by launching
 them: a third of all operators of RT-DETR are theirs.
@@ -20,7 +20,7 @@ _BUFFERS = ("weight", "bias", "running_mean", "running_var")
 
 
 def in_one_operator(theirs: type[nn.Module]) -> Callable[[nn.Module, Tensor], Tensor] | None:
-    """A method ``forward`` for that class which gives the same; ``None`` if the class is not the one it is named after."""
+    """A ``forward`` for that class that gives the same; ``None`` if the class is not what it is named after."""
     composed = cast("Callable[[nn.Module, Tensor], Tensor]", theirs.forward)
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
@@ -43,10 +43,11 @@ def in_one_operator(theirs: type[nn.Module]) -> Callable[[nn.Module, Tensor], Te
 def _agree(theirs: type[nn.Module], ours: Callable[[nn.Module, Tensor], Tensor]) -> bool:
     """Whether both give the same for numbers that tell apart what a class may do otherwise."""
     try:
-        layer = theirs(2)
-        for name, numbers in zip(_BUFFERS, ([2.0, -3.0], [0.5, 1.5], [-1.0, 4.0], [1e-5, 9.0]), strict=True):
-            getattr(layer, name).copy_(torch.tensor(numbers))
-        x = torch.tensor([[[[1.0, -2.0]], [[0.25, 8.0]]]])
+        with torch.device("cpu"):
+            layer = theirs(2)
+            for name, numbers in zip(_BUFFERS, ([2.0, -3.0], [0.5, 1.5], [-1.0, 4.0], [1e-5, 9.0]), strict=True):
+                getattr(layer, name).copy_(torch.tensor(numbers))
+            x = torch.tensor([[[[1.0, -2.0]], [[0.25, 8.0]]]])
         with torch.no_grad():
             expected = theirs.forward(layer, x)
             agree = torch.allclose(expected, ours(layer, x), rtol=1e-5, atol=1e-5)

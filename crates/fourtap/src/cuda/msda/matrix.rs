@@ -67,7 +67,7 @@ pub(super) fn plan(
             Some((keeping, kept))
         });
     let pays = sizes.heads % 2 == 1 && SharedLevels::can_pay(&matrix, &rows, device);
-    if !anyway && !(kept.is_some() && pays) {
+    if !(anyway || pays && kept.is_some()) {
         return Err("not measured to be faster".to_string());
     }
     if tuning.keep == ALWAYS && kept.is_none() {
