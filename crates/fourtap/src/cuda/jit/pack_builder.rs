@@ -8,7 +8,7 @@ use super::bytes::put_text;
 use super::pack::{FORMAT, GROUP, MAGIC, SLICE};
 use super::{Architecture, Fingerprint, JitError};
 
-/// Collects machine code for a [`Pack`].
+/// Collects machine code for a [`Pack`](super::Pack).
 #[derive(Clone, Debug, Default)]
 pub struct PackBuilder {
     // Sorted, so that the same kernels give the same file.
