@@ -209,14 +209,14 @@ fn the_kernel_is_the_one_that_ran_on_such_a_device() {
     let kernel = &explanation["machine"]["kernels"][0];
     assert_eq!(
         kernel["name"],
-        "msda-forward-gather-f16-d32-l4-p8-u4-t768-keep"
+        "msda-forward-matrix-f16-d32-l4-p8-u4-t512-keep"
     );
     assert_eq!(
         (&kernel["blocks"], &kernel["threads"]),
-        (&json!(132), &json!(768))
+        (&json!(132), &json!(512))
     );
     assert_eq!(kernel["occupancy"]["blocks"], 1);
-    assert_eq!(kernel["occupancy"]["warps"], 24);
+    assert_eq!(kernel["occupancy"]["warps"], 16);
 }
 
 #[test]

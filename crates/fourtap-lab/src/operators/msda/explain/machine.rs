@@ -12,6 +12,9 @@ use crate::explain::{DeviceDesc, KernelUse, Multiprocessor};
 const LANES: u64 = 32;
 /// Neighbours of a sample.
 const NEIGHBOURS: u64 = 4;
+/// Steps of which a lane of the kernel on tensor cores has asked for a vector of two rows of pixels each.
+const STEPS_AHEAD: u64 = 4;
+const ROWS_OF_PIXELS: u64 = 2;
 /// Samples whose neighbours a lane of the gather kernel asks for before it needs the first.
 const SAMPLES_AHEAD: u64 = 2;
 const VECTOR_BYTES: u64 = 16;
@@ -142,6 +145,7 @@ impl Machine {
 fn in_flight(kernel: &KernelVariant) -> Option<u64> {
     match kernel {
         KernelVariant::Gather(_) => Some(SAMPLES_AHEAD * NEIGHBOURS * VECTOR_BYTES),
+        KernelVariant::Matrix(_) => Some(STEPS_AHEAD * ROWS_OF_PIXELS * VECTOR_BYTES),
         KernelVariant::Channel(channel) => Some(NEIGHBOURS * channel.types.value.size() as u64),
         _ => None,
     }
