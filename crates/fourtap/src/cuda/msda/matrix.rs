@@ -63,7 +63,7 @@ pub(super) fn plan(
     let kept = keeping(&matrix)
         .filter(|_| tuning.keep != NEVER && !operands.levels_in_device_memory)
         .and_then(|keeping| {
-            let kept = SharedLevels::from(first_kept, operands.levels, &keeping, device)?;
+            let kept = SharedLevels::all_from(first_kept, operands.levels, &keeping, device)?;
             Some((keeping, kept))
         });
     let pays = sizes.heads % 2 == 1 && SharedLevels::can_pay(&matrix, &rows, device);

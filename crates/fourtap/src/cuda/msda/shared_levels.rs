@@ -1,5 +1,7 @@
 //! Small levels kept in shared memory: which ones, and when it pays off.
 
+use std::ops::Range;
+
 use super::arguments::Schedule;
 use super::specialised::{Gather, MOST_KEPT_BYTES};
 use crate::cuda::device_size::DeviceSize;
@@ -39,9 +41,26 @@ impl SharedLevels {
         many && device.shared_bytes >= 2 * MOST_KEPT_BYTES
     }
 
-    /// The levels from `first` on; `None` unless all of them can be kept.
-    pub(super) fn from(
+    /// The levels from number `first` on; `None` unless all of them can be kept.
+    pub(super) fn all_from(
         first: usize,
+        levels: &Levels,
+        gather: &Gather,
+        device: DeviceSize,
+    ) -> Option<Self> {
+        let numbers = first..levels.len();
+        let kept = SharedLevels::fitting(numbers.clone(), levels, gather, device)?;
+        (kept.levels.count_ones() as usize == numbers.len()).then_some(kept)
+    }
+
+    /// As many of the smallest levels as fit; `None` if not even one does.
+    pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
+        SharedLevels::fitting(0..levels.len(), levels, gather, device)
+    }
+
+    /// The same among those with these numbers.
+    fn fitting(
+        numbers: Range<usize>,
         levels: &Levels,
         gather: &Gather,
         device: DeviceSize,
@@ -49,32 +68,13 @@ impl SharedLevels {
         let pixel = gather.channels as usize * gather.types.value.size();
         let most = MOST_KEPT_BYTES.min(device.shared_bytes);
         let room = most.checked_sub(gather.static_shared_bytes())?;
-        let mut kept = SharedLevels {
-            levels: 0,
-            bytes: 0,
-        };
-        for (number, level) in levels.iter().enumerate().skip(first) {
-            let bytes = u32::try_from(level.pixels().checked_mul(pixel)?).ok()?;
-            kept.bytes = kept.bytes.checked_add(bytes)?;
-            kept.levels |= 1 << number;
-            // In a level of one column, pixels have no right-hand neighbour.
-            if level.width < 2 || level.height == 0 || kept.bytes > room {
-                return None;
-            }
-        }
-        (kept.levels != 0).then_some(kept)
-    }
-
-    /// As many of the smallest levels as fit; `None` if not even one does.
-    pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
-        let pixel = gather.channels as usize * gather.types.value.size();
-        let most = MOST_KEPT_BYTES.min(device.shared_bytes);
-        let room = most.checked_sub(gather.static_shared_bytes())?;
         // In a level of one column, pixels have no right-hand neighbour.
         let mut sizes: Vec<(usize, usize)> = levels
             .iter()
             .enumerate()
-            .filter(|(_, level)| level.width > 1 && level.height > 0)
+            .filter(|(number, level)| {
+                numbers.contains(number) && level.width > 1 && level.height > 0
+            })
             .map(|(number, level)| (level.pixels().saturating_mul(pixel), number))
             .collect();
         sizes.sort_unstable();
@@ -106,6 +106,21 @@ mod tests {
     use crate::dtype::DType;
     use crate::msda::Sizes;
 
+    fn kind(levels: usize) -> Kind {
+        Kind {
+            sampling: Default::default(),
+            types: Types {
+                value: DType::F16,
+                locations: DType::F32,
+                weights: DType::F32,
+            },
+            heads: 1,
+            channels: 32,
+            levels,
+            points: 8,
+        }
+    }
+
     fn kept(shapes: &[(usize, usize)], queries: usize, device: DeviceSize) -> Option<SharedLevels> {
         let levels = Levels::packed(shapes).unwrap();
         let sizes = Sizes {
@@ -117,19 +132,7 @@ mod tests {
             levels: levels.len(),
             points: 8,
         };
-        let kind = Kind {
-            sampling: Default::default(),
-            types: Types {
-                value: DType::F16,
-                locations: DType::F32,
-                weights: DType::F32,
-            },
-            heads: 1,
-            channels: 32,
-            levels: levels.len(),
-            points: 8,
-        };
-        let gather = kind.gather(4, 1).keeping()?;
+        let gather = kind(levels.len()).gather(4, 1).keeping()?;
         let (schedule, _) = schedule(&sizes, &gather, Dealing::new(device));
         SharedLevels::where_it_pays(&levels, &gather, &schedule, device)
     }
@@ -142,6 +145,26 @@ mod tests {
         let mut upside_down = pyramid;
         upside_down.reverse();
         assert_eq!(kept(&upside_down, 15_422, H200).unwrap().levels, 0b0011);
+    }
+
+    #[test]
+    fn all_from_a_level_on_or_none() {
+        let kept = |shapes: &[(usize, usize)]| {
+            let levels = Levels::packed(shapes).unwrap();
+            let gather = kind(4).forward_matrix(4).unwrap();
+            SharedLevels::all_from(2, &levels, &gather, H200)
+        };
+        let found = kept(&[(92, 160), (46, 80), (23, 40), (12, 20)]).unwrap();
+        assert_eq!((found.levels, found.bytes), (0b1100, (920 + 240) * 64));
+        // The first two are smaller, but not wanted.
+        assert_eq!(kept(&[(2, 2), (2, 2), (23, 40), (12, 20)]).unwrap(), found);
+        for other in [(240, 1), (0, 20), (92, 160)] {
+            assert_eq!(
+                kept(&[(92, 160), (46, 80), (23, 40), other]),
+                None,
+                "{other:?}"
+            );
+        }
     }
 
     #[test]
