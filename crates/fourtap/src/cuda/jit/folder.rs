@@ -196,16 +196,8 @@ fn parse(text: &str) -> Option<(Release, BTreeMap<Architecture, String>)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pack::tests::program;
     use super::*;
-
-    fn program(source: &str, architecture: &str) -> Program {
-        Program {
-            name: format!("kernel_{source}"),
-            source: source.into(),
-            options: vec![],
-            architecture: architecture.parse().unwrap(),
-        }
-    }
 
     /// A folder with kernels `a` and `b` for two architectures.
     fn folder() -> tempfile::TempDir {

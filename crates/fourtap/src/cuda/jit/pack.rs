@@ -260,12 +260,12 @@ fn read_entry(index: &mut Reader) -> Option<StoredKernel> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::PackBuilder;
     use super::super::bytes::put_text;
     use super::*;
 
-    fn program(source: &str, architecture: &str) -> Program {
+    pub(in super::super) fn program(source: &str, architecture: &str) -> Program {
         Program {
             name: format!("kernel_{source}"),
             source: source.into(),
