@@ -4,16 +4,16 @@
 // counts one after another. Then it is seen how many are before them in other tables, and where bins begin. Samples leave in
 // that order, in whole lines.
 //
-// VALUE, LOCATION, WEIGHT: element types; PAIRED, WIDE: see bins.cuh; SORT_WARPS: of a block; EACH: samples a lane. Of
-// projected problems, see projection.cuh, also by FOURS: whether points come in fours which lie side by side, aligned to all
+// VALUE, LOCATION, WEIGHT: element types; PAIRED, WIDE: see bins.cuh; SORT_WARPS: of a block; EACH: samples a lane; EIGHTS: how
+// many times eight bins a thread has. Of projected problems, see projection.cuh, also by FOURS: whether points come in fours which lie side by side, aligned to all
 // four, with one aligned reference point for all. A lane then has four neighbouring samples at a time.
 
 constexpr u32 THREADS = 32 * SORT_WARPS;
 constexpr u32 CHUNK = EACH * THREADS;
 constexpr u32 TABLES = 4;
-// Bins that are sorted into at a time, eight a thread; the last ones are for samples of no bin of these. A level with more
-// is gone through several times.
-constexpr u32 TABLE = 8 * THREADS, BAND = TABLE - 8;
+// Bins that are sorted into at a time; the last ones are for samples of no bin of these. A level with more is gone through
+// several times.
+constexpr u32 TABLE = 8 * EIGHTS * THREADS, BAND = TABLE - 8;
 
 typedef Element<WEIGHT>::Storage Weight;
 typedef Element<LOCATION>::Storage Location;
@@ -280,7 +280,14 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
     __shared__ Grid grids[LEVEL_CAPACITY];
     __shared__ u32 sizes[SORT_WARPS], largest[SORT_WARPS];
     extern __shared__ __align__(16) char dynamic[];
-    if (!lay_out(a, work, grids)) return;
+    let_next_begin();
+#if PROJECTED
+    wait_for_previous(); // it leaves behind what the softmax of each row takes
+#endif
+    if (!lay_out(a, work, grids)) {
+        wait_for_previous();
+        return;
+    }
     if (blockIdx.x == 0 && threadIdx.x < QUEUE_COUNTERS) work.counters[threadIdx.x] = 0;
 
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
@@ -294,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
     for (u32 number = blockIdx.x; number < jobs; number += gridDim.x) {
         const Job job(number, work);
         const Grid &grid = grids[job.level];
-        const u32 plane = work.first_plane + job.plane, n = plane / a.heads, m = plane - n * a.heads;
+        const u32 plane = work.first_plane + job.plane, n = work.by_heads.divide(plane), m = plane - n * a.heads;
 #if PROJECTED
         Projected at(a, work, projection, grid, job, n, m, part, lane);
         Real x[EACH], y[EACH], weight[EACH];
@@ -353,9 +360,12 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
         for (u32 first = 0; first < grid.bins; first += BAND) {
             const u32 bins = min(BAND, grid.bins - first); // and one more
             const int bits = 32 - __clz(bins);
-            if (8 * threadIdx.x <= bins) {
+            const u32 own_bins = 8 * EIGHTS * threadIdx.x;
+            if (own_bins <= bins) {
 #pragma unroll
-                for (u32 t = 0; t < TABLES; t++) *reinterpret_cast<Eight *>(memory.counts[t] + 8 * threadIdx.x) = Eight{};
+                for (u32 i = 0; i < TABLES * EIGHTS; i++) {
+                    *reinterpret_cast<Eight *>(memory.counts[i / EIGHTS] + own_bins + 8 * (i % EIGHTS)) = Eight{};
+                }
             }
             u32 rank[EACH], here[EACH];
 #pragma unroll
@@ -376,35 +386,45 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
             }
             __syncthreads();
 
-            Eight all = {};
-            if (8 * threadIdx.x <= bins) {
-                Eight counts[TABLES];
+            Eight all[EIGHTS] = {};
+            if (own_bins <= bins) {
 #pragma unroll
-                for (u32 t = 0; t < TABLES; t++) counts[t] = *reinterpret_cast<const Eight *>(memory.counts[t] + 8 * threadIdx.x);
+                for (u32 e = 0; e < EIGHTS; e++) {
+                    Eight counts[TABLES];
 #pragma unroll
-                for (u32 t = 0; t < TABLES; t++) {
-                    *reinterpret_cast<Eight *>(memory.counts[t] + 8 * threadIdx.x) = all;
+                    for (u32 t = 0; t < TABLES; t++) {
+                        counts[t] = *reinterpret_cast<const Eight *>(memory.counts[t] + own_bins + 8 * e);
+                    }
 #pragma unroll
-                    for (int i = 0; i < 4; i++) all.pairs[i] += counts[t].pairs[i];
+                    for (u32 t = 0; t < TABLES; t++) {
+                        *reinterpret_cast<Eight *>(memory.counts[t] + own_bins + 8 * e) = all[e];
+#pragma unroll
+                        for (int i = 0; i < 4; i++) all[e].pairs[i] += counts[t].pairs[i];
+                    }
                 }
             }
             u32 sum = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++) sum += (all.pairs[i] & 0xffffu) + (all.pairs[i] >> 16);
+            for (u32 i = 0; i < 4 * EIGHTS; i++) {
+                const u32 pair = all[i / 4].pairs[i % 4];
+                sum += (pair & 0xffffu) + (pair >> 16);
+            }
             const u32 up_to = sum_up_to(sum, lane);
             if (lane == 31) sizes[warp] = up_to;
             __syncthreads();
             const u32 of_warp = lane < SORT_WARPS ? sizes[lane] : 0, of_warps = sum_up_to(of_warp, lane);
             u32 begin = done + up_to - sum + __shfl_sync(ALL, of_warps - of_warp, warp);
-            if (8 * threadIdx.x <= bins) {
+#pragma unroll
+            for (u32 e = 0; e < EIGHTS; e++) {
+                const u32 at = own_bins + 8 * e;
+                if (at > bins) break;
                 Eight begins;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const u32 second = begin + (all.pairs[i] & 0xffffu);
+                    const u32 second = begin + (all[e].pairs[i] & 0xffffu);
                     begins.pairs[i] = begin | second << 16;
-                    begin = second + (all.pairs[i] >> 16);
+                    begin = second + (all[e].pairs[i] >> 16);
                 }
-                const u32 at = 8 * threadIdx.x;
                 *reinterpret_cast<Eight *>(memory.begins + at) = begins;
                 // There is room for all eight. What comes after the last bin begins where it ends.
                 *reinterpret_cast<Eight *>(starts + first + at) = begins;
@@ -440,4 +460,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS, 2)
         }
         __syncthreads(); // nobody still reads them
     }
+#if !PROJECTED
+    wait_for_previous(); // for the sake of what comes after
+#endif
 }

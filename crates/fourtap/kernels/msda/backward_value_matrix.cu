@@ -42,65 +42,95 @@ static __device__ __forceinline__ float2 load_two(u32 address) {
     return two;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
+// Eight pixels of 32 channels as tensor cores have them: a lane two neighbouring channels of its pixel in each of four matrices.
+// They lie in shared memory less crowded than eight to a line.
+constexpr u32 FINISHED = 80; // bytes of a pixel there
+static __device__ __forceinline__ void store_pixels(u32 address, const u32 (&words)[4], u32 lane) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address + lane % 8 * FINISHED + lane / 8 * 16),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#else
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) store_shared_word(address + lane / 4 * FINISHED + i * 16 + lane % 4 * 4, words[i]);
+#endif
+}
+
+// How many bytes come before the item's channels in grad_out and, of a pixel, in grad_value. What they need is read when it is
+// needed: registers are scarce.
+static __device__ __forceinline__ i64 rows_before(const Arguments &a, const Gradients &g, const Work &work, const Item &item) {
+    const u32 plane = work.first_plane + item.plane, n = work.by_heads.divide(plane), m = plane - n * a.heads;
+    return (n * g.grad_out_strides[0] + m * a.channels + item.channel) * static_cast<i64>(sizeof(Value::Storage));
+}
+static __device__ __forceinline__ i64 bytes_before(const Arguments &a, const Gradients &g, const Work &work, const Grid &grid,
+                                                   const Item &item, int x, int y) {
+    const u32 plane = work.first_plane + item.plane, n = work.by_heads.divide(plane), m = plane - n * a.heads;
+    const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
+    return (n * g.value_strides[0] + pixel * g.value_strides[1] + m * g.value_strides[2] + item.channel) *
+           static_cast<i64>(sizeof(Value::Storage));
+}
+
+extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
     msda_backward_value_matrix(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
                                const __grid_constant__ Work work) {
     __shared__ Grid grids[LEVEL_CAPACITY];
-    __shared__ Item item;
     __shared__ __align__(16) Staged staged[RUN_WARPS][SLOTS];
     __shared__ __align__(128) char rows[RUN_WARPS][SLOTS][SLOT_BYTES];
-    __shared__ __align__(16) u32 finished[RUN_WARPS][8 * 20]; // a row of a run, less crowded than eight to a line
-    __shared__ u32 places[RUN_WARPS][32], sizes[RUN_WARPS];
-    if (!lay_out(a, work, grids)) return;
-    deal_out(a, work, grids, true);
+    __shared__ __align__(16) char finished[RUN_WARPS][RUN * FINISHED]; // a row of a run
+    __shared__ u32 places[RUN_WARPS][32], items[2];
+    __shared__ Queue::Turn turns[RUN_WARPS];
+    const bool tiled = lay_out(a, work, grids);
+    if (tiled) deal_out(a, work, grids, items, true);
+    wait_for_previous(); // until all is sorted
+    if (!tiled) return;
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, in_group = lane % 4;
     // Rows lie so that eight of them, 16 bytes each, are in different banks. Where a lane writes, and where it reads.
     const u32 rows_at = shared_address(rows[warp]), staged_at = shared_address(staged[warp]);
     const u32 written = rows_at + group * 64 + (in_group ^ group / 2) * 16;
     const u32 read = rows_at + lane % 16 * 64 + (lane / 16 ^ lane % 8 / 2) * 16;
+    const u32 finished_at = shared_address(finished[warp]);
     const i64 by_query = g.grad_out_strides[1];
-    Queue queue(work);
-    while (queue.take(a, work, grids, item)) {
+    const Item &item = turns[warp].item;
+    Queue queue(work, items, turns[warp]);
+    while (queue.take(a, work, grids)) {
         const Grid &grid = grids[item.level];
+        const bool together = queue.together();
+        const Walk walk(grid, item);
+        // A lane a piece, if there are not too many, ordered by cell rows.
+        const u32 pieces_in_all = (walk.rows + 1) * work.chunks;
+        const bool few = pieces_in_all <= 32;
+        const u32 down = work.by_chunks.divide(lane), lane_chunk = lane - down * work.chunks;
+        const List cell_row_of_lane(work, grid, item, walk.run, walk.y + down);
+        const uint2 piece_of_lane = few && lane < pieces_in_all ? cell_row_of_lane.piece(work, lane_chunk) : make_uint2(0, 0);
         const float scale = scale_of(largest_of(work, a, item, lane));
-        const bool one_row = item.row != Item::ALL_ROWS, together = one_row || grid.walks == 1;
-        const bool measured = !one_row && grid.longest != ANY_LENGTH;
-        if (measured) measure(work, grid, item, sizes);
-        if (!one_row) queue.look_at(grid, item, sizes);
-        const u32 plane = work.first_plane + item.plane, n = plane / a.heads, m = plane - n * a.heads;
-        const char *to_rows = reinterpret_cast<const char *>(static_cast<const Value::Storage *>(g.grad_out) +
-                                                             n * g.grad_out_strides[0] + m * a.channels + item.channel) +
-                              16 * in_group;
+        u32 size = 0;
+        if (item.row == Item::ALL_ROWS) {
+            size = few ? __reduce_add_sync(ALL, piece_of_lane.y) : grid.longest != ANY_LENGTH ? measure(work, grid, item, walk) : 0;
+            if (queue.put_off(work, grid, size)) continue;
+        }
+        const char *to_rows = static_cast<const char *>(g.grad_out) + 16 * in_group + rows_before(a, g, work, item);
         asm("" : "+l"(to_rows)); // not to be put together again and again
+        const int x = walk.run * RUN + group;
+        u32 unsound = 0; // the rows of the walk in which the lane has sums that are not finite, a bit each
 
-        // A row of a run. A lane has two channels in each of four matrices; it stores eight neighbours.
-        const auto store_row = [&](const Walk &walk, int y, const float (&totals)[8]) {
-            u32 unsound = 0;
-            u32 *const words = finished[warp];
-            __syncwarp(); // nobody still reads the last one
+        // Where the lane has eight channels of its pixel of row y, if the row has such a pixel.
+        const auto pixel_at = [&](int y) { return static_cast<char *>(g.value) + bytes_before(a, g, work, grid, item, x, y) + 16 * in_group; };
+        // The number of a row of the walk, and where it goes.
+        const auto store_row = [&](u32 number, char *to, const float (&totals)[8]) {
+            u32 words[4];
+            float sound = 0; // or NaN
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float left = totals[2 * i] * inverse(scale), right = totals[2 * i + 1] * inverse(scale);
-                unsound |= !is_finite(left) || !is_finite(right);
-                words[group * 20 + 4 * i + in_group] = Value::round(left, right);
+                sound = __fmaf_rn(left, 0.0f, __fmaf_rn(right, 0.0f, sound));
+                words[i] = Value::round(left, right);
             }
-            unsound = __ballot_sync(ALL, unsound) >> 4 * group & 0xf;
+            if (sound != 0) unsound |= 1u << number;
+            __syncwarp(); // nobody still reads the last one
+            store_pixels(finished_at, words, lane);
             __syncwarp();
-            const int x = walk.run * RUN + group;
-            const i64 pixel = grid.start + static_cast<i64>(y) * grid.width + x;
-            const i64 channel = item.channel + 8 * in_group;
-            auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + pixel * g.value_strides[1] +
-                              m * g.value_strides[2] + channel;
-            if (x >= grid.width) return;
-            if (!unsound) {
-                store_vector(reinterpret_cast<char *>(out),
-                             *reinterpret_cast<const Vector *>(&words[group * 20 + 4 * in_group]));
-                return;
-            }
-            const auto *const grad_out = reinterpret_cast<const Value::Storage *>(to_rows);
-#pragma unroll 1
-            for (int i = 0; i < 8; i++) out[i] = Value::round(careful(work, grid, item, grad_out + i, by_query, x, y));
+            if (x < grid.width) store_vector(to, load_shared(finished_at + group * FINISHED + in_group * 16));
         };
         // Rows of grad_out of 32 samples, a lane each, to a slot; those beyond the `count`th become zero.
         const auto copy_rows = [&](u32 slot, u32 query, int count) {
@@ -143,48 +173,40 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
             }
         };
 
-        for (u32 w = 0; w < item.walks; w++) {
-            if (!together && w != warp) continue;
-            if (measured && sizes[w] > grid.longest) continue;
-            const Walk walk(grid, item, w);
-            const float column = static_cast<float>(walk.run * RUN + group);
-            const u32 pieces_in_all = (walk.rows + 1) * work.chunks;
-            if (!together && pieces_in_all <= 32 && sizes[w] <= SPARSE) {
-                // All samples of the walk as one list, which then every two rows meet.
-                const u32 down = lane / work.chunks, chunk = lane - down * work.chunks;
-                const List list(work, grid, item, walk.run, walk.y + down);
-                const uint2 piece = lane < pieces_in_all ? list.piece(work, chunk) : make_uint2(0, 0);
-                const Pieces pieces(work, list, chunk, piece, shared_address(places[warp]), lane);
+        const float column = static_cast<float>(x);
+        if (!together && few && size <= SPARSE) {
+            // All samples of the walk as one list, which then every two rows meet.
+            const Pieces pieces(work, cell_row_of_lane, lane_chunk, piece_of_lane, shared_address(places[warp]), lane);
 #pragma unroll
-                for (u32 slot = 0; slot < SLOTS; slot++) {
-                    if (32 * slot >= pieces.size) break;
-                    const Record sample = pieces.take(32 * slot, lane);
-                    const u32 to = staged_at + slot * sizeof(Staged) + 4 * lane;
-                    store_shared_word(to, __float_as_uint(sample.x));
-                    store_shared_word(to + 128, __float_as_uint(sample.y));
-                    store_shared_word(to + 256, __float_as_uint(sample.weight * scale));
-                    copy_rows(slot, sample.query, pieces.size - 32 * slot);
-                }
-                wait_for_copies();
-                __syncwarp();
-                for (int y = walk.y; y < walk.y + walk.rows; y += 2) {
-                    float sums[4][4] = {};
-                    const float row = static_cast<float>(y);
-                    for (u32 first = 0; first < pieces.size; first += 16) {
-                        add(sums, first / 32, first / 16 % 2, column, true, row);
-                    }
-#pragma unroll 1
-                    for (int down = 0; down < min(2, walk.y + walk.rows - y); down++) {
-                        float totals[8];
-#pragma unroll
-                        for (int i = 0; i < 8; i++) totals[i] = down ? sums[i / 2][2 + i % 2] : sums[i / 2][i % 2];
-                        store_row(walk, y + down, totals);
-                    }
-                }
-                __syncwarp(); // nobody still reads what will be staged next
-                continue;
+            for (u32 slot = 0; slot < SLOTS; slot++) {
+                if (32 * slot >= size) break;
+                const Record sample = pieces.take(32 * slot, lane);
+                const u32 to = staged_at + slot * sizeof(Staged) + 4 * lane;
+                store_shared_word(to, __float_as_uint(sample.x));
+                store_shared_word(to + 128, __float_as_uint(sample.y));
+                store_shared_word(to + 256, __float_as_uint(sample.weight * scale));
+                copy_rows(slot, sample.query, size - 32 * slot);
             }
-
+            wait_for_copies();
+            __syncwarp();
+            char *to = pixel_at(walk.y);
+            const i64 next_row = grid.width * g.value_strides[1] * static_cast<i64>(sizeof(Value::Storage));
+            for (int row = 0; row < walk.rows; row += 2) {
+                float sums[4][4] = {};
+                for (u32 first = 0; first < size; first += 16) {
+                    add(sums, first / 32, first / 16 % 2, column, true, static_cast<float>(walk.y + row));
+                }
+#pragma unroll
+                for (int down = 0; down < 2; down++) {
+                    float totals[8];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) totals[i] = sums[i / 2][2 * down + i % 2];
+                    if (row + down < walk.rows) store_row(row + down, to, totals);
+                    to += next_row;
+                }
+            }
+            __syncwarp(); // nobody still reads what will be staged next
+        } else {
             const u32 step = together ? 32 * RUN_WARPS : 32;
             float sums[4][4] = {}; // of two channels in the upper row and two in the lower one, in each of four matrices
             uint2 coming_piece = List(work, grid, item, walk.run, walk.y).piece(work, lane);
@@ -253,10 +275,24 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 7)
                         }
                         __syncthreads();
                     }
-                    if (!together || warp == y % RUN_WARPS) store_row(walk, y, totals);
+                    if (!together || warp == y % RUN_WARPS) store_row(y - walk.y, pixel_at(y), totals);
                     if (y + 1 == walk.y + walk.rows) break;
                 }
             }
+        }
+
+        // Exactly, where it is not finite: neighbouring samples of weight zero may have made it so.
+        if (__any_sync(ALL, unsound)) {
+            const auto *const grad_out = reinterpret_cast<const Value::Storage *>(to_rows);
+            unsound = __reduce_or_sync(0xfu << lane / 4 * 4, unsound);
+#pragma unroll 1
+            for (; unsound != 0 && x < grid.width; unsound &= unsound - 1) {
+                const int y = walk.y + __ffs(unsound) - 1;
+                auto *const out = reinterpret_cast<Value::Storage *>(pixel_at(y));
+#pragma unroll 1
+                for (int i = 0; i < 8; i++) out[i] = Value::round(careful(work, grid, item, grad_out + i, by_query, x, y));
+            }
+            __syncwarp();
         }
     }
 }

@@ -11,7 +11,7 @@
 // chunk.
 
 constexpr int RUN = 8;
-constexpr u32 QUEUE_COUNTERS = 4; // of runs.cuh
+constexpr u32 QUEUE_COUNTERS = 5; // of runs.cuh
 constexpr u32 ALL = 0xffffffffu;
 
 typedef Element<VALUE>::Real Real;
@@ -35,7 +35,23 @@ struct Work {
     u32 chunk;    // samples of a chunk, less than 2^16
     u32 samples;  // of a level of a plane, less than 2^31
     u32 capacity; // bins of all levels there is room for, a multiple of eight
-    Divisor by_points;
+    Divisor by_points, by_heads, by_chunks;
+};
+
+// So many equal parts of a number that is only known here.
+struct Parts {
+    u32 count, inverse;
+
+    static __device__ __forceinline__ Parts of(u32 count) { return {count, 0xffffffffu / max(1u, count)}; }
+    __device__ __forceinline__ u32 divide(u32 number, u32 &rest) const {
+        u32 quotient = __umulhi(number, inverse); // or one less than it should be
+        rest = number - quotient * count;
+        if (rest >= count) {
+            quotient++;
+            rest -= count;
+        }
+        return quotient;
+    }
 };
 
 struct Grid {
@@ -45,10 +61,10 @@ struct Grid {
     u32 bins;
     u32 first; // its first bin, a multiple of eight; after its last comes one more start, the end
     // How its pixels are dealt out, by runs.cuh.
-    u32 runs;    // across
+    Parts runs;  // across
+    Parts items; // of a plane
     u32 rows;    // of a walk
-    u32 walks;   // of an item: one, or RUN_WARPS
-    u32 items;   // of a plane
+    u32 shared;  // whether all warps of a block have the same item
     u32 longest; // samples of a walk at most; longer ones are summed row by row
 };
 

@@ -19,73 +19,75 @@ constexpr u32 ROW = 16;      // what a row of a run costs besides its samples, i
 constexpr u32 WORKERS = 4096;
 constexpr u32 ANY_LENGTH = 0xffffffffu;
 
-// How many walks a level of a plane has for each block of channels.
-static __device__ __forceinline__ u32 walks_of(const Grid &grid) {
-    return (grid.height + grid.rows - 1) / grid.rows * grid.runs;
-}
-
 // How the pixels of a level are dealt out, if samples are spread evenly; `fair`: what a warp's part may cost; `lists`:
 // whether all rows of a walk of few samples are summed from one list.
 static __device__ void deal(Grid &grid, const Arguments &a, const Work &work, u64 fair, bool lists) {
     const u64 pixels = static_cast<u64>(grid.width) * grid.height;
     const u64 samples = static_cast<u64>(work.samples) * (RUN + 1) / pixels, cost = samples + ROW; // of a cell row
     const bool shared = samples >= DENSE && cost * (MOST_ROWS + 1) > fair;
-    grid.runs = (grid.width + RUN - 1) / RUN;
-    grid.rows = MOST_ROWS;
-    while (grid.rows > 1 && cost * (grid.rows + 1) > fair * (shared ? RUN_WARPS : 1)) grid.rows /= 2;
+    const u32 runs = (grid.width + RUN - 1) / RUN;
+    u32 rows = MOST_ROWS;
+    while (rows > 1 && cost * (rows + 1) > fair * (shared ? RUN_WARPS : 1)) rows /= 2;
     // If two rows leave room in a list, as many as leave some for more than usual.
     if (lists && samples * 3 <= SPARSE / 2) {
-        const auto fits = [&](u32 rows) { return samples * (rows + 1) <= SPARSE * 2 / 3 && work.chunks * (rows + 1) <= 32; };
-        while (grid.rows > 2 && !fits(grid.rows)) grid.rows /= 2;
+        while (rows > 2 && (samples * (rows + 1) > SPARSE * 2 / 3 || work.chunks * (rows + 1) > 32)) rows /= 2;
     }
-    grid.walks = shared ? 1 : RUN_WARPS;
-    grid.items = (walks_of(grid) + grid.walks - 1) / grid.walks * ((a.channels + BLOCK - 1) / BLOCK);
-    const bool can_be_cut = !shared || grid.rows > 1;
-    grid.longest = can_be_cut ? static_cast<u32>(min(u64(ANY_LENGTH - 1), 2 * cost * (grid.rows + 1))) : ANY_LENGTH;
+    grid.runs = Parts::of(runs);
+    grid.items = Parts::of((grid.height + rows - 1) / rows * runs * ((a.channels + BLOCK - 1) / BLOCK));
+    grid.rows = rows;
+    grid.shared = shared;
+    const bool can_be_cut = !shared || rows > 1;
+    grid.longest = can_be_cut ? static_cast<u32>(min(u64(ANY_LENGTH - 1), 2 * cost * (rows + 1))) : ANY_LENGTH;
 }
 
-// The same of all levels that are summed now. All threads call it.
-static __device__ __forceinline__ void deal_out(const Arguments &a, const Work &work, Grid (&grids)[LEVEL_CAPACITY], bool lists) {
+// The same of all levels that are summed now; `items`: how many warps have for themselves, and how many blocks share. All
+// threads call it.
+static __device__ __forceinline__ void deal_out(const Arguments &a, const Work &work, Grid (&grids)[LEVEL_CAPACITY],
+                                                u32 (&items)[2], bool lists) {
     if (threadIdx.x < a.levels) {
         Grid &grid = grids[threadIdx.x];
         const bool now = threadIdx.x - work.first_level < work.level_count;
         const u64 all = static_cast<u64>(a.images) * a.heads * (static_cast<u64>(work.samples) * a.levels + ROW / RUN * a.pixels);
-        grid.items = 0;
+        grid.items = Parts::of(0);
+        grid.shared = 0;
         if (grid.bins > 0 && now) deal(grid, a, work, all * 3 / (4 * WORKERS), lists);
+    }
+    __syncthreads();
+    if (threadIdx.x < 2) {
+        u32 all = 0; // the launcher sees to it that this fits
+        for (int l = 0; l < a.levels; l++) all += grids[l].shared == threadIdx.x ? grids[l].items.count * work.planes : 0;
+        items[threadIdx.x] = all;
     }
     __syncthreads();
 }
 
-// What a block works on: RUN_WARPS walks, a warp each, or one, all warps together; and a block of channels.
+// What a warp works on, by itself or with the others of its block: a walk, and a block of channels.
 struct Item {
-    u32 number;
     u32 plane, level, channel;
-    u32 first_walk, walks;
-    u32 row; // the only one of its only walk; ALL_ROWS if all
+    u32 walk;
+    u32 row; // the only one of the walk; ALL_ROWS if all
 
     static constexpr u32 ALL_ROWS = 0xffffffffu;
 };
 
-// Item `number`, or false if there is none. Small levels come first: their walks have the most samples.
-static __device__ bool item_of(u32 number, const Arguments &a, const Work &work, const Grid *grids, Item &item) {
-    item.number = number;
-    item.row = Item::ALL_ROWS;
-    for (int l = a.levels - 1; l >= 0; l--) {
-        const Grid &grid = grids[l];
-        const u32 all = grid.items * work.planes; // the launcher sees to it that this fits
-        if (number < all) {
-            item.level = l;
-            item.plane = number / grid.items;
-            const u32 rest = number - item.plane * grid.items, blocks = (a.channels + BLOCK - 1) / BLOCK;
-            const u32 piece = rest / blocks;
-            item.channel = (rest - piece * blocks) * BLOCK;
-            item.first_walk = piece * grid.walks;
-            item.walks = min(grid.walks, walks_of(grid) - item.first_walk);
-            return true;
-        }
+// Item `number`, there is one, of those that blocks share or of the others. Small levels come first: their walks have the most
+// samples.
+static __device__ __forceinline__ Item item_of(u32 number, bool shared, const Arguments &a, const Work &work,
+                                               const Grid *grids) {
+    int level = a.levels - 1;
+    for (;; level--) {
+        const u32 all = grids[level].shared == shared ? grids[level].items.count * work.planes : 0;
+        if (number < all) break;
         number -= all;
     }
-    return false;
+    u32 walk, channel = 0;
+    const u32 plane = grids[level].items.divide(number, walk);
+    if (a.channels > BLOCK) {
+        const u32 blocks = (a.channels + BLOCK - 1) / BLOCK, piece = walk;
+        walk = piece / blocks;
+        channel = (piece - walk * blocks) * BLOCK;
+    }
+    return {plane, static_cast<u32>(level), channel, walk, Item::ALL_ROWS};
 }
 
 // Down some rows of a run.
@@ -93,9 +95,8 @@ struct Walk {
     u32 run;
     int y, rows;
 
-    __device__ __forceinline__ Walk(const Grid &grid, const Item &item, u32 number) {
-        const u32 walk = item.first_walk + number, down = walk / grid.runs;
-        run = walk - down * grid.runs;
+    __device__ __forceinline__ Walk(const Grid &grid, const Item &item) {
+        const u32 down = grid.runs.divide(item.walk, run);
         y = down * grid.rows;
         rows = min(static_cast<int>(grid.rows), grid.height - y);
         if (item.row != Item::ALL_ROWS) {
@@ -105,64 +106,111 @@ struct Walk {
     }
 };
 
-// Items to a block one after another, first come, first served: they differ in length. The next one's number is asked
-// for while this one is worked on.
+// Items one after another, first come, first served: they differ in length. First those that the warps of a block share, then
+// those that each warp has for itself, without waiting for the others. The next one's number is asked for while this one is
+// worked on.
 //
 // Where samples crowd, few walks have most of them. Such walks are noted for later: when all items have been looked at,
 // their rows are dealt out one by one, each to all warps of a block.
 struct Queue {
-    u32 *counters; // the next item; items looked at; walks noted; the next row of those
-    uint2 *later;  // item and walk
-    u32 next;      // only the first thread's
+    enum Phase { OWN, SHARED, ROWS };
+    // A warp's, in shared memory: registers are scarce.
+    struct Turn {
+        Item item;
+        u32 phase;
+        u32 number; // of the item
+        u32 looked; // at how many items, until the others are told
+    };
 
-    __device__ __forceinline__ Queue(const Work &work) : counters(work.counters), later(work.later), next(0) {
-        if (threadIdx.x == 0) next = atomicAdd(counters, 1);
+    u32 *counters;    // the next item of each of two kinds; items looked at; walks noted; the next row of those
+    const u32 *items; // how many there are of each kind, see `deal_out`
+    Turn &turn;
+    u32 next; // number; only a warp's first lane knows it, of shared items only the first thread
+
+    __device__ __forceinline__ Queue(const Work &work, const u32 (&items)[2], Turn &turn)
+        : counters(work.counters), items(items), turn(turn), next(0) {
+        if (threadIdx.x % 32 == 0) {
+            turn.phase = SHARED;
+            turn.looked = 0;
+        }
+        if (threadIdx.x == 0) next = atomicAdd(counters + SHARED, 1);
+        __syncwarp();
     }
-    // Into shared memory, or false if there is none left. All threads call it.
-    __device__ __forceinline__ bool take(const Arguments &a, const Work &work, const Grid *grids, Item &item) {
-        __shared__ u32 any;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            any = item_of(next, a, work, grids, item);
-            if (any) {
-                next = atomicAdd(counters, 1);
-            } else {
-                any = take_row(a, work, grids, item);
+    // Whether all warps of the block have the same item.
+    __device__ __forceinline__ bool together() const { return turn.phase != OWN; }
+    // The warp's next item, or false if there is none left. All threads call it; where they have an item together, warps wait
+    // for each other.
+    __device__ __forceinline__ bool take(const Arguments &a, const Work &work, const Grid *grids) {
+        __shared__ u32 given;
+        __shared__ Item row;
+        u32 phase = turn.phase, number = 0;
+        if (phase == SHARED) {
+            __syncthreads();
+            if (threadIdx.x == 0) given = next;
+            __syncthreads();
+            number = given;
+            if (number >= items[SHARED]) {
+                phase = OWN;
+                if (threadIdx.x % 32 == 0) next = atomicAdd(counters + OWN, 1);
             }
         }
-        __syncthreads();
-        return any;
-    }
-    // Notes those of an item's walks, of so many samples, that are longer than they should be. All threads call it once they
-    // know.
-    __device__ __forceinline__ void look_at(const Grid &grid, const Item &item, const u32 (&sizes)[RUN_WARPS]) {
-        if (threadIdx.x != 0) return;
-        for (u32 walk = 0; grid.longest != ANY_LENGTH && walk < item.walks; walk++) {
-            if (sizes[walk] <= grid.longest) continue;
-            __stcg(later + atomicAdd(counters + 2, 1), make_uint2(item.number, walk));
+        if (phase == OWN) {
+            number = __shfl_sync(ALL, next, 0);
+            if (number >= items[OWN]) phase = ROWS;
         }
-        __threadfence();
-        atomicAdd(counters + 1, 1);
+        Item item;
+        if (phase == ROWS) {
+            __syncthreads();
+            if (threadIdx.x == 0) given = take_row(a, work, grids, items[OWN] + items[SHARED], row);
+            __syncthreads();
+            if (!given) return false;
+            item = row;
+        } else {
+            if (threadIdx.x % 32 == 0 && (phase == OWN || threadIdx.x == 0)) next = atomicAdd(counters + phase, 1);
+            item = item_of(number, phase, a, work, grids);
+        }
+        __syncwarp(); // nobody still reads the last one
+        if (threadIdx.x % 32 == 0) {
+            turn.item = item;
+            turn.phase = phase;
+            turn.number = number;
+        }
+        __syncwarp();
+        return true;
+    }
+    // Once it is known how many samples the walk has: notes it for later if they are too many, and returns whether.
+    __device__ __forceinline__ bool put_off(const Work &work, const Grid &grid, u32 size) {
+        const bool late = size > grid.longest;
+        const u32 phase = turn.phase;
+        if (threadIdx.x % 32 == 0 && (phase == OWN || threadIdx.x == 0)) {
+            if (late) __stcg(work.later + atomicAdd(counters + 3, 1), make_uint2(turn.number, phase));
+            u32 looked = turn.looked + 1;
+            if (next >= items[phase]) { // this was the last one
+                __threadfence();
+                atomicAdd(counters + 2, looked);
+                looked = 0;
+            }
+            turn.looked = looked;
+        }
+        return late;
     }
 
   private:
-    __device__ __noinline__ bool take_row(const Arguments &a, const Work &work, const Grid *grids, Item &item) {
-        u32 items = 0;
-        for (int l = 0; l < a.levels; l++) items += grids[l].items * work.planes;
+    // After `all` items. Static, so that what a queue knows need not lie in memory.
+    static __device__ __noinline__ bool take_row(const Arguments &a, const Work &work, const Grid *grids, u32 all, Item &item) {
+        u32 *const counters = work.counters;
         // All have been taken, and are looked at as soon as they are.
-        while (*static_cast<volatile u32 *>(counters + 1) < items) __nanosleep(100);
+        while (*static_cast<volatile u32 *>(counters + 2) < all) __nanosleep(100);
         __threadfence();
-        const u32 noted = __ldcg(counters + 2);
+        const u32 noted = __ldcg(counters + 3);
         for (;;) {
             if (noted == 0) return false;
-            const u32 row = atomicAdd(counters + 3, 1);
+            const u32 row = atomicAdd(counters + 4, 1);
             if (row / MOST_ROWS >= noted) return false;
-            const uint2 walk = __ldcg(later + row / MOST_ROWS);
-            item_of(walk.x, a, work, grids, item);
-            item.first_walk += walk.y;
-            item.walks = 1;
+            const uint2 walk = __ldcg(work.later + row / MOST_ROWS);
+            item = item_of(walk.x, walk.y, a, work, grids);
             item.row = row % MOST_ROWS;
-            if (Walk(grids[item.level], item, 0).rows > 0) return true;
+            if (Walk(grids[item.level], item).rows > 0) return true;
         }
     }
 };
@@ -210,14 +258,14 @@ struct Pieces {
     __device__ __forceinline__ Pieces(const Work &work, const List &list, u32 chunk, uint2 piece, u32 places, u32 lane)
         : sorted(list.sorted), places(places) {
         asm("" : "+l"(sorted)); // not to be put together again and again
-        u32 up_to = piece.y;
+        u32 until = piece.y;
 #pragma unroll
         for (int apart = 1; apart < 32; apart *= 2) {
-            const u32 other = __shfl_up_sync(ALL, up_to, apart);
-            if (lane >= apart) up_to += other;
+            const u32 other = __shfl_up_sync(ALL, until, apart);
+            if (lane >= apart) until += other;
         }
-        size = __shfl_sync(ALL, up_to, 31);
-        before = piece.y > 0 ? up_to - piece.y : NOWHERE;
+        size = __shfl_sync(ALL, until, 31);
+        before = piece.y > 0 ? until - piece.y : NOWHERE;
         const u32 number = __popc(__ballot_sync(ALL, piece.y > 0) & ((1u << lane) - 1));
         __syncwarp(); // nobody still reads those of the last list
         if (piece.y > 0) store_shared_word(places + 4 * number, chunk * work.chunk + piece.x - before);
@@ -234,21 +282,14 @@ struct Pieces {
     }
 };
 
-// How many samples each walk of an item has. All threads call it.
-static __device__ __forceinline__ void measure(const Work &work, const Grid &grid, const Item &item,
-                                               u32 (&sizes)[RUN_WARPS]) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (warp < item.walks) {
-        const Walk walk(grid, item, warp);
-        u32 size = 0;
-        for (u32 piece = lane; piece < (walk.rows + 1) * work.chunks; piece += 32) {
-            const u32 down = piece / work.chunks;
-            size += List(work, grid, item, walk.run, walk.y + down).piece(work, piece - down * work.chunks).y;
-        }
-        size = __reduce_add_sync(ALL, size);
-        if (lane == 0) sizes[warp] = size;
+// How many samples a walk has.
+static __device__ __forceinline__ u32 measure(const Work &work, const Grid &grid, const Item &item, const Walk &walk) {
+    u32 size = 0;
+    for (u32 piece = threadIdx.x % 32; piece < (walk.rows + 1) * work.chunks; piece += 32) {
+        const u32 down = work.by_chunks.divide(piece);
+        size += List(work, grid, item, walk.run, walk.y + down).piece(work, piece - down * work.chunks).y;
     }
-    __syncthreads();
+    return __reduce_add_sync(ALL, size);
 }
 
 // 1 on a pixel, falling to 0 on the next.

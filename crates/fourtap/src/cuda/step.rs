@@ -62,26 +62,15 @@ impl LoadedStep {
         parameters: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
         // SAFETY: as the caller promises.
-        unsafe { self.launch_so(cuda, parameters, false) }
+        unsafe { self.launch_overlapping(cuda, parameters, false) }
     }
 
-    /// The same, but the kernel may begin while the one before it in the stream still runs.
+    /// The same; with `overlap_previous` the kernel may begin while the one before it in the stream still runs.
     ///
     /// # Safety
-    /// As for [`LoadedStep::launch`]. The kernel waits for the one before it by itself, as kernels/common/overlap.cuh says, and was
-    /// compiled for an architecture that can.
+    /// As for [`LoadedStep::launch`]. With `overlap_previous`, the kernel waits for the one before it by itself, as
+    /// kernels/common/overlap.cuh says, and was compiled for an architecture that can.
     pub unsafe fn launch_overlapping(
-        &self,
-        cuda: &Cuda,
-        parameters: &mut [*mut c_void],
-    ) -> Result<(), CudaError> {
-        // SAFETY: as the caller promises.
-        unsafe { self.launch_so(cuda, parameters, true) }
-    }
-
-    /// # Safety
-    /// As above.
-    unsafe fn launch_so(
         &self,
         cuda: &Cuda,
         parameters: &mut [*mut c_void],

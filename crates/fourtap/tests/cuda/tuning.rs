@@ -1,12 +1,11 @@
 //! Tuning parameters change the speed of a kernel, never its result; and its rounding only where that is declared.
 
 use fourtap::cuda::Cuda;
-use fourtap::dense::{Options, Sizes as DenseSizes};
 use fourtap::msda::{Levels, Sizes};
 use fourtap::tuning::{Choice, Parameter, Space};
 use fourtap::verify::{
-    Case, CudaCase, DenseCase, DenseOnCuda, ExpectedDenseResults, ExpectedGradients, Failure,
-    GradientSelection, LevelsIn, check_dense_on_cuda, check_forward_on_cuda,
+    Case, CudaCase, DenseCase, ExpectedDenseResults, ExpectedGradients, Failure, GradientSelection,
+    LevelsIn, check_dense_on_cuda, check_forward_on_cuda,
 };
 use fourtap::{Backend, DType, Error, bf16, f16, msda};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -145,33 +144,6 @@ fn check_bits(cuda: &Cuda, levels: &Levels, problem: &BackwardProblem) {
         gpu::wait(cuda);
         Ok(results.bytes().into_iter().collect())
     });
-}
-
-#[test]
-#[ignore = "needs a CUDA device"]
-fn bits_of_dense_attention_change_only_where_it_is_declared() {
-    let cuda = gpu::device();
-    for (queries, channels) in [(1, 128), (700, 64), (2000, 128), (900, 256)] {
-        let sizes = DenseSizes {
-            batch: 1,
-            query_heads: 4,
-            key_heads: 4,
-            queries,
-            keys: 1024,
-            channels,
-            value_channels: channels,
-        };
-        let mut case = DenseCase::with_sizes(1, DType::BF16, &sizes);
-        case.options = Options::default();
-        expect_bits(&cuda, "cuda-dense-forward", &|cuda| {
-            let computed = DenseOnCuda::new(&case, *cuda)?.forward(false);
-            match computed {
-                Ok([out, _]) => Ok(out.bits()),
-                Err(Failure::Refused(error)) => Err(error),
-                Err(other) => panic!("{other}"),
-            }
-        });
-    }
 }
 
 fn expect_bits<T: PartialEq>(

@@ -262,6 +262,8 @@ pub(super) struct Work {
     pub samples: u32,
     pub capacity: u32,
     pub by_points: Divisor,
+    pub by_heads: Divisor,
+    pub by_chunks: Divisor,
 }
 
 /// `Bands` of kernels/msda/backward_value_bands.cu.

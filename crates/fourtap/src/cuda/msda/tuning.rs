@@ -122,7 +122,7 @@ impl Default for BackwardTuning {
             sort_warps: 0,
             chunks_each: 1,
             least_chunk: 0,
-            sum_blocks: 7,
+            sum_blocks: 6,
             scatter: 0,
             bands: 0,
         }

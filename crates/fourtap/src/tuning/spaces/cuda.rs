@@ -135,8 +135,8 @@ pub static MSDA_BACKWARD: Space = Space {
         Parameter::new(
             "sum_blocks",
             "blocks of the summing kernel per multiprocessor",
-            &[5, 7, 14],
-            7,
+            &[4, 6, 12],
+            6,
         ),
         Parameter::new(
             "scatter",
@@ -185,7 +185,8 @@ pub static DENSE_FORWARD: Space = Space {
             "resident blocks per multiprocessor that the register count must allow; 0 default",
             &[0, 1, 2, 3, 4],
             0,
-        ),
+        )
+        .changing_bits(), // it chooses mma.sync, see `kernel`
         Parameter::new(
             "splits",
             "splits of the keys, one block each; 0 default",
@@ -198,7 +199,8 @@ pub static DENSE_FORWARD: Space = Space {
             "1: apply a mask even where every query sees all keys",
             &[0, 1],
             0,
-        ),
+        )
+        .changing_bits(), // likewise
         Parameter::new(
             "kernel",
             "1: by mma.sync, which all other parameters are for; 2: the one for Hopper; 0: the first if others are not 0, or else the faster",

@@ -39,6 +39,8 @@ struct SortingLaunch {
     sorting: Sorting,
     sort: LoadedStep,
     sum: LoadedStep,
+    /// Whether each begins while the kernel before it still runs.
+    overlaps: bool,
     arguments: SizedArguments,
 }
 
@@ -75,6 +77,8 @@ impl BackwardLaunch {
         let arguments = |room| SizedArguments::new(operands, None, room);
         let workspace_bytes = plan.workspace_bytes();
         load_together(cuda, &plan.steps());
+        // Measured on Hopper only.
+        let can_overlap = cuda.size().has_wgmma;
         let sorting = match plan.sorting {
             None => None,
             Some(sorting) => {
@@ -82,6 +86,7 @@ impl BackwardLaunch {
                 Some(SortingLaunch {
                     sort: sort.load(cuda)?,
                     sum: sum.load(cuda)?,
+                    overlaps: can_overlap,
                     arguments: arguments(None),
                     sorting,
                 })
@@ -91,8 +96,7 @@ impl BackwardLaunch {
             None => None,
             Some(bands) => Some(BandsLaunch {
                 step: bands.step.load(cuda)?,
-                // Measured on Hopper only.
-                overlaps: plan.samples.is_some() && cuda.size().has_wgmma,
+                overlaps: plan.samples.is_some() && can_overlap,
                 bands: bands.arguments,
                 arguments: arguments(None),
             }),
@@ -170,15 +174,25 @@ impl BackwardLaunch {
         }
         if let Some(launch) = &self.sorting {
             let arguments = launch.arguments.at(addresses);
-            for work in launch.sorting.passes(workspace) {
+            for (pass, work) in launch.sorting.passes(workspace).enumerate() {
+                // Later ones write where the pass before still reads.
+                let overlaps = launch.overlaps && pass == 0 && self.samples.is_some();
                 let mut parameters = vec![arguments.pointer(), parameter(&work)];
                 parameters.extend(projection);
-                // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects; the rest as the
-                // caller promises.
-                unsafe { launch.sort.launch(cuda, &mut parameters) }?;
+                // SAFETY: the kernel takes arguments and work, whose tables are as large as it expects, and waits for the
+                // one before it by itself; the rest as the caller promises.
+                unsafe {
+                    launch
+                        .sort
+                        .launch_overlapping(cuda, &mut parameters, overlaps)
+                }?;
                 let mut parameters = [arguments.pointer(), parameter(&gradients), parameter(&work)];
                 // SAFETY: as above; the kernels that sum take the gradients besides.
-                unsafe { launch.sum.launch(cuda, &mut parameters) }?;
+                unsafe {
+                    launch
+                        .sum
+                        .launch_overlapping(cuda, &mut parameters, launch.overlaps)
+                }?;
             }
         }
         if let Some(launch) = &self.bands {
@@ -191,10 +205,9 @@ impl BackwardLaunch {
             parameters.extend(projection);
             // SAFETY: the kernel takes these, and waits for the one before it by itself; the rest as above.
             unsafe {
-                match launch.overlaps {
-                    true => launch.step.launch_overlapping(cuda, &mut parameters),
-                    false => launch.step.launch(cuda, &mut parameters),
-                }
+                launch
+                    .step
+                    .launch_overlapping(cuda, &mut parameters, launch.overlaps)
             }?;
         }
         if let Some(launch) = &self.search {

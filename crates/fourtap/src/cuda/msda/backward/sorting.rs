@@ -20,7 +20,7 @@ const SORT_DECLARED: u32 = 3 << 10;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/runs.cuh.
 const SUM_THREADS: u32 = 128;
 /// Their counters: QUEUE_COUNTERS of kernels/msda/bins.cuh.
-const COUNTERS: usize = 4;
+const COUNTERS: usize = 5;
 /// Long walks have more samples than this, whatever the problem: `deal` of kernels/msda/runs.cuh.
 const LEAST_LONG: usize = 64;
 /// Channels they sum at a time: BLOCK of kernels/msda/runs.cuh.
@@ -47,6 +47,7 @@ pub struct Sorting {
     levels_a_pass: usize,
     samples: usize,
     points: usize,
+    heads: usize,
     channels: usize,
     chunk: usize,
     capacity: usize,
@@ -103,6 +104,7 @@ impl Sorting {
             levels_a_pass: sizes.levels,
             samples,
             points: sizes.points,
+            heads: sizes.heads,
             channels: sizes.channels,
             chunk: 0,
             capacity: capacity(operands),
@@ -149,6 +151,16 @@ impl Sorting {
             .max(1);
         let chunk = self.samples.div_ceil(chunks).next_multiple_of(32);
         self.chunk = chunk.min(self.sort.most_chunk());
+        // A number of warps that was asked for is that of the usual kernel.
+        let few = self.sort.of_few().filter(|few| {
+            tuning.sort_warps == 0
+                && 2 * self.chunk <= few.most_chunk()
+                && few.shared_bytes() + SORT_DECLARED <= device.shared_bytes
+        });
+        self.sort = few.unwrap_or(Sort {
+            few: false,
+            ..self.sort
+        });
         let jobs = self.planes_a_pass * self.levels_a_pass * self.chunks();
         let each = device.shared_bytes / (self.sort.shared_bytes() + SORT_DECLARED);
         self.sort_blocks = jobs.clamp(1, (multiprocessors * each.clamp(1, 2)) as usize) as u32;
@@ -227,6 +239,8 @@ impl Sorting {
             samples: self.samples as u32,
             capacity: self.capacity as u32,
             by_points: Divisor::new(self.points as u32),
+            by_heads: Divisor::new(self.heads as u32),
+            by_chunks: Divisor::new(self.chunks() as u32),
             ..Work::default()
         };
         (0..planes).step_by(planes_a_pass).flat_map(move |plane| {

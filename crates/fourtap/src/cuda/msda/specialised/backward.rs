@@ -26,20 +26,24 @@ kernel!(
     SORT_ENTRY,
     SORT_PARTS,
     "sort",
-    [TYPES, DIVISOR, MEMORY, PROBLEM, PROJECTION, GRADIENTS, BINS]
+    [
+        TYPES, DIVISOR, MEMORY, OVERLAP, PROBLEM, PROJECTION, GRADIENTS, BINS
+    ]
 );
 kernel!(
     CHANNEL_ENTRY,
     CHANNEL_PARTS,
     "value_channel",
-    [TYPES, DIVISOR, MEMORY, PROBLEM, GRADIENTS, BINS, RUNS]
+    [
+        TYPES, DIVISOR, MEMORY, OVERLAP, PROBLEM, GRADIENTS, BINS, RUNS
+    ]
 );
 kernel!(
     MATRIX_ENTRY,
     MATRIX_PARTS,
     "value_matrix",
     [
-        TYPES, DIVISOR, MEMORY, COPY, MATRIX, PROBLEM, GRADIENTS, BINS, RUNS
+        TYPES, DIVISOR, MEMORY, COPY, MATRIX, OVERLAP, PROBLEM, GRADIENTS, BINS, RUNS
     ]
 );
 kernel!(
@@ -105,6 +109,8 @@ pub struct Sort {
     pub wide: bool,
     /// Warps of a block.
     pub warps: u32,
+    /// Whether chunks have at most half of [`Sort::most_chunk`]: then there is room for twice as many bins.
+    pub few: bool,
 }
 
 impl Sort {
@@ -126,6 +132,7 @@ impl Sort {
             fours: false,
             wide,
             warps,
+            few: false,
         }
     }
 
@@ -137,13 +144,28 @@ impl Sort {
     /// Dynamic shared memory per block: `Memory` of the kernel.
     pub(in crate::cuda::msda) fn shared_bytes(&self) -> u32 {
         let sample = 3 * self.types.value.size() as u32 + 2;
-        let (tables, bins) = (4 + 1, 8 * self.threads());
-        self.most_chunk() as u32 * sample + tables * bins * 2
+        let (tables, bins) = (4 + 1, 8 * self.eights() * self.threads());
+        self.each() * self.threads() * sample + tables * bins * 2
     }
 
     /// Maximum samples per chunk.
     pub(in crate::cuda::msda) fn most_chunk(&self) -> usize {
         16_384 / self.types.value.size()
+    }
+
+    /// The kernel for chunks of at most half as many samples, if there is one.
+    pub(in crate::cuda::msda) fn of_few(self) -> Option<Self> {
+        (self.types.value == DType::F32).then_some(Sort { few: true, ..self })
+    }
+
+    /// Samples a lane has.
+    fn each(&self) -> u32 {
+        self.most_chunk() as u32 / self.threads() / if self.few { 2 } else { 1 }
+    }
+
+    /// How many times eight bins a thread has.
+    fn eights(&self) -> u32 {
+        if self.few { 2 } else { 1 }
     }
 }
 
@@ -164,7 +186,8 @@ impl Recipe for Sort {
             ("FOURS", flag(self.fours)),
             ("WIDE", flag(self.wide)),
             ("SORT_WARPS", number(self.warps)),
-            ("EACH", number(self.most_chunk() as u32 / self.threads())),
+            ("EACH", number(self.each())),
+            ("EIGHTS", number(self.eights())),
             smallest_capacity(),
         ]);
         defines
@@ -186,6 +209,9 @@ impl fmt::Display for Sort {
         }
         if self.wide {
             f.write_str("-wide")?;
+        }
+        if self.few {
+            f.write_str("-few")?;
         }
         write!(f, "-w{}", self.warps)
     }
