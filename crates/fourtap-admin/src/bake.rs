@@ -382,7 +382,8 @@ mod tests {
             has_wgmma: true,
         };
         let best = KernelChoice::Best;
-        let mut planned = vec![described.forward(device, best).unwrap().step.kernel];
+        let forward = described.forward(device, best).unwrap();
+        let mut planned: Vec<_> = forward.steps().iter().map(|step| step.kernel).collect();
         for deterministic in [false, true] {
             let plan = described.backward(device, best, deterministic).unwrap();
             planned.extend(plan.steps().iter().map(|step| step.kernel));

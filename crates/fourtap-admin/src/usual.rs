@@ -125,8 +125,9 @@ fn shapes() -> impl Iterator<Item = (usize, usize, usize)> {
 /// Those of a call with locations and weights.
 fn given(call: &ProblemDesc<'_>, device: DeviceSize, kernels: &mut HashSet<KernelVariant>) {
     let best = KernelChoice::Best;
-    let forward = call.forward(device, best);
-    kernels.extend(forward.map(|plan| plan.step.kernel));
+    if let Ok(plan) = call.forward(device, best) {
+        kernels.extend(plan.steps().iter().map(|step| step.kernel));
+    }
     for deterministic in [false, true] {
         if let Ok(plan) = call.backward(device, best, deterministic) {
             kernels.extend(plan.steps().iter().map(|step| step.kernel));
@@ -139,8 +140,9 @@ fn given(call: &ProblemDesc<'_>, device: DeviceSize, kernels: &mut HashSet<Kerne
 /// modules.
 fn projected(call: &ProjectedDesc<'_>, device: DeviceSize, kernels: &mut HashSet<KernelVariant>) {
     let best = KernelChoice::Best;
-    let forward = call.forward(device, best);
-    kernels.extend(forward.map(|plan| plan.step.kernel));
+    if let Ok(plan) = call.forward(device, best) {
+        kernels.extend(plan.steps().iter().map(|step| step.kernel));
+    }
     for deterministic in [false, true] {
         if let Ok(plan) = call.backward(device, best, deterministic) {
             let steps = plan.steps();
@@ -301,7 +303,9 @@ mod tests {
                     };
                     let what = format!("{call:?}");
                     let forward = call.forward(H200, KernelChoice::Best).unwrap();
-                    expect_packed(&packed, &forward.step.kernel, &what);
+                    for step in forward.steps() {
+                        expect_packed(&packed, &step.kernel, &what);
+                    }
                     for deterministic in [false, true] {
                         let plan = call.backward(H200, KernelChoice::Best, deterministic);
                         for step in plan.unwrap().steps() {

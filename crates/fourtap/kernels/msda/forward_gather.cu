@@ -13,7 +13,7 @@
 // read in one go) and KEEP: small levels of the image and head are then copied to shared memory first, so that their
 // samples, half of all, never wait for L2, and L1 is left to the large levels. A block takes its rows plane by plane for
 // that; within a plane its warps take the next rows as they come free. Every row reads a kept level, so that all copies
-// of a plane are done before the block goes on to the next.
+// of a plane are done before the block goes on to the next. Where KEPT_ROOM is not 0, see forward_levels.cuh.
 
 constexpr u32 KEPT_PIXEL = VECTORS * 16; // bytes
 #if KEEP
@@ -83,6 +83,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
     }
     __syncthreads();
+#if KEPT_ROOM
+    if (levels_suit_matrix(levels)) return; // the kernel queued before this one has done the work
+#endif
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 group = lane / GROUP, in_group = lane % GROUP, split = in_group / LANES;

@@ -10,7 +10,7 @@
 //
 // KEEP: samples of the second half of the levels read shared memory, where ldmatrix turns rows to columns as it reads them, in turns with
 // those of the first half. Their 16 bytes lie so that a step's four pixel pairs meet no bank twice: matrix m reads quarter m ^ r of row
-// r's pixels.
+// r's pixels. Where KEPT_ROOM is not 0, whether levels can be kept is found out here: see forward_levels.cuh.
 
 static_assert(VALUE != F32 && CHANNELS == 32 && HEADS_TOGETHER == 1 && SPLIT == 1 && PER_LANE == 2, "as described");
 constexpr int UNIT = 4;   // rows of a warp
@@ -23,6 +23,7 @@ constexpr int STEPS = ROUND * FAR_ROUNDS;
 constexpr int AHEAD = 4, KEPT_AHEAD = 2, LOOK = STEPS - AHEAD;
 static_assert(STEPS - 8 - (KEPT_AHEAD - 1) < LOOK, "places are read before they are replaced");
 constexpr u32 KEPT_PIXEL = 64; // bytes
+static_assert(KEEP || KEPT_ROOM == 0, "room for what is kept");
 
 // Of a level, as slots read it: places are pixels from `base` on.
 struct __align__(16) Ground {
@@ -88,6 +89,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) make_barrier(filled, THREADS);
 #endif
     __syncthreads();
+#if KEPT_ROOM
+    if (!levels_suit_matrix(levels)) return; // the kernel queued after this one does the work
+#endif
     const Identity identity = read_identity(constants, lane);
     const u32 pixel = read_opaque(&constants.pixel), one = read_opaque(&constants.one);
     const u32 level_base = shared_address(levels), ground_base = shared_address(grounds);

@@ -10,8 +10,21 @@ use fourtap::{Backend, Element, bf16, f16};
 use crate::gpu;
 use crate::tensors::{OnDevice, Problem};
 
-/// Largest distance, over the largest magnitude, of the two kernels' results.
-fn distance<T: Element + Plain>(
+/// Largest distance, over the largest magnitude, of two kernels' results.
+pub fn distance<T: Element>(fast: &[T], plain: &[T]) -> f64 {
+    let numbers = |result: &[T]| result.iter().map(|x| x.to_f64()).collect::<Vec<_>>();
+    let (fast, plain) = (numbers(fast), numbers(plain));
+    let largest = plain.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    // NaN is the farthest of all.
+    let distance = |(a, b): (&f64, &f64)| match (a - b).abs() {
+        apart if apart.is_nan() => f64::INFINITY,
+        apart => apart,
+    };
+    fast.iter().zip(&plain).map(distance).fold(0.0, f64::max) / largest
+}
+
+/// That of a kernel's results from those of one thread per channel.
+fn distance_of<T: Element + Plain>(
     cuda: &Cuda,
     levels: &Levels,
     sizes: Sizes,
@@ -25,15 +38,7 @@ fn distance<T: Element + Plain>(
         gpu::wait(cuda);
         out.buffer.to_vec::<T>().unwrap()
     });
-    let numbers = |result: &[T]| result.iter().map(|x| x.to_f64()).collect::<Vec<_>>();
-    let (fast, plain) = (numbers(&fast), numbers(&plain));
-    let largest = plain.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-    // NaN is the farthest of all.
-    let distance = |(a, b): (&f64, &f64)| match (a - b).abs() {
-        apart if apart.is_nan() => f64::INFINITY,
-        apart => apart,
-    };
-    fast.iter().zip(&plain).map(distance).fold(0.0, f64::max) / largest
+    distance(&fast, &plain)
 }
 
 #[test]
@@ -106,9 +111,9 @@ fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
         ),
     ];
     for (name, sizes) in several {
-        let found = distance::<f16>(&cuda, &pyramid, sizes, KernelChoice::Gather);
+        let found = distance_of::<f16>(&cuda, &pyramid, sizes, KernelChoice::Gather);
         assert!(found < 1.5e-3, "{name}, f16: {found:e}");
-        let found = distance::<f32>(&cuda, &pyramid, sizes, KernelChoice::Gather);
+        let found = distance_of::<f32>(&cuda, &pyramid, sizes, KernelChoice::Gather);
         assert!(found < 2e-6, "{name}, f32: {found:e}");
     }
     // Half of the levels fit into shared memory.
@@ -123,13 +128,13 @@ fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
             ..sizes
         };
         for kernel in [KernelChoice::Gather, KernelChoice::Matrix] {
-            let found = distance::<f16>(&cuda, &steep, sizes, kernel);
+            let found = distance_of::<f16>(&cuda, &steep, sizes, kernel);
             assert!(
                 found < 1.5e-3,
                 "levels kept, {heads} heads, {kernel:?}: {found:e}"
             );
         }
-        let found = distance::<bf16>(&cuda, &steep, sizes, KernelChoice::Matrix);
+        let found = distance_of::<bf16>(&cuda, &steep, sizes, KernelChoice::Matrix);
         assert!(
             found < 1.2e-2,
             "levels kept, {heads} heads, bf16: {found:e}"
@@ -141,7 +146,7 @@ fn large_problems_agree_with_the_baseline_kernel_in_every_element() {
             queries: pixels,
             ..sizes
         };
-        let found = distance::<f16>(&cuda, &pyramid, sizes, KernelChoice::Matrix);
+        let found = distance_of::<f16>(&cuda, &pyramid, sizes, KernelChoice::Matrix);
         assert!(found < 1.5e-3, "{heads} heads on tensor cores: {found:e}");
     }
     gpu::evidence(

@@ -6,6 +6,7 @@ mod big;
 mod calls;
 mod concurrent;
 mod dense;
+mod device_levels;
 mod gpu;
 mod hostile;
 mod large;

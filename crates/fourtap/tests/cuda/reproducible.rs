@@ -1,7 +1,8 @@
 //! Results are bitwise reproducible from run to run, and equal to the CPU's for integers on pixel centres.
 
+use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::KernelChoice;
-use fourtap::msda::{self, Levels, Sizes};
+use fourtap::msda::{self, CudaLevels, LevelTable, Levels, Sizes};
 use fourtap::{Backend, DType, View, ViewMut, bf16, f16};
 
 use crate::gpu;
@@ -23,7 +24,7 @@ fn two_hundred_and_fifty_runs_are_bitwise_equal() {
     };
     fn runs<T: fourtap::Element + fourtap::cuda::driver::Plain>(
         cuda: &fourtap::cuda::Cuda,
-        levels: &Levels,
+        levels: LevelTable<'_>,
         sizes: Sizes,
     ) {
         let problem = Problem::new::<T>(cuda, sizes);
@@ -44,10 +45,10 @@ fn two_hundred_and_fifty_runs_are_bitwise_equal() {
         }
     }
     for wanted in [KernelChoice::Best, KernelChoice::Channel] {
-        let cuda = cuda.with_msda(wanted);
-        runs::<f16>(&cuda, &levels, sizes);
-        runs::<bf16>(&cuda, &levels, sizes);
-        runs::<f32>(&cuda, &levels, sizes);
+        let (cuda, levels) = (cuda.with_msda(wanted), (&levels).into());
+        runs::<f16>(&cuda, levels, sizes);
+        runs::<bf16>(&cuda, levels, sizes);
+        runs::<f32>(&cuda, levels, sizes);
     }
     // On tensor cores, with levels in shared memory.
     let levels = Levels::packed(&[(40, 50), (20, 25), (10, 13), (5, 7)]).unwrap();
@@ -59,8 +60,19 @@ fn two_hundred_and_fifty_runs_are_bitwise_equal() {
         ..sizes
     };
     let on_matrix = cuda.with_msda(KernelChoice::Matrix);
-    runs::<f16>(&on_matrix, &levels, sizes);
-    runs::<bf16>(&on_matrix, &levels, sizes);
+    // The same of levels in device memory, and of some that do not fit.
+    let [shapes, too_large] = [
+        [40, 50, 20, 25, 10, 13, 5, 7],
+        [5, 7, 10, 13, 20, 25, 40, 50],
+    ]
+    .map(|shapes: [i64; 8]| Buffer::from_slice(cuda.context(), &shapes).unwrap());
+    // SAFETY: both hold four pairs and outlive the calls.
+    let [fitting, too_large] = [&shapes, &too_large]
+        .map(|shapes| LevelTable::Cuda(unsafe { CudaLevels::new(0, 4, shapes.as_ptr(), None) }));
+    for levels in [(&levels).into(), fitting, too_large] {
+        runs::<f16>(&on_matrix, levels, sizes);
+        runs::<bf16>(&on_matrix, levels, sizes);
+    }
     gpu::evidence(
         &cuda,
         "reproducible",

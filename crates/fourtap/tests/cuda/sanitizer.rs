@@ -3,6 +3,7 @@
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::verify::{Case, ProjectedCase};
 
+use crate::device_levels::{WATCHED, check_decided};
 use crate::gpu::{self, Tally};
 use crate::oracle::check;
 use crate::projections;
@@ -21,6 +22,7 @@ fn shapes() {
     check(&cuda, FIRST..FIRST + CASES, Case::random, &tally);
     check(&cuda, FIRST..FIRST + CASES, Case::aligned, &tally);
     check(&cuda, FIRST..FIRST + CASES / 2, Case::keepable, &tally);
+    check_decided(&cuda, FIRST, WATCHED, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_forward_"), details);
 }

@@ -46,6 +46,7 @@ pub fn kernels() -> Vec<KernelVariant> {
         exact: value == DType::F32,
         alternate: false,
         keeps: false,
+        kept_room: 0,
     };
     let one_head = Gather {
         points: 8,
@@ -115,14 +116,26 @@ pub fn kernels() -> Vec<KernelVariant> {
         keeps,
         ..one_head
     };
+    // Where levels in device memory decide: half of them kept if they fit, and the kernel that computes the call if not.
+    let kept_room = 82 << 10;
+    let by_levels = |value| Gather {
+        kept_room,
+        ..matrix(value, true, 8)
+    };
     kernels.extend(
         [
             matrix(DType::F16, true, 8),
             matrix(DType::BF16, true, 8),
             matrix(DType::F16, false, 4),
+            by_levels(DType::F16),
+            by_levels(DType::BF16),
         ]
         .map(KernelVariant::Matrix),
     );
+    kernels.push(KernelVariant::Gather(Gather {
+        kept_room,
+        ..one_head
+    }));
     kernels.extend(backward_kernels());
     for kernel in projected_kernels() {
         if !kernels.contains(&kernel) {

@@ -28,13 +28,15 @@ pub fn projected_forward_kernel(
 
 fn used_by(cuda: &Cuda, plan: &Plan) -> Result<KernelUsed> {
     let (major, minor) = cuda.device().compute_capability();
-    let program = plan
-        .step
-        .kernel
-        .program(jit::architecture_for(major, minor)?);
+    let architecture = jit::architecture_for(major, minor)?;
+    let steps = plan.steps();
+    let hashes: Vec<String> = steps
+        .iter()
+        .map(|step| step.kernel.program(architecture).fingerprint().to_string())
+        .collect();
     Ok(KernelUsed {
         words: plan.to_string(),
-        fingerprint: Some(program.fingerprint().to_string()),
+        fingerprint: Some(hashes.join(" ")),
         parameters: parameters(plan),
         asked: None,
         mode: None,

@@ -36,7 +36,8 @@ pub fn planned(
         Direction::Forward => {
             let tuning = ForwardTuning::of(choice);
             let plan = described.tuned_forward(device, &tuning)?;
-            (format!("{plan:?}"), vec![plan.step.kernel])
+            let kernels = plan.steps().iter().map(|step| step.kernel).collect();
+            (format!("{plan:?}"), kernels)
         }
         Direction::Backward => {
             let tuning = BackwardTuning::of(choice);

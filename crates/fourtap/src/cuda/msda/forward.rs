@@ -1,6 +1,6 @@
 //! Forward: which kernel serves a call, how its work is split, and its launch.
 
-use std::fmt;
+use std::{fmt, iter};
 
 use super::arguments::{Addresses, Schedule, SizedArguments};
 use super::fit;
@@ -14,7 +14,7 @@ use super::tuning::{ForwardTuning, or_usual};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::handle::Cuda;
-use crate::cuda::step::{LoadedStep, Step, parameter};
+use crate::cuda::step::{LoadedStep, Step, load_together, parameter};
 use crate::cuda::tuning::refused;
 use crate::error::{Error, Result};
 use crate::msda::Forward;
@@ -26,6 +26,8 @@ use crate::tuning::spaces::cuda::{ALWAYS, MSDA_FORWARD, NEVER};
 pub struct Plan {
     /// The kernel and how it is launched.
     pub step: Step<KernelVariant>,
+    /// What is queued after it, and computes the call where the kernel finds that levels in device memory do not suit it.
+    pub otherwise: Option<Box<Plan>>,
     /// Why a faster kernel was not chosen.
     pub reason: Option<String>,
     pub(super) schedule: Option<Schedule>,
@@ -33,7 +35,12 @@ pub struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { step, reason, .. } = self;
+        let Plan {
+            step,
+            otherwise,
+            reason,
+            ..
+        } = self;
         let Step {
             kernel,
             blocks: [blocks, _],
@@ -43,6 +50,9 @@ impl fmt::Display for Plan {
         write!(f, "{kernel}, {blocks} blocks of {threads} threads")?;
         if *shared_bytes > 0 {
             write!(f, ", {shared_bytes} bytes of levels in shared memory")?;
+        }
+        if let Some(otherwise) = otherwise {
+            write!(f, "; if levels do not fit: {otherwise}")?;
         }
         match reason {
             Some(reason) => write!(f, " (not gather: {reason})"),
@@ -74,6 +84,16 @@ impl Plan {
         })
     }
 
+    /// All kernels that are queued, in order.
+    pub fn steps(&self) -> Vec<Step<KernelVariant>> {
+        self.parts().map(|part| part.step).collect()
+    }
+
+    /// This plan and what is queued after it.
+    fn parts(&self) -> impl Iterator<Item = &Plan> {
+        iter::successors(Some(self), |part| part.otherwise.as_deref())
+    }
+
     /// The plan for a call on a device.
     pub(super) fn new(
         operands: &Operands<'_>,
@@ -102,7 +122,7 @@ impl Plan {
                 _ => {}
             }
         }
-        match (wanted, gather(operands, out, device, wanted, tuning)) {
+        match (wanted, gather(operands, out, device, wanted, tuning, 0)) {
             (KernelChoice::Best, Err(reason)) if *tuning != ForwardTuning::default() => {
                 Err(refused(reason))
             }
@@ -158,6 +178,7 @@ fn channel(
             threads: CHANNEL_THREADS,
             shared_bytes: 0,
         },
+        otherwise: None,
         reason,
         schedule: None,
     })
@@ -170,13 +191,15 @@ pub(super) fn rows_are_dense(operands: &Operands<'_>, out: &Operand) -> bool {
         .all(|operand| operand.layout.is_contiguous())
 }
 
-/// The plan for the gather kernel, or the reason why it cannot serve the call.
-fn gather(
+/// The plan for the gather kernel, or the reason why it cannot serve the call. `kept_room`: that of a kernel on tensor cores queued
+/// before it, which leaves it the calls whose levels do not fit there; 0 if there is none.
+pub(super) fn gather(
     operands: &Operands<'_>,
     out: &Operand,
     device: DeviceSize,
     wanted: KernelChoice,
     tuning: &ForwardTuning,
+    kept_room: u32,
 ) -> Fit<Plan> {
     let sizes = &operands.sizes;
     let pixel_units = fit::expect_gather(operands)?;
@@ -190,6 +213,7 @@ fn gather(
         _ => kind.split(rows, device.multiprocessors),
     };
     let mut gather = kind.gather(pixel_units as u32, split);
+    gather.kept_room = kept_room;
     gather.dense = rows_are_dense(operands, out);
     let rows = [&operands.locations, &operands.weights, out];
     gather.narrow = fit::are_narrow(&rows, &operands.references, sizes);
@@ -250,6 +274,7 @@ fn gather(
             threads: gather.threads,
             shared_bytes,
         },
+        otherwise: None,
         reason: None,
         schedule: Some(schedule),
     })
@@ -257,9 +282,8 @@ fn gather(
 
 /// A prepared forward launch: everything but the addresses.
 pub(super) struct ForwardLaunch {
-    /// `None` where there is nothing to compute.
-    step: Option<LoadedStep>,
-    schedule: Option<Schedule>,
+    /// Kernels in launch order, each with its schedule; none where there is nothing to compute.
+    steps: Vec<(LoadedStep, Option<Schedule>)>,
     arguments: SizedArguments,
 }
 
@@ -275,9 +299,12 @@ impl ForwardLaunch {
             Some(KernelVariant::Channel(channel)) => Some(channel.level_capacity),
             _ => None,
         };
+        // All are loaded before any is queued, so that a failure leaves nothing half done.
+        let parts: Vec<&Plan> = plan.iter().flat_map(Plan::parts).collect();
+        load_together(cuda, parts.iter().map(|part| &part.step));
+        let load = |part: &&Plan| Ok((part.step.load(cuda)?, part.schedule));
         Ok(ForwardLaunch {
-            step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
-            schedule: plan.and_then(|plan| plan.schedule),
+            steps: parts.iter().map(load).collect::<Result<_>>()?,
             arguments: {
                 let operands = Operands::given(&call.problem, &call.inputs);
                 SizedArguments::new(&operands, Some(&Operand::of_output(&call.out)), capacity)
@@ -285,24 +312,26 @@ impl ForwardLaunch {
         })
     }
 
-    /// Queues the kernel without allocating or waiting.
+    /// Queues the kernels without allocating or waiting.
     ///
     /// # Safety
     /// The addresses are of a call that shares its plan, on the same device, and the memory of its tensors stays allocated
     /// until the stream has done the work.
     pub unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses) -> Result<()> {
-        let Some(step) = &self.step else {
+        if self.steps.is_empty() {
             return Ok(());
-        };
+        }
         let arguments = self.arguments.at(addresses);
-        let schedule = self.schedule.as_ref().map(parameter);
-        let mut parameters = [
-            arguments.pointer(),
-            schedule.unwrap_or(std::ptr::null_mut()),
-        ];
-        let declared = 1 + usize::from(schedule.is_some());
-        // SAFETY: the parameters match the declaration of this plan's kernel; the rest as the caller
-        // promises.
-        Ok(unsafe { step.launch(cuda, &mut parameters[..declared]) }?)
+        for (step, schedule) in &self.steps {
+            let schedule = schedule.as_ref().map(parameter);
+            let mut parameters = [
+                arguments.pointer(),
+                schedule.unwrap_or(std::ptr::null_mut()),
+            ];
+            let declared = 1 + usize::from(schedule.is_some());
+            // SAFETY: the parameters match the declaration of this step's kernel; the rest as the caller promises.
+            unsafe { step.launch(cuda, &mut parameters[..declared]) }?;
+        }
+        Ok(())
     }
 }

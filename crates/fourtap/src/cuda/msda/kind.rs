@@ -3,8 +3,8 @@
 use super::arguments::LEVEL_CAPACITIES;
 use super::matrix;
 use super::specialised::{
-    Bands, Channel, Gather, KernelVariant, Mask, ProjectedPass, Projection, SamplesChannel,
-    SamplesGather, Sampling, Search, Sort, Sum, Types,
+    Bands, Channel, Gather, KernelVariant, MOST_KEPT_BYTES, Mask, ProjectedPass, Projection,
+    SamplesChannel, SamplesGather, Sampling, Search, Sort, Sum, Types,
 };
 use crate::dtype::DType;
 
@@ -144,6 +144,7 @@ impl Kind {
             exact: self.types.value == DType::F32,
             alternate: lanes == 4 && heads_together == 1 && pixel_units % 8 == 4,
             keeps: false,
+            kept_room: 0,
         }
     }
 
@@ -214,12 +215,21 @@ impl Kind {
                 let splits = [1, 2, 4].into_iter().filter(|&it| self.can_split(it));
                 let gathers = splits.map(|split| self.gather(units, split));
                 kernels.extend(gathers.map(KernelVariant::Gather));
-                let keeping = self.gather(units, 1).keeping();
-                kernels.extend(keeping.map(KernelVariant::Gather));
+                let gather = self.gather(units, 1);
+                kernels.extend(gather.keeping().map(KernelVariant::Gather));
                 if self.heads % 2 == 1
                     && let Some(matrix) = self.forward_matrix(units)
                 {
                     kernels.extend(matrix::keeping(&matrix).map(KernelVariant::Matrix));
+                    if let Some(matrix) = matrix::by_levels(&matrix, MOST_KEPT_BYTES) {
+                        let kept_room = matrix.kept_room;
+                        let gather = Gather {
+                            kept_room,
+                            ..gather
+                        };
+                        kernels.push(KernelVariant::Matrix(matrix));
+                        kernels.push(KernelVariant::Gather(gather));
+                    }
                 }
                 let scatters: &[bool] = match self.types.value {
                     DType::F32 => &[false, true],

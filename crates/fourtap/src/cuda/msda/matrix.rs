@@ -2,8 +2,9 @@
 
 use super::arguments::Schedule;
 use super::fit;
-use super::forward::{Plan, rows_are_dense};
+use super::forward::{Plan, gather, rows_are_dense};
 use super::operands::{Operand, Operands};
+use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
 use super::shared_levels::SharedLevels;
 use super::specialised::{Gather, KernelVariant};
@@ -28,6 +29,18 @@ pub(super) fn keeping(matrix: &Gather) -> Option<Gather> {
     })
 }
 
+/// The same for levels in device memory. The kernel finds out there whether they fit; if not, one that is queued after it computes
+/// the call.
+pub(super) fn by_levels(matrix: &Gather, shared_bytes: u32) -> Option<Gather> {
+    let keeping = keeping(matrix)?;
+    let room = keeping.room_for_levels(shared_bytes);
+    let kept_room = room.filter(|&room| room > 0)?;
+    Some(Gather {
+        kept_room,
+        ..keeping
+    })
+}
+
 /// The plan for a call, or the reason why the kernel cannot serve it; unless `anyway`, also where it is not the fastest.
 pub(super) fn plan(
     operands: &Operands<'_>,
@@ -44,28 +57,34 @@ pub(super) fn plan(
         .ok_or("rows of other types or sizes")?;
     aligned_forward("out", out.first, &out.layout, &[0, 1], &[2], 16)?;
     fit::expect_samples(&operands.locations, &operands.weights, 2)?;
+    matrix.dense = rows_are_dense(operands, out);
+    matrix.threads = or_usual(tuning.threads, matrix.threads);
+    let (rows, blocks) = schedule(sizes, &matrix, Dealing::tuned(device, tuning));
+    let kept = match (tuning.keep, operands.levels_in_device_memory) {
+        (NEVER, _) => None,
+        (_, true) => by_levels(&matrix, device.shared_bytes).map(|kernel| {
+            let kept = SharedLevels {
+                levels: 0,
+                bytes: kernel.kept_room,
+            };
+            (kernel, kept)
+        }),
+        (_, false) => keeping(&matrix).and_then(|kernel| {
+            let first = (ROUND / matrix.points) as usize;
+            let kept = SharedLevels::all_from(first, operands.levels, &kernel, device)?;
+            Some((kernel, kept))
+        }),
+    };
+    let pixels = operands.levels.iter().map(|level| level.pixels());
     let largest = match operands.levels_in_device_memory {
+        // The kernel looks at each of them.
+        true if kept.is_some() => 0,
         true => sizes.pixels,
-        false => operands
-            .levels
-            .iter()
-            .map(|level| level.pixels())
-            .max()
-            .unwrap_or(0),
+        false => pixels.max().unwrap_or(0),
     };
     if largest > MOST_PIXELS {
         return Err(format!("a level of {largest} pixels"));
     }
-    matrix.dense = rows_are_dense(operands, out);
-    matrix.threads = or_usual(tuning.threads, matrix.threads);
-    let (rows, blocks) = schedule(sizes, &matrix, Dealing::tuned(device, tuning));
-    let first_kept = (ROUND / matrix.points.min(ROUND)) as usize;
-    let kept = keeping(&matrix)
-        .filter(|_| tuning.keep != NEVER && !operands.levels_in_device_memory)
-        .and_then(|keeping| {
-            let kept = SharedLevels::all_from(first_kept, operands.levels, &keeping, device)?;
-            Some((keeping, kept))
-        });
     let pays = sizes.heads % 2 == 1 && SharedLevels::can_pay(&matrix, &rows, device);
     if !(anyway || pays && kept.is_some()) {
         return Err("not measured to be faster".to_string());
@@ -77,6 +96,13 @@ pub(super) fn plan(
         Some((keeping, kept)) => (keeping, kept.bytes, kept.levels),
         None => (matrix, 0, 0),
     };
+    let otherwise = match kernel.kept_room {
+        0 => None,
+        room => {
+            let best = KernelChoice::Best;
+            Some(gather(operands, out, device, best, tuning, room)?)
+        }
+    };
     Ok(Plan {
         step: Step {
             kernel: KernelVariant::Matrix(kernel),
@@ -84,10 +110,211 @@ pub(super) fn plan(
             threads: kernel.threads,
             shared_bytes: bytes,
         },
+        otherwise: otherwise.map(Box::new),
         reason: None,
         schedule: Some(Schedule {
             kept: levels,
             ..rows
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::device_size::H200;
+    use crate::cuda::msda::{Kind, Types};
+    use crate::dtype::DType;
+    use crate::error::Result;
+    use crate::layout::Layout;
+    use crate::msda::{Levels, Sizes};
+
+    /// As many queries as pixels, of one head.
+    fn sizes(pixels: usize, images: usize) -> Sizes {
+        Sizes {
+            images,
+            pixels,
+            heads: 1,
+            channels: 32,
+            queries: pixels,
+            levels: 4,
+            points: 8,
+        }
+    }
+
+    /// The plan of a call; with levels in device memory if none are given.
+    fn planned(
+        sizes: Sizes,
+        value: DType,
+        levels: Option<&Levels>,
+        device: DeviceSize,
+        wanted: KernelChoice,
+        tuning: &ForwardTuning,
+    ) -> Result<Plan> {
+        let types = Types {
+            value,
+            locations: DType::F32,
+            weights: DType::F32,
+        };
+        let operand = |dtype, shape: &[usize]| Operand::scratch(&Layout::contiguous(dtype, shape));
+        let unknown = Levels::default();
+        let operands = Operands {
+            sizes,
+            kind: Kind {
+                types,
+                sampling: Default::default(),
+                heads: sizes.heads,
+                channels: sizes.channels,
+                levels: sizes.levels,
+                points: sizes.points,
+            },
+            levels: levels.unwrap_or(&unknown),
+            levels_in_device_memory: levels.is_none(),
+            value: operand(value, &sizes.value()),
+            locations: operand(types.locations, &sizes.sampling_locations()),
+            weights: operand(types.weights, &sizes.attention_weights()),
+            references: None,
+        };
+        let out = operand(value, &sizes.out());
+        Plan::new(&operands, &out, device, wanted, tuning)
+    }
+
+    /// The kernels of a call with levels in device memory, as nobody chose otherwise.
+    fn on_device(sizes: Sizes, value: DType, device: DeviceSize) -> Vec<String> {
+        let usual = ForwardTuning::default();
+        let plan = planned(sizes, value, None, device, KernelChoice::Best, &usual).unwrap();
+        let kernels = plan.steps().into_iter().map(|step| step.kernel.to_string());
+        kernels.collect()
+    }
+
+    const BOTH: [&str; 2] = [
+        "msda-forward-matrix-f16-d32-l4-p8-u4-t512-keep-by-levels",
+        "msda-forward-gather-f16-d32-l4-p8-u4-t896-by-levels",
+    ];
+
+    #[test]
+    fn levels_in_device_memory_decide_between_two_kernels() {
+        let sizes = sizes(15_422, 48);
+        let (best, usual) = (KernelChoice::Best, ForwardTuning::default());
+        let plan = planned(sizes, DType::F16, None, H200, best, &usual).unwrap();
+        let [matrix, gather] = BOTH;
+        assert_eq!(
+            plan.to_string(),
+            format!(
+                "{matrix}, 132 blocks of 512 threads, 83968 bytes of levels in shared memory; \
+                 if levels do not fit: {gather}, 132 blocks of 896 threads"
+            )
+        );
+        // The second as if it were alone.
+        let otherwise = plan.otherwise.as_deref().unwrap();
+        let keep = ForwardTuning {
+            keep: NEVER,
+            ..usual
+        };
+        let alone = planned(sizes, DType::F16, None, H200, best, &keep).unwrap();
+        assert_eq!(alone.otherwise, None);
+        assert_eq!(otherwise.schedule, alone.schedule);
+        assert_eq!(on_device(sizes, DType::BF16, H200).len(), 2);
+    }
+
+    #[test]
+    fn the_host_decides_where_it_knows_levels() {
+        let levels = Levels::packed(&[(92, 160), (46, 80), (23, 40), (12, 20)]).unwrap();
+        let sizes = sizes(levels.pixels(), 48);
+        let (best, usual) = (KernelChoice::Best, ForwardTuning::default());
+        let plan = planned(sizes, DType::F16, Some(&levels), H200, best, &usual).unwrap();
+        assert_eq!(plan.steps().len(), 1);
+        assert_eq!(
+            plan.to_string(),
+            "msda-forward-matrix-f16-d32-l4-p8-u4-t512-keep, 132 blocks of 512 threads, \
+             74240 bytes of levels in shared memory"
+        );
+    }
+
+    #[test]
+    fn one_kernel_where_two_would_not_pay() {
+        let large = sizes(15_422, 48);
+        let few = Sizes {
+            queries: 300,
+            ..large
+        };
+        let heads = Sizes {
+            heads: 8,
+            images: 4,
+            ..large
+        };
+        let rows_of_16 = Sizes { points: 4, ..large };
+        for (what, sizes, value) in [
+            ("few rows", few, DType::F16),
+            ("one image", sizes(15_422, 1), DType::F16),
+            ("several heads", heads, DType::F16),
+            ("nothing to keep", rows_of_16, DType::F16),
+            ("f32", large, DType::F32),
+        ] {
+            let kernels = on_device(sizes, value, H200);
+            assert_eq!(kernels.len(), 1, "{what}: {kernels:?}");
+            assert!(!kernels[0].contains("levels"), "{what}: {kernels:?}");
+        }
+        let older = DeviceSize {
+            has_wgmma: false,
+            ..H200
+        };
+        assert_eq!(on_device(large, DType::F16, older).len(), 1);
+    }
+
+    #[test]
+    fn asked_for_it_serves_levels_of_any_size_in_device_memory() {
+        let usual = ForwardTuning::default();
+        let plan = |sizes, tuning| {
+            let matrix = KernelChoice::Matrix;
+            planned(sizes, DType::F16, None, H200, matrix, tuning)
+        };
+        // Of how many pixels a level is, the kernel finds out.
+        let (small, large) = (sizes(100, 1), sizes(100_000, 1));
+        assert_eq!(plan(small, &usual).unwrap().steps().len(), 2);
+        assert_eq!(plan(large, &usual).unwrap().steps().len(), 2);
+        // Without kept levels there is nothing to find out, and one kernel must serve all.
+        let never = ForwardTuning {
+            keep: NEVER,
+            ..usual
+        };
+        assert_eq!(plan(small, &never).unwrap().steps().len(), 1);
+        assert!(plan(large, &never).is_err());
+        let always = ForwardTuning {
+            keep: ALWAYS,
+            ..usual
+        };
+        assert!(plan(small, &always).is_err(), "nobody knows");
+    }
+
+    #[test]
+    fn kernels_of_a_kind_are_those_of_its_plans() {
+        let kind = Kind {
+            types: Types {
+                value: DType::F16,
+                locations: DType::F32,
+                weights: DType::F32,
+            },
+            sampling: Default::default(),
+            heads: 1,
+            channels: 32,
+            levels: 4,
+            points: 8,
+        };
+        let known: Vec<_> = kind.kernels().iter().map(ToString::to_string).collect();
+        for kernel in BOTH {
+            assert!(known.iter().any(|name| name == kernel), "{kernel}");
+        }
+        let plan = planned(
+            sizes(15_422, 48),
+            DType::F16,
+            None,
+            H200,
+            KernelChoice::Best,
+            &ForwardTuning::default(),
+        );
+        for step in plan.unwrap().steps() {
+            assert!(kind.kernels().contains(&step.kernel), "{}", step.kernel);
+        }
+    }
 }

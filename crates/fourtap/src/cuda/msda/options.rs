@@ -14,7 +14,8 @@ pub enum KernelChoice {
     Gather,
     /// As `Gather`, with the variant for large problems even if there are few rows: to test it on small ones.
     GatherMany,
-    /// Forward on tensor cores, even where another kernel is faster: to test it on small problems. Backward as `Best`.
+    /// Forward on tensor cores, even where another kernel is faster: to test it on small problems. Levels in device memory that do
+    /// not suit it are left to `Gather`, on the device. Backward as `Best`.
     Matrix,
     /// One thread per channel, as other implementations do: the baseline that speed is measured against.
     Channel,

@@ -66,8 +66,7 @@ impl SharedLevels {
         device: DeviceSize,
     ) -> Option<Self> {
         let pixel = gather.channels as usize * gather.types.value.size();
-        let most = MOST_KEPT_BYTES.min(device.shared_bytes);
-        let room = most.checked_sub(gather.static_shared_bytes())?;
+        let room = gather.room_for_levels(device.shared_bytes)?;
         // In a level of one column, pixels have no right-hand neighbour.
         let mut sizes: Vec<(usize, usize)> = levels
             .iter()

@@ -59,8 +59,11 @@ impl Machine {
             Direction::Forward => {
                 let tuning = choice.map_or_else(ForwardTuning::default, ForwardTuning::of);
                 let plan = case.forward_plan(device.size, &tuning)?;
-                let step = plan.step;
-                let launches = vec![(step.kernel, step.blocks[0], step.threads, step.shared_bytes)];
+                let steps = plan.steps();
+                let launches: Vec<_> = steps
+                    .iter()
+                    .map(|step| (step.kernel, step.blocks[0], step.threads, step.shared_bytes))
+                    .collect();
                 (launches, plan.reason, false, false, 0)
             }
             Direction::Backward => {

@@ -12,6 +12,7 @@ pub(super) mod sources {
     pub const PROBLEM: &str = include_str!("../../../../kernels/msda/problem.cuh");
     pub const PROJECTION: &str = include_str!("../../../../kernels/msda/projection.cuh");
     pub const FORWARD_ROWS: &str = include_str!("../../../../kernels/msda/forward_rows.cuh");
+    pub const FORWARD_LEVELS: &str = include_str!("../../../../kernels/msda/forward_levels.cuh");
     pub const FORWARD_MATRIX: &str = include_str!("../../../../kernels/msda/forward_matrix.cuh");
     pub const GATHER: &str = include_str!("../../../../kernels/msda/gather.cuh");
     pub const GRADIENTS: &str = include_str!("../../../../kernels/msda/gradients.cuh");

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::common::sources::{
-    COPY, DIVISOR, FORWARD_MATRIX, FORWARD_ROWS, GATHER, MATRIX, MEMORY, PROBLEM, PROJECTION, TYPES,
+    COPY, DIVISOR, FORWARD_LEVELS, FORWARD_MATRIX, FORWARD_ROWS, GATHER, MATRIX, MEMORY, PROBLEM,
+    PROJECTION, TYPES,
 };
 use super::common::{Projection, Sampling, Types, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
@@ -28,6 +29,7 @@ const GATHER_PARTS: &[&str] = &[
     PROJECTION,
     GATHER,
     FORWARD_ROWS,
+    FORWARD_LEVELS,
     include_str!("../../../../kernels/msda/forward_gather.cu"),
 ];
 
@@ -42,6 +44,7 @@ const MATRIX_PARTS: &[&str] = &[
     PROJECTION,
     GATHER,
     FORWARD_ROWS,
+    FORWARD_LEVELS,
     FORWARD_MATRIX,
     include_str!("../../../../kernels/msda/forward_matrix.cu"),
 ];
@@ -138,6 +141,9 @@ pub struct Gather {
     pub alternate: bool,
     /// Whether small levels are kept in shared memory.
     pub keeps: bool,
+    /// Bytes of shared memory for levels in device memory, which the kernels of a call look at to decide which of them computes
+    /// it: see kernels/msda/forward_levels.cuh. 0 where the host decides.
+    pub kept_room: u32,
 }
 
 /// Lanes of a warp.
@@ -251,6 +257,12 @@ impl Gather {
         self.threads * self.per_lane * 16 + (2 << 10)
     }
 
+    /// Bytes of levels that a block can keep on a device with this much shared memory per block.
+    pub(in super::super) fn room_for_levels(&self, shared_bytes: u32) -> Option<u32> {
+        let most = MOST_KEPT_BYTES.min(shared_bytes);
+        most.checked_sub(self.static_shared_bytes())
+    }
+
     /// What all kernels that gather are specialised by.
     pub(super) fn common_defines(&self) -> Defines {
         let mut defines = self.types.defines();
@@ -271,6 +283,14 @@ impl Gather {
             smallest_capacity(),
         ]);
         defines
+    }
+
+    /// What those of forward are specialised by besides.
+    fn keeping_defines(&self) -> Defines {
+        vec![
+            ("KEEP", flag(self.keeps)),
+            ("KEPT_ROOM", number(self.kept_room)),
+        ]
     }
 
     pub(super) fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,6 +315,9 @@ impl Gather {
         if self.keeps {
             f.write_str("-keep")?;
         }
+        if self.kept_room > 0 {
+            f.write_str("-by-levels")?;
+        }
         Ok(())
     }
 }
@@ -311,7 +334,7 @@ impl Recipe for Gather {
     fn defines(&self) -> Defines {
         let mut defines = self.common_defines();
         defines.push(("ALTERNATE", flag(self.alternate)));
-        defines.push(("KEEP", flag(self.keeps)));
+        defines.extend(self.keeping_defines());
         defines
     }
 
@@ -344,7 +367,7 @@ impl Recipe for Matrix {
 
     fn defines(&self) -> Defines {
         let mut defines = self.0.common_defines();
-        defines.push(("KEEP", flag(self.0.keeps)));
+        defines.extend(self.0.keeping_defines());
         defines
     }
 
