@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Kept<1> kept;
 #endif
     __shared__ int4 levels[LEVELS];
-    share_levels(a, levels);
+    share_levels(a, schedule, levels);
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / GROUP, in_group = lane % GROUP;
     const u32 vector = min(in_group, VECTORS - 1u);

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if PROJECTED
     __shared__ Kept<2> kept;
 #endif
-    share_levels(a, levels);
+    share_levels(a, schedule, levels);
     if (threadIdx.x < LEVELS) {
         const int4 level = levels[threadIdx.x];
         apart[threadIdx.x] = (level.y > 1 ? level.x : 0) * (PIXEL_UNITS * 16);

@@ -80,10 +80,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // A level without pixels: a width no coordinate is inside of, and a place that exists.
         const bool empty = level.width <= 0 || level.height <= 0;
         const int start = static_cast<int>(level.start);
-        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+        levels[threadIdx.x] =
+            empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, walked_from(a, schedule, level));
     }
     __syncthreads();
 #if KEPT_ROOM
+    wait_for_previous();
     if (levels_suit_matrix(levels)) return; // the kernel queued before this one has done the work
 #endif
 

@@ -16,11 +16,11 @@ static_assert(VALUE != F32 && CHANNELS == 32 && HEADS_TOGETHER == 1 && SPLIT == 
 constexpr int UNIT = 4;   // rows of a warp
 constexpr int ROUND = 16; // samples of a row: two a lane
 constexpr int ROUNDS = SAMPLES / ROUND;
-static_assert(ROUNDS * ROUND == SAMPLES && (ROUNDS == 2 || (ROUNDS == 1 && !KEEP)), "whole rounds");
-constexpr int FAR_ROUNDS = KEEP ? 1 : ROUNDS; // of levels in device memory
-constexpr int STEPS = ROUND * FAR_ROUNDS;
+static_assert(ROUNDS * ROUND == SAMPLES && (ROUNDS == 1 || ROUNDS == 2), "whole rounds");
+constexpr int STEPS = KEEP ? SAMPLES / 2 : SAMPLES; // samples of levels in device memory
+static_assert(STEPS % POINTS == 0 && STEPS % 8 == 0, "whole levels, and whole eights");
 // Steps whose neighbours are on their way; when the next rows' samples are looked at: after all places of these have been read.
-constexpr int AHEAD = 4, KEPT_AHEAD = 2, LOOK = STEPS - AHEAD;
+constexpr int AHEAD = 4, KEPT_AHEAD = STEPS == 8 ? 1 : 2, LOOK = STEPS - AHEAD;
 static_assert(STEPS - 8 - (KEPT_AHEAD - 1) < LOOK, "places are read before they are replaced");
 constexpr u32 KEPT_PIXEL = 64; // bytes
 static_assert(KEEP || KEPT_ROOM == 0, "room for what is kept");
@@ -50,13 +50,13 @@ static __device__ __forceinline__ void share_grounds(const Arguments &a, int4 *l
         const u32 apart = !empty && level.height > 1 ? level.width : 0;
         // The last pixel of a level of one column counts as the right one of a pair.
         const int base = empty ? 0 : level.width == 1 && start > 0 ? start - 1 : start;
-        levels[l] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+        levels[l] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, -1);
         const u32 last_pair = static_cast<u32>(a.pixels) - 2 - apart;
         grounds[l] = {static_cast<u32>(base), empty ? 0u : static_cast<u32>(start - base), apart * PIXEL_BYTES, last_pair - base};
 #if KEEP
-        if (l * POINTS >= ROUND) {
+        if (l * POINTS >= STEPS) {
             u32 before = 0;
-            for (int other = ROUND / POINTS; other < l; other++) {
+            for (int other = STEPS / POINTS; other < l; other++) {
                 const Level kept = level_of(a, other);
                 before += kept.width * kept.height;
             }
@@ -83,6 +83,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // The row whose samples a lane works out, which half of a round and which pair of it. As a reader a lane belongs to slot `r`.
     const u32 r = lane / 8, part = lane / 4 % 2, t = lane % 4;
+#if KEPT_ROOM
+    let_next_begin();
+#endif
     share_grounds(a, levels, grounds);
     write_constants(constants);
 #if KEEP
@@ -102,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // As the one that tells ldmatrix where 16 bytes of a pixel lie: of which slot, the left or right pixel, which quarter.
     const u32 kept_slot = lane % 8 / 2, kept_matrix = lane / 8 % 2;
     const bool kept_lower = lane >= 16;
-    const u32 kept_from = place_base + 128 + kept_slot * 16;
+    const u32 kept_from = place_base + STEPS * 8 + kept_slot * 16;
     u32 quarter[4];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
@@ -122,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (threadIdx.x == 0) taken = 0;
 #if KEEP
             u32 target = shared_address(kept_pixels);
-            for (int l = ROUND / POINTS; l < LEVELS; l++) {
+            for (int l = STEPS / POINTS; l < LEVELS; l++) {
                 const int4 level = levels[l];
                 const char *const pixels = image + static_cast<u64>(level.z) * PIXEL_BYTES;
                 const u32 words = level.x * level.y * 16;
@@ -146,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             };
             // Asks for the samples of a lane's row, or of the last one, and returns the row's query.
             const auto ask = [&](u32 unit) {
-                const u32 q = query_of(schedule.order, min(unit + r, after - 1) - plane_first, levels);
+                const u32 q = min(unit + r, after - 1) - plane_first; // not walked in strips: too much for what it saves
 #if DENSE
                 const u64 row = (n * static_cast<u32>(a.queries) + q) * static_cast<u32>(a.heads) + m;
                 const u64 to_locations = row * (SAMPLES * LOCATION_BYTES), to_weights = row * (SAMPLES * WEIGHT_BYTES);
@@ -204,10 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const char *upper = mine;
             u32 down = 0;
             const auto load = [&](int step) {
-                const int round = step / ROUND, eight = step / 8 % 2;
                 if (step % 8 == 0) {
-                    there = load_shared(place_from + round * 128 + eight * 64);
-                    const Vector ground = load_shared(ground_base + level_number(round * ROUND + eight * 8 + 2 * r) * 16);
+                    there = load_shared(place_from + step * 8);
+                    const Vector ground = load_shared(ground_base + level_number(step + 2 * r) * 16);
                     upper = at(ground.x, pixel, mine);
                     down = ground.z;
                 }
@@ -219,10 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             Vector kept_there;
             u32 kept_taps[KEPT_AHEAD][2][4], kept_down = 0;
             const auto load_kept = [&](int step) {
-                const int eight = step / 8;
                 if (step % 8 == 0) {
-                    kept_there = load_shared(kept_from + eight * 64);
-                    const u32 apart = load_shared_word(ground_base + level_number(ROUND + eight * 8 + 2 * kept_slot) * 16 + 8);
+                    kept_there = load_shared(kept_from + step * 8);
+                    const u32 apart = load_shared_word(ground_base + level_number(STEPS + step + 2 * kept_slot) * 16 + 8);
                     kept_down = kept_lower ? apart : 0;
                 }
                 const u32 from = place_of_point(kept_there, step % 4, step / 4 % 2) * KEPT_PIXEL + quarter[step % 4] + kept_down;
@@ -262,12 +263,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (step == LOOK) look(coming);
                     load((step + AHEAD - 1) % STEPS);
                     const bool mine_now = (t - r & 3) == step % 4;
-                    const int eight = step / 8 % 2, h = step / 4 % 2;
+                    const int h = step / 4 % 2;
 #if KEEP
                     load_kept((step + KEPT_AHEAD - 1) % STEPS);
 #endif
                     {
-                        const u32(&by)[2] = factors[step / ROUND].of[eight][h];
+                        const u32(&by)[2] = factors[step / ROUND].of[step / 8 % 2][h];
                         const u32 b0 = mine_now ? by[0] : 0u, b1 = mine_now ? by[1] : 0u;
                         Vector(&v)[2] = taps[step % AHEAD];
 #pragma unroll
@@ -280,7 +281,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     }
 #if KEEP
                     {
-                        const u32(&by)[2] = factors[1].of[eight][h];
+                        const int kept = STEPS + step;
+                        const u32(&by)[2] = factors[kept / ROUND].of[kept / 8 % 2][h];
                         const u32 b0 = mine_now ? by[0] : 0u, b1 = mine_now ? by[1] : 0u;
                         const u32(&v)[2][4] = kept_taps[step % KEPT_AHEAD];
                         multiply_add<VALUE>(near[0], v[0][0], v[0][1], v[0][2], v[0][3], b0, b1);

@@ -353,27 +353,39 @@ static __device__ __forceinline__ Axis axis(float at, float size) {
 // Pixels from a row of a level to the next; 0 if it has but one, which then counts as its own next.
 static __device__ __forceinline__ u32 rows_apart(Vector level) { return static_cast<int>(level.y) > 1 ? level.x : 0u; }
 
+// Where walking meets a level: at its first pixel; out of reach if another one begins inside it, as those from device memory
+// may: its pixels would not be its own.
+static __device__ __forceinline__ int walked_from(const Arguments &a, const Schedule &schedule, const Level &level) {
+    const i64 end = level.start + static_cast<i64>(level.width) * level.height;
+#pragma unroll 1
+    for (int other = 0; schedule.order && a.shapes && other < LEVELS; other++) {
+        const Level begins = level_of(a, other);
+        if (begins.width > 0 && begins.start > level.start && begins.start < end) return -1;
+    }
+    return static_cast<int>(level.start);
+}
+
 // The query walked as number `i`.
 static __device__ __forceinline__ u32 query_of(u32 order, u32 i, const int4 *levels) {
     if (order == 0) {
         return i;
     }
-    int holds = 0;
+    int holds = -1;
     u32 latest = 0;
 #pragma unroll
     for (int l = 0; l < LEVELS; l++) {
-        const u32 start = levels[l].w; // out of reach if the level is empty
+        const u32 start = levels[l].w; // out of reach if the level is empty, or has pixels of another
         if (start <= i && start >= latest) {
             holds = l;
             latest = start;
         }
     }
+    if (holds < 0) return i;
     const int4 level = levels[holds];
     const u32 width = level.x, height = level.y, start = level.z;
     const u32 inside = i - start;
-    if (level.x <= 0 || inside >= width * height) {
-        return i; // levels from device memory that do not tile S: any order that takes each query once will do
-    }
+    // Levels from device memory that do not tile S: any order that takes each query once will do.
+    if (inside >= width * height) return i;
     const u32 strip = inside / (STRIP * height), rest = inside - strip * (STRIP * height), x = strip * STRIP;
     if (x + STRIP <= width) {
         return start + rest / STRIP * width + x + rest % STRIP;

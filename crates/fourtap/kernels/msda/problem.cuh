@@ -39,6 +39,7 @@ static __device__ Level level_of(const Arguments &arguments, int l) {
     if (arguments.starts) {
         start = arguments.starts[l];
     } else {
+#pragma unroll 1 // it is done once, and each copy of it makes every kernel larger
         for (int before = 0; before < l; before++) {
             // Wraps around for nonsense, which the test below then meets.
             start += static_cast<i64>(static_cast<u64>(arguments.shapes[2 * before]) *

@@ -228,13 +228,14 @@ static __device__ __forceinline__ float by_offset(float by_place, float scale) {
 #endif
 
 // The levels, to shared memory.
-static __device__ __forceinline__ void share_levels(const Arguments &a, int4 (&levels)[LEVELS]) {
+static __device__ __forceinline__ void share_levels(const Arguments &a, const Schedule &schedule, int4 (&levels)[LEVELS]) {
     if (threadIdx.x < LEVELS) {
         const Level level = level_of(a, threadIdx.x);
         // A level without pixels: a width no coordinate is inside of, and a place that exists.
         const bool empty = level.width <= 0 || level.height <= 0;
         const int start = static_cast<int>(level.start);
-        levels[threadIdx.x] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, start);
+        levels[threadIdx.x] =
+            empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, walked_from(a, schedule, level));
     }
     __syncthreads();
 }

@@ -331,7 +331,7 @@ mod tests {
         assert!(size_of::<Arguments<2000>>() <= 32764);
         assert_eq!(size_of::<Schedule>(), 44);
         assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
-        assert_eq!(size_of::<Work>(), 80);
+        assert_eq!(size_of::<Work>(), 96);
         assert_eq!(size_of::<BandArguments>(), 20);
     }
 

@@ -322,15 +322,18 @@ impl ForwardLaunch {
             return Ok(());
         }
         let arguments = self.arguments.at(addresses);
-        for (step, schedule) in &self.steps {
+        for (number, (step, schedule)) in self.steps.iter().enumerate() {
+            // A second one finds out whether it is needed, and waits for the first.
+            let overlaps = number > 0 && cuda.size().has_wgmma;
             let schedule = schedule.as_ref().map(parameter);
             let mut parameters = [
                 arguments.pointer(),
                 schedule.unwrap_or(std::ptr::null_mut()),
             ];
             let declared = 1 + usize::from(schedule.is_some());
-            // SAFETY: the parameters match the declaration of this step's kernel; the rest as the caller promises.
-            unsafe { step.launch(cuda, &mut parameters[..declared]) }?;
+            // SAFETY: the parameters match the declaration of this step's kernel, and a second one waits for the one before it
+            // by itself; the rest as the caller promises.
+            unsafe { step.launch_overlapping(cuda, &mut parameters[..declared], overlaps) }?;
         }
         Ok(())
     }

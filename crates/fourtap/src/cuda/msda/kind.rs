@@ -217,9 +217,7 @@ impl Kind {
                 kernels.extend(gathers.map(KernelVariant::Gather));
                 let gather = self.gather(units, 1);
                 kernels.extend(gather.keeping().map(KernelVariant::Gather));
-                if self.heads % 2 == 1
-                    && let Some(matrix) = self.forward_matrix(units)
-                {
+                if let Some(matrix) = self.forward_matrix(units) {
                     kernels.extend(matrix::keeping(&matrix).map(KernelVariant::Matrix));
                     if let Some(matrix) = matrix::by_levels(&matrix, MOST_KEPT_BYTES) {
                         let kept_room = matrix.kept_room;

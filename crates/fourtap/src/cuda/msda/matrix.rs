@@ -7,23 +7,32 @@ use super::operands::{Operand, Operands};
 use super::options::KernelChoice;
 use super::schedule::{Dealing, schedule};
 use super::shared_levels::SharedLevels;
-use super::specialised::{Gather, KernelVariant};
+use super::specialised::{Gather, KernelVariant, MOST_KEPT_BYTES, MOST_KEPT_ON_MATRIX};
 use super::tuning::{ForwardTuning, or_usual};
 use crate::cuda::device_size::DeviceSize;
 use crate::cuda::fit::{Fit, aligned_forward};
 use crate::cuda::step::Step;
 use crate::tuning::spaces::cuda::{ALWAYS, NEVER};
 
-/// Samples of a row that its lanes work out at a time, ROUND of kernels/msda/forward_matrix.cu.
-const ROUND: u32 = 16;
+/// Minimum pixels of an image: with 19,560 and more it was measured to be faster than gather, with 5,440, which L1 holds the better, to be
+/// slower. The break-even point was not measured.
+const LEAST_PIXELS: usize = 12_000;
 
 /// Maximum pixels of a level: their numbers have 16 bits.
 const MOST_PIXELS: usize = u16::MAX as usize;
 
-/// The variant that keeps the second half of the levels in shared memory, where a round of samples is one half.
+/// Bytes of levels that a block can keep which has that much shared memory: the rest is what the kernel declares, and a little for what
+/// the compiler and the driver add.
+fn room_for_levels(matrix: &Gather, shared_bytes: u32) -> Option<u32> {
+    let places = matrix.threads * matrix.samples() / 4;
+    shared_bytes
+        .checked_sub(places + (2 << 10))
+        .filter(|&room| room > 0)
+}
+
+/// The variant that keeps the second half of the levels in shared memory.
 pub(super) fn keeping(matrix: &Gather) -> Option<Gather> {
-    let can = matrix.samples() == 2 * ROUND && ROUND.is_multiple_of(matrix.points);
-    can.then_some(Gather {
+    matrix.levels.is_multiple_of(2).then_some(Gather {
         keeps: true,
         ..*matrix
     })
@@ -33,8 +42,7 @@ pub(super) fn keeping(matrix: &Gather) -> Option<Gather> {
 /// the call.
 pub(super) fn by_levels(matrix: &Gather, shared_bytes: u32) -> Option<Gather> {
     let keeping = keeping(matrix)?;
-    let room = keeping.room_for_levels(shared_bytes);
-    let kept_room = room.filter(|&room| room > 0)?;
+    let kept_room = room_for_levels(matrix, shared_bytes.min(MOST_KEPT_BYTES))?;
     Some(Gather {
         kept_room,
         ..keeping
@@ -59,7 +67,12 @@ pub(super) fn plan(
     fit::expect_samples(&operands.locations, &operands.weights, 2)?;
     matrix.dense = rows_are_dense(operands, out);
     matrix.threads = or_usual(tuning.threads, matrix.threads);
-    let (rows, blocks) = schedule(sizes, &matrix, Dealing::tuned(device, tuning));
+    // Levels are copied once for each head's rows of a block: of several heads more at a time are faster, as long as L2 holds them.
+    let dealing = match sizes.heads {
+        1 => Dealing::tuned(device, tuning),
+        _ => Dealing::tuned(device, tuning).of_l2(2),
+    };
+    let (rows, blocks) = schedule(sizes, &matrix, dealing);
     let kept = match (tuning.keep, operands.levels_in_device_memory) {
         (NEVER, _) => None,
         (_, true) => by_levels(&matrix, device.shared_bytes).map(|kernel| {
@@ -70,8 +83,9 @@ pub(super) fn plan(
             (kernel, kept)
         }),
         (_, false) => keeping(&matrix).and_then(|kernel| {
-            let first = (ROUND / matrix.points) as usize;
-            let kept = SharedLevels::all_from(first, operands.levels, &kernel, device)?;
+            let first = (matrix.levels / 2) as usize;
+            let room = room_for_levels(&kernel, device.shared_bytes.min(MOST_KEPT_ON_MATRIX))?;
+            let kept = SharedLevels::all_from(first, operands.levels, &kernel, room)?;
             Some((kernel, kept))
         }),
     };
@@ -85,7 +99,7 @@ pub(super) fn plan(
     if largest > MOST_PIXELS {
         return Err(format!("a level of {largest} pixels"));
     }
-    let pays = sizes.heads % 2 == 1 && SharedLevels::can_pay(&matrix, &rows, device);
+    let pays = sizes.pixels >= LEAST_PIXELS && SharedLevels::can_pay(&matrix, &rows, device);
     if !(anyway || pays && kept.is_some()) {
         return Err("not measured to be faster".to_string());
     }
@@ -114,6 +128,7 @@ pub(super) fn plan(
         reason: None,
         schedule: Some(Schedule {
             kept: levels,
+            order: 0,
             ..rows
         }),
     })
@@ -201,7 +216,7 @@ mod tests {
         assert_eq!(
             plan.to_string(),
             format!(
-                "{matrix}, 132 blocks of 512 threads, 83968 bytes of levels in shared memory; \
+                "{matrix}, 132 blocks of 512 threads, 96256 bytes of levels in shared memory; \
                  if levels do not fit: {gather}, 132 blocks of 896 threads"
             )
         );
@@ -238,17 +253,16 @@ mod tests {
             queries: 300,
             ..large
         };
-        let heads = Sizes {
-            heads: 8,
-            images: 4,
+        let odd = Sizes {
+            levels: 1,
+            points: 16,
             ..large
         };
-        let rows_of_16 = Sizes { points: 4, ..large };
         for (what, sizes, value) in [
             ("few rows", few, DType::F16),
             ("one image", sizes(15_422, 1), DType::F16),
-            ("several heads", heads, DType::F16),
-            ("nothing to keep", rows_of_16, DType::F16),
+            ("small images", sizes(5_440, 48), DType::F16),
+            ("no second half of levels", odd, DType::F16),
             ("f32", large, DType::F32),
         ] {
             let kernels = on_device(sizes, value, H200);

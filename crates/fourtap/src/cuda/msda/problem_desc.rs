@@ -414,13 +414,14 @@ mod tests {
 
     #[test]
     fn plans_are_those_measured_on_such_a_device() {
-        // As in runs/2026-11-15-h200-ladder/bench.jsonl and runs/2026-11-17-h200-backward/backward.jsonl.
+        // As in runs/2026-11-18-h200-encoder and runs/2026-11-17-h200-backward/backward.jsonl.
         let levels = levels();
         let call = encoder(DType::F16, &levels);
         let forward = call.forward(H200, KernelChoice::Best).unwrap();
         assert_eq!(
             forward.to_string(),
-            "msda-forward-gather-f16-d32-l4-p4-u32-t896, 132 blocks of 896 threads"
+            "msda-forward-matrix-f16-d32-l4-p4-u32-t512-keep, 132 blocks of 512 threads, \
+             84672 bytes of levels in shared memory"
         );
         let backward = call.backward(H200, KernelChoice::Best, false).unwrap();
         assert_eq!(

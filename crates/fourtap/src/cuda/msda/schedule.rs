@@ -33,6 +33,14 @@ impl Dealing {
         }
     }
 
+    /// The same with that many times as many bytes of `value` at a time.
+    pub fn of_l2(self, times: u64) -> Self {
+        Dealing {
+            bytes: self.bytes * times,
+            ..self
+        }
+    }
+
     /// The same for that many blocks per multiprocessor.
     pub fn of_blocks(self, blocks: u32) -> Self {
         Dealing {

@@ -41,32 +41,27 @@ impl SharedLevels {
         many && device.shared_bytes >= 2 * MOST_KEPT_BYTES
     }
 
-    /// The levels from number `first` on; `None` unless all of them can be kept.
+    /// The levels from number `first` on; `None` unless all of them can be kept in so many bytes.
     pub(super) fn all_from(
         first: usize,
         levels: &Levels,
         gather: &Gather,
-        device: DeviceSize,
+        room: u32,
     ) -> Option<Self> {
         let numbers = first..levels.len();
-        let kept = SharedLevels::fitting(numbers.clone(), levels, gather, device)?;
+        let kept = SharedLevels::fitting(numbers.clone(), levels, gather, room)?;
         (kept.levels.count_ones() as usize == numbers.len()).then_some(kept)
     }
 
     /// As many of the smallest levels as fit; `None` if not even one does.
     pub(super) fn of(levels: &Levels, gather: &Gather, device: DeviceSize) -> Option<Self> {
-        SharedLevels::fitting(0..levels.len(), levels, gather, device)
+        let room = gather.room_for_levels(device.shared_bytes)?;
+        SharedLevels::fitting(0..levels.len(), levels, gather, room)
     }
 
     /// The same among those with these numbers.
-    fn fitting(
-        numbers: Range<usize>,
-        levels: &Levels,
-        gather: &Gather,
-        device: DeviceSize,
-    ) -> Option<Self> {
+    fn fitting(numbers: Range<usize>, levels: &Levels, gather: &Gather, room: u32) -> Option<Self> {
         let pixel = gather.channels as usize * gather.types.value.size();
-        let room = gather.room_for_levels(device.shared_bytes)?;
         // In a level of one column, pixels have no right-hand neighbour.
         let mut sizes: Vec<(usize, usize)> = levels
             .iter()
@@ -151,7 +146,7 @@ mod tests {
         let kept = |shapes: &[(usize, usize)]| {
             let levels = Levels::packed(shapes).unwrap();
             let gather = kind(4).forward_matrix(4).unwrap();
-            SharedLevels::all_from(2, &levels, &gather, H200)
+            SharedLevels::all_from(2, &levels, &gather, 80 << 10)
         };
         let found = kept(&[(92, 160), (46, 80), (23, 40), (12, 20)]).unwrap();
         assert_eq!((found.levels, found.bytes), (0b1100, (920 + 240) * 64));

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::common::sources::{
-    COPY, DIVISOR, FORWARD_LEVELS, FORWARD_MATRIX, FORWARD_ROWS, GATHER, MATRIX, MEMORY, PROBLEM,
-    PROJECTION, TYPES,
+    COPY, DIVISOR, FORWARD_LEVELS, FORWARD_MATRIX, FORWARD_ROWS, GATHER, MATRIX, MEMORY, OVERLAP,
+    PROBLEM, PROJECTION, TYPES,
 };
 use super::common::{Projection, Sampling, Types, smallest_capacity};
 use crate::cuda::msda::arguments::LEVEL_CAPACITIES;
@@ -25,6 +25,7 @@ const GATHER_PARTS: &[&str] = &[
     DIVISOR,
     MEMORY,
     COPY,
+    OVERLAP,
     PROBLEM,
     PROJECTION,
     GATHER,
@@ -40,6 +41,7 @@ const MATRIX_PARTS: &[&str] = &[
     MEMORY,
     COPY,
     MATRIX,
+    OVERLAP,
     PROBLEM,
     PROJECTION,
     GATHER,
@@ -152,6 +154,9 @@ const WARP: u32 = 32;
 /// Maximum shared memory of a block that keeps levels. The rest of the unified memory is L1: with less L1, large levels
 /// lose what small ones gain.
 pub(in crate::cuda::msda) const MOST_KEPT_BYTES: u32 = 100 << 10;
+
+/// The same on tensor cores, for levels that the host knows: measured to be slower than with less, and still faster than without.
+pub(in crate::cuda::msda) const MOST_KEPT_ON_MATRIX: u32 = 132 << 10;
 
 /// Threads of a block that keeps levels: with more, their exchange buffers would need the next larger shared memory
 /// carveout.
@@ -372,7 +377,10 @@ impl Recipe for Matrix {
     }
 
     fn dynamic_shared(&self) -> DynamicShared {
-        self.0.dynamic_shared()
+        match self.0.keeps {
+            true => DynamicShared::AtMost(MOST_KEPT_ON_MATRIX),
+            false => DynamicShared::None,
+        }
     }
 }
 

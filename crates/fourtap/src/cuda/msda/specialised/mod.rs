@@ -12,8 +12,8 @@ use crate::cuda::recipe::{Recipe, ShippedKernel, SpecialisedKernel};
 pub use backward::{Bands, SamplesChannel, SamplesGather, Search, Sort, Sum};
 pub(super) use common::PROJECTED_LEVELS;
 pub use common::{Projection, Sampling, Types};
-pub(super) use forward::MOST_KEPT_BYTES;
 pub use forward::{Channel, Gather};
+pub(super) use forward::{MOST_KEPT_BYTES, MOST_KEPT_ON_MATRIX};
 pub use projected::{Mask, ProjectedPass};
 
 /// A kernel specialised for a kind of problem.
