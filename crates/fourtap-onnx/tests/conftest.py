@@ -12,6 +12,8 @@ import pytest
 from onnx import TensorProto
 
 CPU = "CPUExecutionProvider"
+# By its name, or with its options.
+Provider = str | tuple[str, dict[str, str]]
 
 TYPES = {
     "float32": TensorProto.FLOAT,
@@ -43,14 +45,22 @@ class Node:
     """A session of a model that is one node; inputs that are left out of the feed are left out of the model."""
 
     def __init__(
-        self, library: Path, name: str, domain: str, feed: dict[str, np.ndarray], *, provider: str = CPU, **attributes
+        self,
+        library: Path,
+        name: str,
+        domain: str,
+        feed: dict[str, np.ndarray],
+        *,
+        provider: Provider = CPU,
+        config: dict[str, str] | None = None,
+        **attributes,
     ) -> None:
         order = PROJECTIONS if "FromProjections" in name else MSDA
         inputs = [helper.make_tensor_value_info(one, TYPES[str(feed[one].dtype)], None) for one in order if one in feed]
         names = [one if one in feed else "" for one in order]
         node = helper.make_node(name, names, ["out"], domain=domain, **attributes)
         out = helper.make_tensor_value_info("out", TYPES[str(feed["value"].dtype)], None)
-        self.session = session(library, [node], inputs, [out], domain, provider=provider)
+        self.session = session(library, [node], inputs, [out], domain, provider=provider, config=config)
         self.feed = feed
 
     def run(self, **changed: np.ndarray) -> np.ndarray:
@@ -58,15 +68,26 @@ class Node:
         return out
 
 
-def session(library: Path, nodes, inputs, outputs, *domains: str, provider: str = CPU) -> onnxruntime.InferenceSession:
+def session(
+    library: Path,
+    nodes,
+    inputs,
+    outputs,
+    *domains: str,
+    provider: Provider = CPU,
+    config: dict[str, str] | None = None,
+) -> onnxruntime.InferenceSession:
     graph = helper.make_graph(nodes, "graph", inputs, outputs)
     opsets = [helper.make_opsetid("", 17)] + [helper.make_opsetid(one, 1) for one in domains if one]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     options = onnxruntime.SessionOptions()
     # What goes wrong is raised; nothing is to be printed too.
     options.log_severity_level = 4
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
     options.register_custom_ops_library(str(library))
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
+    # Not on the CPU instead, where another provider fails.
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider], enable_fallback=False)
 
 
 LEVELS = np.array([[5, 7], [3, 4], [1, 2]])
