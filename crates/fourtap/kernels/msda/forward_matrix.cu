@@ -149,7 +149,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             };
             // Asks for the samples of a lane's row, or of the last one, and returns the row's query.
             const auto ask = [&](u32 unit) {
-                const u32 q = min(unit + r, after - 1) - plane_first; // not walked in strips: too much for what it saves
+                // Not walked in strips, `order` is 0: too much for what it saves. With 32 samples it is asked for all the same, because
+                // the compiler then finds registers for everything.
+                const u32 number = min(unit + r, after - 1) - plane_first;
+                const u32 q = SAMPLES == 32 ? query_of(schedule.order, number, levels) : number;
 #if DENSE
                 const u64 row = (n * static_cast<u32>(a.queries) + q) * static_cast<u32>(a.heads) + m;
                 const u64 to_locations = row * (SAMPLES * LOCATION_BYTES), to_weights = row * (SAMPLES * WEIGHT_BYTES);

@@ -98,7 +98,10 @@ fn a_captured_graph_replays_a_thousand_times_with_levels_in_device_memory() {
 
     let free = cuda.context().memory_info().unwrap().free;
     let entered = cuda.context().enter().unwrap();
-    stream.stream().begin_capture(CaptureMode::Global).unwrap();
+    stream
+        .stream()
+        .begin_capture(CaptureMode::ThreadLocal)
+        .unwrap();
     for _ in 0..3 {
         msda::forward(
             &Backend::Cuda(captured),

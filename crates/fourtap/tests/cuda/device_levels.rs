@@ -341,7 +341,10 @@ fn a_captured_graph_decides_anew_each_time() {
     msda::forward(&captured, inputs, out.view_mut()).unwrap();
     stream.synchronize().unwrap();
     let entered = cuda.context().enter().unwrap();
-    stream.stream().begin_capture(CaptureMode::Global).unwrap();
+    stream
+        .stream()
+        .begin_capture(CaptureMode::ThreadLocal)
+        .unwrap();
     msda::forward(&captured, inputs, out.view_mut()).unwrap();
     let graph = stream.stream().end_capture().unwrap();
     assert_eq!(graph.node_count().unwrap(), 2, "kernels and nothing else");

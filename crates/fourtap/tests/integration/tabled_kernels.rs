@@ -116,8 +116,12 @@ pub fn kernels() -> Vec<KernelVariant> {
         keeps,
         ..one_head
     };
+    let encoder = |value| Gather {
+        pixel_units: 32,
+        ..matrix(value, true, 4)
+    };
     // Where levels in device memory decide: half of them kept if they fit, and the kernel that computes the call if not.
-    let kept_room = 82 << 10;
+    let kept_room = 94 << 10;
     let by_levels = |value| Gather {
         kept_room,
         ..matrix(value, true, 8)
@@ -127,6 +131,12 @@ pub fn kernels() -> Vec<KernelVariant> {
             matrix(DType::F16, true, 8),
             matrix(DType::BF16, true, 8),
             matrix(DType::F16, false, 4),
+            encoder(DType::F16),
+            encoder(DType::BF16),
+            Gather {
+                kept_room,
+                ..encoder(DType::F16)
+            },
             by_levels(DType::F16),
             by_levels(DType::BF16),
         ]

@@ -283,7 +283,10 @@ impl Kind {
                     nearest: sampling.is_nearest(),
                     wide,
                 };
-                kernels.extend(sorts.map(KernelVariant::Sort));
+                let sorts = sorts
+                    .into_iter()
+                    .flat_map(|sort| [Some(sort), sort.of_few()]);
+                kernels.extend(sorts.flatten().map(KernelVariant::Sort));
                 kernels.push(KernelVariant::ValueChannel(sum));
                 if types.value.size() == 2 && self.channels.is_multiple_of(32) {
                     kernels.push(KernelVariant::ValueMatrix(sum));

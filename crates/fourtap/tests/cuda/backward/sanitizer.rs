@@ -12,7 +12,7 @@ use crate::sanitizer::{CASES, FIRST};
 fn shapes_of_backward() {
     let (tool, cuda) = (gpu::sanitizer(), gpu::device());
     let (tally, settings) = (Tally::default(), BackwardSetting::all(&EACH_KERNEL));
-    // Other shapes than forward's, so that the tools see more than 200 in all: 100 of forward, 96 here, 30 dense.
+    // Other shapes than forward's, so that the tools see more than 200 in all: 112 of forward, 96 here, 30 dense.
     let seeds = FIRST + CASES..FIRST + 2 * CASES;
     check(&cuda, seeds.clone(), Case::random, &settings, &tally);
     check(&cuda, seeds, Case::aligned, &settings, &tally);

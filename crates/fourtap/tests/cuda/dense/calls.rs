@@ -130,7 +130,10 @@ fn a_captured_graph_is_bitwise_equal() {
         let _entered = cuda.context().enter().unwrap();
         tensors.out.buffer.fill(0xff, cuda.stream()).unwrap();
         gpu::wait(&cuda);
-        stream.stream().begin_capture(CaptureMode::Global).unwrap();
+        stream
+            .stream()
+            .begin_capture(CaptureMode::ThreadLocal)
+            .unwrap();
         let inputs = Inputs {
             query: tensors.query.view(),
             key: tensors.key.view(),
