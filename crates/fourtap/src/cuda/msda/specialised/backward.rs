@@ -109,7 +109,7 @@ pub struct Sort {
     pub wide: bool,
     /// Warps of a block.
     pub warps: u32,
-    /// Whether chunks have at most half of [`Sort::most_chunk`]: then there is room for twice as many bins.
+    /// Whether chunks have at most half as many samples as they might: then there is room for twice as many bins.
     pub few: bool,
 }
 
