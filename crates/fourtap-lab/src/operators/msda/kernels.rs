@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fourtap::cuda::msda::{KernelVariant, Plan, shipped};
-use fourtap::cuda::{Cuda, SpecialisedKernel, jit};
+use fourtap::cuda::{Cuda, SpecialisedKernel, Step, jit};
 use fourtap::msda::projections::{self, ProjectionGradients, Projections};
 use fourtap::msda::{Gradients, Inputs};
 use fourtap::{Backend, View, ViewMut};
@@ -26,17 +26,22 @@ pub fn projected_forward_kernel(
     used_by(cuda, &cuda.explain_projected_forward(inputs, out)?)
 }
 
-fn used_by(cuda: &Cuda, plan: &Plan) -> Result<KernelUsed> {
+/// Those of the kernels of a plan.
+fn fingerprints(cuda: &Cuda, steps: &[Step<KernelVariant>]) -> Result<String> {
     let (major, minor) = cuda.device().compute_capability();
     let architecture = jit::architecture_for(major, minor)?;
-    let steps = plan.steps();
     let hashes: Vec<String> = steps
         .iter()
         .map(|step| step.kernel.program(architecture).fingerprint().to_string())
         .collect();
+    Ok(hashes.join(" "))
+}
+
+fn used_by(cuda: &Cuda, plan: &Plan) -> Result<KernelUsed> {
+    let fingerprint = fingerprints(cuda, &plan.steps())?;
     Ok(KernelUsed {
         words: plan.to_string(),
-        fingerprint: Some(hashes.join(" ")),
+        fingerprint: Some(fingerprint),
         parameters: parameters(plan),
         asked: None,
         mode: None,
@@ -76,17 +81,11 @@ pub fn projected_backward_kernels(
     gradients: ProjectionGradients<'_>,
 ) -> Result<KernelUsed> {
     let plan = cuda.explain_projected_backward(inputs, grad_out, &gradients)?;
-    let (major, minor) = cuda.device().compute_capability();
-    let architecture = jit::architecture_for(major, minor)?;
-    let steps = plan.steps();
-    let hashes: Vec<String> = steps
-        .iter()
-        .map(|step| step.kernel.program(architecture).fingerprint().to_string())
-        .collect();
+    let fingerprint = fingerprints(cuda, &plan.steps())?;
     let call = projections::prepare_backward(&Backend::Cuda(*cuda), inputs, grad_out, gradients)?;
     Ok(KernelUsed {
         words: plan.to_string(),
-        fingerprint: Some(hashes.join(" ")),
+        fingerprint: Some(fingerprint),
         parameters: BTreeMap::new(),
         asked: None,
         mode: None,
