@@ -20,17 +20,36 @@ static_assert(ROUNDS * ROUND == SAMPLES && (ROUNDS == 1 || ROUNDS == 2), "whole 
 constexpr int STEPS = KEEP ? SAMPLES / 2 : SAMPLES; // samples of levels in device memory
 static_assert(STEPS % POINTS == 0 && STEPS % 8 == 0, "whole levels, and whole eights");
 // Steps whose neighbours are on their way; when the next rows' samples are looked at: after all places of these have been read.
-constexpr int AHEAD = 4, KEPT_AHEAD = STEPS == 8 ? 1 : 2, LOOK = STEPS - AHEAD;
+constexpr int AHEAD = 4, KEPT_AHEAD = STEPS == 8 ? 1 : 2, LOOK = STEPS - AHEAD - (STEPS == 8 ? 0 : 2);
 static_assert(STEPS - 8 - (KEPT_AHEAD - 1) < LOOK, "places are read before they are replaced");
 constexpr u32 KEPT_PIXEL = 64; // bytes
 static_assert(KEEP || KEPT_ROOM == 0, "room for what is kept");
 
-// Of a level, as slots read it: places are pixels from `base` on.
-struct __align__(16) Ground {
+// Of a level, in pairs of words: lanes read no more than they need, because each word that reaches a register costs the load pipe as
+// much as one of `value`. Places are pixels from `base` on.
+struct __align__(32) Ground {
     u32 base;  // a pixel of the image
-    u32 first; // the place of the level's first pixel
     u32 down;  // bytes to the row below
+    u32 first; // the place of the level's first pixel
     u32 last;  // the last place that has a neighbour to the right, and below
+    float width, height;
+};
+
+// The level of samples that a lane works out. With 16 samples it is the same in all rows, and stays in registers.
+struct OwnLevel {
+    float width, height;
+    WordPair ends; // `first` and `last`; with 32 samples they are read where they are needed, for want of registers
+
+    __device__ __forceinline__ OwnLevel(u32 ground) : ends{0, 0} {
+        const WordPair size = load_shared_pair(ground + 16);
+        width = __uint_as_float(size.x), height = __uint_as_float(size.y);
+        if (ROUNDS == 1) ends = load_shared_pair(ground + 8);
+    }
+    // Its pixel at column `x` of row `y`, in f32, where all these are whole numbers.
+    __device__ __forceinline__ u32 pixel(u32 x, u32 y) const {
+        const float row = __uint_as_float(SHIFT_BITS + y) - SHIFT;
+        return __float_as_uint(__fmaf_rn(row, width, __uint_as_float(SHIFT_BITS + x))) - SHIFT_BITS;
+    }
 };
 
 // What a lane multiplies by in the steps of a round: of its row's sample `t` of each eight, both points of a pair, in the upper and in
@@ -52,7 +71,8 @@ static __device__ __forceinline__ void share_grounds(const Arguments &a, int4 *l
         const int base = empty ? 0 : level.width == 1 && start > 0 ? start - 1 : start;
         levels[l] = empty ? make_int4(-2, -2, 0, -1) : make_int4(level.width, level.height, start, -1);
         const u32 last_pair = static_cast<u32>(a.pixels) - 2 - apart;
-        grounds[l] = {static_cast<u32>(base), empty ? 0u : static_cast<u32>(start - base), apart * PIXEL_BYTES, last_pair - base};
+        const float width = static_cast<float>(levels[l].x), height = static_cast<float>(levels[l].y);
+        grounds[l] = {static_cast<u32>(base), apart * PIXEL_BYTES, empty ? 0u : static_cast<u32>(start - base), last_pair - base, width, height};
 #if KEEP
         if (l * POINTS >= STEPS) {
             u32 before = 0;
@@ -60,14 +80,18 @@ static __device__ __forceinline__ void share_grounds(const Arguments &a, int4 *l
                 const Level kept = level_of(a, other);
                 before += kept.width * kept.height;
             }
-            grounds[l] = {0, before, apart * KEPT_PIXEL, 0xffffu};
+            grounds[l] = {0, apart * KEPT_PIXEL, before, 0xffffu, width, height};
         }
 #endif
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    msda_forward_matrix(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule) {
+    msda_forward_matrix(const __grid_constant__ Arguments arguments, const __grid_constant__ Schedule schedule
+#if PROJECTED
+                        , const __grid_constant__ Projection projection
+#endif
+    ) {
     __shared__ __align__(128) u32 places[WARPS][ROUNDS][32];
     __shared__ Constants constants;
     __shared__ int4 levels[LEVELS];
@@ -97,7 +121,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     const Identity identity = read_identity(constants, lane);
     const u32 pixel = read_opaque(&constants.pixel), one = read_opaque(&constants.one);
-    const u32 level_base = shared_address(levels), ground_base = shared_address(grounds);
+    const u32 ground_base = shared_address(grounds);
+    const auto ground_of = [&](u32 sample) { return ground_base + level_number(sample) * sizeof(Ground); };
+    const auto own_sample = [&](int round) { return round * ROUND + lane % 8 * 2; };
+    const OwnLevel of_all_rows(ground_of(own_sample(0)));
     const u32 place_base = shared_address(&places[warp][0][0]);
     const u32 place_to = place_base + (part * 16 + t * 4 + (t - r & 3)) * 4, place_from = place_base + r * 16;
     bool suspicious = false;
@@ -142,6 +169,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             __syncthreads(); // for `taken`
 
             Pending pending[ROUNDS]; // asked for, not looked at
+#if PROJECTED
+            RowLogits<ROUNDS> logits; // likewise
+#endif
             const auto take = [&] {
                 u32 ahead = 0;
                 if (lane == 0) ahead = atomicAdd(&taken, static_cast<u32>(UNIT));
@@ -156,6 +186,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if DENSE
                 const u64 row = (n * static_cast<u32>(a.queries) + q) * static_cast<u32>(a.heads) + m;
                 const u64 to_locations = row * (SAMPLES * LOCATION_BYTES), to_weights = row * (SAMPLES * WEIGHT_BYTES);
+#elif PROJECTED
+                const u64 to_locations = to_row(a.location_strides, n, q, m, LOCATION_BYTES / 2);
+                const u64 to_weights = to_row(a.weight_strides, n, q, m, WEIGHT_BYTES);
 #else
                 const i64 location = n * a.location_strides[0] + q * a.location_strides[1] + m * a.location_strides[2];
                 const i64 weight = n * a.weight_strides[0] + q * a.weight_strides[1] + m * a.weight_strides[2];
@@ -163,26 +196,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
                 const char *const locations = static_cast<const char *>(a.locations) + to_locations + lane % 8 * (2 * LOCATION_BYTES);
                 const char *const weights = static_cast<const char *>(a.weights) + to_weights + lane % 8 * (2 * WEIGHT_BYTES);
+#if PROJECTED
+                const char *const references = static_cast<const char *>(projection.references) + to_references(projection, n, q);
+#endif
 #pragma unroll
                 for (int i = 0; i < ROUNDS; i++) {
+#if PROJECTED
+                    pending[i].load(locations + i * (ROUND * LOCATION_BYTES), references, projection, own_sample(i));
+                    logits.load(i, weights + i * (ROUND * WEIGHT_BYTES));
+#else
                     pending[i].load(locations + i * (ROUND * LOCATION_BYTES), weights + i * (ROUND * WEIGHT_BYTES));
+#endif
                 }
                 return q;
             };
             // Works out where the samples lie that were asked for, and how much they count.
             const auto look = [&](Factors (&factors)[ROUNDS]) {
+#if PROJECTED
+                logits.turn_into_weights();
+#endif
                 __syncwarp();
 #pragma unroll
                 for (int i = 0; i < ROUNDS; i++) {
-                    const u32 number = level_number(i * ROUND + lane % 8 * 2);
-                    const Vector level = load_shared(level_base + number * 16), ground = load_shared(ground_base + number * 16);
-                    const float width = static_cast<float>(static_cast<int>(level.x)), height = static_cast<float>(static_cast<int>(level.y));
+                    const OwnLevel level = ROUNDS == 1 ? of_all_rows : OwnLevel(ground_of(own_sample(i)));
                     u32 rounded[2][2], rest[2][2], both = 0;
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        const Sample sample = pending[i].sample(h, width, height);
-                        const Axis x = axis(sample.x, width), y = axis(sample.y, height);
-                        const u32 found = ground.y + y.first * level.x + x.first, place = min(found, ground.w);
+#if PROJECTED
+                        const Sample sample = pending[i].sample(h, level.width, level.height, BOX_FACTOR(level_number(own_sample(i))),
+                                                                logits.weight[i][h]);
+#else
+                        const Sample sample = pending[i].sample(h, level.width, level.height);
+#endif
+                        const Axis x = axis(sample.x, level.width), y = axis(sample.y, level.height);
+                        const WordPair ends = ROUNDS == 1 ? level.ends : load_shared_pair(ground_of(own_sample(i)) + 8);
+                        const u32 found = ends.x + level.pixel(x.first, y.first), place = min(found, ends.y);
                         const float second = x.second + static_cast<float>(found - place);
                         const float weight = sample.weight * SCALE * (x.inside * y.inside);
                         const float lower = weight * y.second, upper = weight - lower;
@@ -209,12 +257,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             Vector there, taps[AHEAD][2];
             const char *upper = mine;
             u32 down = 0;
+            // In all rows the same with 16 samples.
+            const auto stand_on = [&](int step) {
+                const WordPair ground = load_shared_pair(ground_of(step + 2 * r));
+                upper = at(ground.x, pixel, mine);
+                down = ground.y;
+            };
+            if (STEPS == 8) stand_on(0);
             const auto load = [&](int step) {
                 if (step % 8 == 0) {
                     there = load_shared(place_from + step * 8);
-                    const Vector ground = load_shared(ground_base + level_number(step + 2 * r) * 16);
-                    upper = at(ground.x, pixel, mine);
-                    down = ground.z;
+                    if (STEPS != 8) stand_on(step);
                 }
                 const char *const above = at(place_of_point(there, step % 4, step / 4 % 2), pixel, upper);
                 taps[step % AHEAD][0] = load_vector(above);
@@ -222,12 +275,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             };
 #if KEEP
             Vector kept_there;
-            u32 kept_taps[KEPT_AHEAD][2][4], kept_down = 0;
+            u32 kept_taps[KEPT_AHEAD][2][4], kept_down = STEPS == 8 && kept_lower ? load_shared_word(ground_of(STEPS + 2 * kept_slot) + 4) : 0;
             const auto load_kept = [&](int step) {
                 if (step % 8 == 0) {
                     kept_there = load_shared(kept_from + step * 8);
-                    const u32 apart = load_shared_word(ground_base + level_number(STEPS + step + 2 * kept_slot) * 16 + 8);
-                    kept_down = kept_lower ? apart : 0;
+                    if (STEPS != 8) kept_down = kept_lower ? load_shared_word(ground_of(STEPS + step + 2 * kept_slot) + 4) : 0;
                 }
                 const u32 from = place_of_point(kept_there, step % 4, step / 4 % 2) * KEPT_PIXEL + quarter[step % 4] + kept_down;
                 load_transposed(kept_taps[step % KEPT_AHEAD][0], from);
@@ -308,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
 #endif
                 const Channels channels(sums, part);
-                const u32 q = __shfl_sync(ALL, query, t * 8);
+                const u32 q = unit + t - plane_first;
                 if (unit + t < after) {
                     suspicious |= !channels.sound;
 #if DENSE
@@ -329,5 +381,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     // Another warp may take a row this time.
     if (!__syncthreads_or(suspicious)) return;
-    compute_anew(a, schedule, levels, warp, lane);
+    compute_anew(a, schedule, levels, warp, lane PROJECTION_ARGUMENT);
 }

@@ -25,6 +25,15 @@ static __device__ __forceinline__ void transpose(u32 &a, u32 &b, const Identity 
     a = first, b = second;
 }
 
+struct WordPair {
+    u32 x, y;
+};
+static __device__ __forceinline__ WordPair load_shared_pair(u32 address) {
+    WordPair words;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(address));
+    return words;
+}
+
 // place * bytes + base, where the compiler does not know `bytes`: it would take the product apart.
 static __device__ __forceinline__ const char *at(u32 place, u32 bytes, const char *base) {
     const char *address;
@@ -94,3 +103,40 @@ struct Channels {
         asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(out), "r"(words[0]), "r"(words[1]) : "memory");
     }
 };
+
+#if PROJECTED
+// The logits of a row, two in each round for each of its eight lanes, and then their softmax.
+template <int ROUNDS> struct RowLogits {
+    static constexpr int WORDS = WEIGHT_BYTES * 2 / 4;
+    u32 words[ROUNDS][WORDS];
+    float weight[ROUNDS][2];
+
+    __device__ __forceinline__ void load(int round, const char *logits) { Once<WEIGHT_BYTES * 2>::load(words[round], logits); }
+    // All lanes of a warp call it together.
+    __device__ __forceinline__ void turn_into_weights() {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+#if WEIGHT == F32
+            weight[i][0] = __uint_as_float(words[i][0]), weight[i][1] = __uint_as_float(words[i][WORDS - 1]);
+#else
+            Element<WEIGHT>::widen(words[i][0], weight[i][0], weight[i][1]);
+#endif
+        }
+        float largest = weight[0][0], sum = 0.0f;
+#pragma unroll
+        for (int i = 1; i < 2 * ROUNDS; i++) largest = fmaxf(largest, weight[i / 2][i % 2]);
+#pragma unroll
+        for (int other = 1; other < 8; other *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, other));
+#pragma unroll
+        for (int i = 0; i < 2 * ROUNDS; i++) {
+            weight[i / 2][i % 2] = power_of_gather(weight[i / 2][i % 2], largest);
+            sum += weight[i / 2][i % 2];
+        }
+#pragma unroll
+        for (int other = 1; other < 8; other *= 2) sum += __shfl_xor_sync(ALL, sum, other);
+        const float inverse = 1.0f / sum;
+#pragma unroll
+        for (int i = 0; i < 2 * ROUNDS; i++) weight[i / 2][i % 2] *= inverse;
+    }
+};
+#endif

@@ -104,6 +104,43 @@ pub fn check(
     });
 }
 
+/// Forward of the cases that the kernel on tensor cores can serve, `runs` times each, which must be bitwise equal. Returns how many
+/// there were, and how many of hostile numbers.
+pub fn check_on_matrix(cuda: &Cuda, seeds: Range<u64>, runs: usize) -> [u64; 2] {
+    let cuda = cuda.with_msda(KernelChoice::Matrix);
+    let served = seeds.into_par_iter().map(|seed| {
+        let case = ProjectedCase::keepable(seed);
+        let expected = ExpectedProjectedResults::new(&case).unwrap();
+        let on_device = CudaProjectedCase::new(&case, cuda).unwrap();
+        let mut served = 0;
+        for levels in [LevelsIn::Host, LevelsIn::Device] {
+            let out = match on_device.forward(levels) {
+                Err(Failure::Refused(Error::Unsupported { .. })) => continue,
+                out => out.unwrap(),
+            };
+            expected
+                .compare_forward(&out)
+                .unwrap_or_else(|failure| panic!("seed {seed}, levels in {levels:?}: {failure}"));
+            let first = out.bits();
+            for number in 1..runs {
+                let again = on_device.forward(levels).unwrap();
+                assert!(again.bits() == first, "seed {seed}: run {number}");
+            }
+            served += 1;
+        }
+        [served, if is_hostile(&case) { served } else { 0 }]
+    });
+    served.reduce(|| [0; 2], |[a, b], [c, d]| [a + c, b + d])
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn forward_on_tensor_cores_matches_the_oracle_in_all_runs() {
+    let [served, hostile] = check_on_matrix(&gpu::device(), 0..cases(1200), 20);
+    println!("on tensor cores: {served}, of them {hostile} of hostile numbers");
+    assert!(served >= 20 && hostile > 0, "{served}, {hostile}");
+}
+
 #[test]
 #[ignore = "needs a CUDA device"]
 fn random_problems_match_the_oracle() {

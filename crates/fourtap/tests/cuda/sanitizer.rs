@@ -41,6 +41,8 @@ fn shapes_of_projections() {
         ];
         projections::check(&cuda, seeds, case_of, &kernels, &tally, &of_hostile);
     }
+    let [on_matrix, _] = projections::check_on_matrix(&cuda, FIRST..FIRST + 10 * CASES, 1);
+    assert!(on_matrix > 0, "not one result on tensor cores");
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_projected_"), details);
 }

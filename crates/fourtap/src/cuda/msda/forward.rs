@@ -1,6 +1,7 @@
 //! Forward: which kernel serves a call, how its work is split, and its launch.
 
-use std::{fmt, iter};
+use std::ffi::c_void;
+use std::{fmt, iter, ptr};
 
 use super::arguments::{Addresses, Schedule, SizedArguments};
 use super::fit;
@@ -280,10 +281,55 @@ pub(super) fn gather(
     })
 }
 
+/// The kernels of a plan, loaded, in launch order, each with its schedule; none where there is nothing to compute.
+pub(super) struct ForwardSteps(Vec<(LoadedStep, Option<Schedule>)>);
+
+impl ForwardSteps {
+    /// Loads all of them before any is queued, so that a failure leaves nothing half done.
+    pub fn load(cuda: &Cuda, plan: Option<&Plan>) -> Result<Self> {
+        let parts: Vec<&Plan> = plan.into_iter().flat_map(Plan::parts).collect();
+        load_together(cuda, parts.iter().map(|part| &part.step));
+        let load = |part: &&Plan| Ok((part.step.load(cuda)?, part.schedule));
+        Ok(ForwardSteps(
+            parts.iter().map(load).collect::<Result<_>>()?,
+        ))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Queues them. `last`: what all of them declare after the schedule.
+    ///
+    /// # Safety
+    /// The parameters match their declarations, and what they point to, the memory of tensors too, stays as it is until the stream
+    /// has done the work.
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        arguments: &SizedArguments,
+        last: Option<*mut c_void>,
+    ) -> Result<()> {
+        for (number, (step, schedule)) in self.0.iter().enumerate() {
+            // A second one finds out whether it is needed, and waits for the first.
+            let overlaps = number > 0 && cuda.size().has_wgmma;
+            let schedule = schedule.as_ref().map(parameter);
+            let mut parameters = [arguments.pointer(), ptr::null_mut(), ptr::null_mut()];
+            let mut declared = 1;
+            for parameter in schedule.into_iter().chain(last) {
+                parameters[declared] = parameter;
+                declared += 1;
+            }
+            // SAFETY: a second kernel waits for the one before it by itself; the rest as the caller promises.
+            unsafe { step.launch_overlapping(cuda, &mut parameters[..declared], overlaps) }?;
+        }
+        Ok(())
+    }
+}
+
 /// A prepared forward launch: everything but the addresses.
 pub(super) struct ForwardLaunch {
-    /// Kernels in launch order, each with its schedule; none where there is nothing to compute.
-    steps: Vec<(LoadedStep, Option<Schedule>)>,
+    steps: ForwardSteps,
     arguments: SizedArguments,
 }
 
@@ -299,12 +345,8 @@ impl ForwardLaunch {
             Some(KernelVariant::Channel(channel)) => Some(channel.level_capacity),
             _ => None,
         };
-        // All are loaded before any is queued, so that a failure leaves nothing half done.
-        let parts: Vec<&Plan> = plan.iter().flat_map(Plan::parts).collect();
-        load_together(cuda, parts.iter().map(|part| &part.step));
-        let load = |part: &&Plan| Ok((part.step.load(cuda)?, part.schedule));
         Ok(ForwardLaunch {
-            steps: parts.iter().map(load).collect::<Result<_>>()?,
+            steps: ForwardSteps::load(cuda, plan.as_ref())?,
             arguments: {
                 let operands = Operands::given(&call.problem, &call.inputs);
                 SizedArguments::new(&operands, Some(&Operand::of_output(&call.out)), capacity)
@@ -322,19 +364,7 @@ impl ForwardLaunch {
             return Ok(());
         }
         let arguments = self.arguments.at(addresses);
-        for (number, (step, schedule)) in self.steps.iter().enumerate() {
-            // A second one finds out whether it is needed, and waits for the first.
-            let overlaps = number > 0 && cuda.size().has_wgmma;
-            let schedule = schedule.as_ref().map(parameter);
-            let mut parameters = [
-                arguments.pointer(),
-                schedule.unwrap_or(std::ptr::null_mut()),
-            ];
-            let declared = 1 + usize::from(schedule.is_some());
-            // SAFETY: the parameters match the declaration of this step's kernel, and a second one waits for the one before it
-            // by itself; the rest as the caller promises.
-            unsafe { step.launch_overlapping(cuda, &mut parameters[..declared], overlaps) }?;
-        }
-        Ok(())
+        // SAFETY: kernels of given locations declare nothing after the schedule; the rest as the caller promises.
+        unsafe { self.steps.launch(cuda, &arguments, None) }
     }
 }

@@ -150,8 +150,12 @@ impl Kind {
 
     /// The kernel that sums on tensor cores, one head at a time, for rows of 64 bytes and 16 or 32 samples.
     pub(super) fn forward_matrix(&self, pixel_units: u32) -> Option<Gather> {
-        let samples = self.levels.checked_mul(self.points);
-        let can = self.sampling == Sampling::Given
+        let samples = self.samples();
+        let as_wide = match self.sampling {
+            Sampling::Given => true,
+            Sampling::Projected(projection) => !projection.nearest && projection.uneven.is_none(),
+        };
+        let can = as_wide
             && self.types.value.size() == 2
             && self.channels == 32
             && self.points.is_multiple_of(2)

@@ -66,6 +66,8 @@ pub(super) fn plan(
     aligned_forward("out", out.first, &out.layout, &[0, 1], &[2], 16)?;
     fit::expect_samples(&operands.locations, &operands.weights, 2)?;
     matrix.dense = rows_are_dense(operands, out);
+    let rows = [&operands.locations, &operands.weights, out];
+    matrix.narrow = fit::are_narrow(&rows, &operands.references, sizes);
     matrix.threads = or_usual(tuning.threads, matrix.threads);
     // Levels are copied once for each head's rows of a block: of several heads more at a time are faster, as long as L2 holds them.
     let dealing = match sizes.heads {

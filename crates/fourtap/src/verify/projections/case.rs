@@ -59,6 +59,11 @@ impl ProjectedCase {
         ProjectedCase::new(seed, CaseKind::Aligned)
     }
 
+    /// The problem of this seed among those whose small levels kernels may keep in shared memory.
+    pub fn keepable(seed: u64) -> Self {
+        ProjectedCase::new(seed, CaseKind::Keepable)
+    }
+
     fn new(seed: u64, kind: CaseKind) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let (sizes, levels) = random_sizes(rng, kind);

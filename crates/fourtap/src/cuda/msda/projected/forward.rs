@@ -4,12 +4,12 @@ use super::arguments::ProjectionArguments;
 use super::mask::MaskLaunch;
 use super::prepare::ProjectedAddresses;
 use crate::cuda::handle::Cuda;
-use crate::cuda::msda::arguments::{Addresses, Schedule, SizedArguments};
-use crate::cuda::msda::forward::Plan;
+use crate::cuda::msda::arguments::{Addresses, SizedArguments};
+use crate::cuda::msda::forward::{ForwardSteps, Plan};
 use crate::cuda::msda::operands::{Operand, Operands};
 use crate::cuda::msda::specialised::KernelVariant;
 use crate::cuda::recipe::SpecialisedKernel;
-use crate::cuda::step::{LoadedStep, parameter};
+use crate::cuda::step::parameter;
 use crate::error::Result;
 use crate::msda::projections::ProjectedForward;
 
@@ -19,9 +19,8 @@ pub(super) struct ForwardLaunch {
     kernels: Vec<&'static str>,
     /// Makes the copy of `value` that is read in its place.
     mask: Option<MaskLaunch>,
-    /// `None` where there is nothing to compute.
-    step: Option<LoadedStep>,
-    schedule: Option<Schedule>,
+    /// Those of forward in launch order; none where there is nothing to compute.
+    steps: ForwardSteps,
     arguments: SizedArguments,
     projection: ProjectionArguments,
 }
@@ -48,13 +47,13 @@ impl ForwardLaunch {
             _ => None,
         };
         let masks = mask.iter().map(MaskLaunch::kernel);
-        let kernels = masks.chain(plan.iter().map(|plan| plan.step.kernel.entry()));
+        let steps = plan.iter().flat_map(Plan::steps);
+        let kernels = masks.chain(steps.map(|step| step.kernel.entry()));
         Ok(ForwardLaunch {
             kernels: kernels.collect(),
             workspace_bytes: mask.as_ref().map_or(0, |_| operands.value.bytes()),
             mask,
-            step: plan.as_ref().map(|plan| plan.step.load(cuda)).transpose()?,
-            schedule: plan.and_then(|plan| plan.schedule),
+            steps: ForwardSteps::load(cuda, plan.as_ref())?,
             arguments: SizedArguments::new(&operands, Some(&out), capacity),
             projection: ProjectionArguments::new(&call.problem),
         })
@@ -81,9 +80,9 @@ impl ForwardLaunch {
         addresses: ProjectedAddresses,
         workspace: u64,
     ) -> Result<()> {
-        let Some(step) = &self.step else {
+        if self.steps.is_empty() {
             return Ok(());
-        };
+        }
         let mut of_inputs = addresses.inputs;
         if let Some(mask) = &self.mask {
             // SAFETY: the scratch memory is as large as the copy; the rest as the caller promises.
@@ -96,10 +95,7 @@ impl ForwardLaunch {
         let arguments = self.arguments.at(of_inputs);
         let mut projection = self.projection;
         projection.references = addresses.references;
-        let mut parameters = vec![arguments.pointer()];
-        parameters.extend(self.schedule.as_ref().map(parameter));
-        parameters.push(parameter(&projection));
-        // SAFETY: the parameters match the declaration of this plan's kernel; the rest as the caller promises.
-        Ok(unsafe { step.launch(cuda, &mut parameters) }?)
+        // SAFETY: kernels of projections declare the projection last; the rest as the caller promises.
+        unsafe { self.steps.launch(cuda, &arguments, Some(parameter(&projection))) }
     }
 }
