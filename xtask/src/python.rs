@@ -156,7 +156,15 @@ pub fn wheel(options: &[String]) -> Result<PathBuf, String> {
 /// Unpacks what a machine without network needs to run the Python tests: the wheel and pytest.
 pub fn unpack(wheel: &Path, folder: &Path) -> Result<(), String> {
     environment()?
-        .python(&["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"])
+        .python(&[
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-compile",
+            "--target",
+        ])
         .arguments(&[folder, wheel])
         .arguments(&["pytest", "pluggy", "iniconfig", "packaging", "pygments"])
         .run()

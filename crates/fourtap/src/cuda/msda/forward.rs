@@ -290,9 +290,7 @@ impl ForwardSteps {
         let parts: Vec<&Plan> = plan.into_iter().flat_map(Plan::parts).collect();
         load_together(cuda, parts.iter().map(|part| &part.step));
         let load = |part: &&Plan| Ok((part.step.load(cuda)?, part.schedule));
-        Ok(ForwardSteps(
-            parts.iter().map(load).collect::<Result<_>>()?,
-        ))
+        Ok(ForwardSteps(parts.iter().map(load).collect::<Result<_>>()?))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -96,6 +96,9 @@ impl ForwardLaunch {
         let mut projection = self.projection;
         projection.references = addresses.references;
         // SAFETY: kernels of projections declare the projection last; the rest as the caller promises.
-        unsafe { self.steps.launch(cuda, &arguments, Some(parameter(&projection))) }
+        unsafe {
+            self.steps
+                .launch(cuda, &arguments, Some(parameter(&projection)))
+        }
     }
 }
