@@ -140,6 +140,7 @@ pub(super) fn plan(
 mod tests {
     use super::*;
     use crate::cuda::device_size::H200;
+    use crate::cuda::msda::specialised::{Projection, Sampling};
     use crate::cuda::msda::{Kind, Types};
     use crate::dtype::DType;
     use crate::error::Result;
@@ -301,6 +302,48 @@ mod tests {
             ..usual
         };
         assert!(plan(small, &always).is_err(), "nobody knows");
+    }
+
+    #[test]
+    fn projections_are_served_unless_points_are_nearest_or_levels_uneven() {
+        let projection = Projection {
+            references: DType::F32,
+            boxes: false,
+            nearest: false,
+            turns: 1,
+            uneven: None,
+        };
+        let kernel = |projection, points| {
+            let kind = Kind {
+                types: Types {
+                    value: DType::BF16,
+                    locations: DType::BF16,
+                    weights: DType::BF16,
+                },
+                sampling: Sampling::Projected(projection),
+                heads: 8,
+                channels: 32,
+                levels: 4,
+                points,
+            };
+            let matrix = kind.forward_matrix(32)?;
+            keeping(&matrix).map(|kernel| KernelVariant::Matrix(kernel).to_string())
+        };
+        let name = "msda-forward-matrix-bf16-bf16-bf16-d32-l4-p4-u32-t512-references-f32-keep";
+        assert_eq!(kernel(projection, 4).as_deref(), Some(name));
+        assert!(kernel(projection, 8).is_some(), "32 samples");
+        assert_eq!(kernel(projection, 3), None, "12 samples");
+        let nearest = Projection {
+            nearest: true,
+            ..projection
+        };
+        assert_eq!(kernel(nearest, 4), None);
+        // 2, 6, 2 and 6 points.
+        let uneven = Projection {
+            uneven: Projection::uneven(&[0, 2, 8, 10, 16]),
+            ..projection
+        };
+        assert_eq!(kernel(uneven, 2), None);
     }
 
     #[test]
