@@ -233,6 +233,7 @@ fn for_other_layouts(kernel: &KernelVariant, kind: &Kind) -> Vec<KernelVariant> 
     let both = [true, false];
     match *kernel {
         KernelVariant::Gather(gather) => vec![KernelVariant::Gather(gaps(gather, true))],
+        KernelVariant::Matrix(gather) => vec![KernelVariant::Matrix(gaps(gather, true))],
         KernelVariant::SamplesGather(SamplesGather { gather, scatter }) => both
             .map(|dense| SamplesGather {
                 gather: gaps(gather, dense),
