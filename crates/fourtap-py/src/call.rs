@@ -6,10 +6,33 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::raise;
-use crate::frameworks::Framework;
+use crate::frameworks::{Describe, Framework};
 use crate::operands::{KnownTensors, Operands, saturating_product};
 use crate::tensor::Tensor;
 use crate::threads;
+
+/// Checks a call as [`forward`] does or, with `grad_out`, as [`backward`] does.
+pub fn check<'py>(
+    py: Python<'py>,
+    describe: &impl Describe,
+    operands: &Operands<'_, 'py>,
+    grad_out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let described = operands.describe(describe, KnownTensors::default())?;
+    // SAFETY: nothing is read or written: these are checked only.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let checked = match grad_out {
+        None => Problem::new(&inputs).map(drop),
+        Some(grad_out) => {
+            let of_out = describe.describe("grad_out", grad_out)?;
+            let layout = of_out.layout(grad_out)?;
+            // SAFETY: as above.
+            let of_out = unsafe { of_out.view(layout) };
+            msda::Backward::new(inputs, of_out, Gradients::default()).map(drop)
+        }
+    };
+    checked.map_err(|error| raise(py, error))
+}
 
 /// Attention, written to `out` or to a new tensor.
 pub fn forward<'py>(
@@ -23,8 +46,12 @@ pub fn forward<'py>(
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
     let inputs = unsafe { operands.inputs(&described)? };
-    let out = match out {
-        Some(out) => out.clone(),
+    let given = out;
+    let out = match given {
+        Some(out) => {
+            framework.accept_out(out)?;
+            out.clone()
+        }
         None => {
             let sizes = described.sizes_of_out();
             // `None` means that the inputs do not fit each other: the library's check says how.
@@ -49,6 +76,9 @@ pub fn forward<'py>(
                 msda::forward(&cpu, inputs, result)
             })?;
         }
+    }
+    if let Some(out) = given {
+        framework.mark_written(out)?;
     }
     Ok(out)
 }

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors::{Kind, raise, unexpected};
-use crate::frameworks::Framework;
+use crate::frameworks::{Describe, Framework};
 use crate::tensor::{Element, Tensor};
 
 /// The levels of a call, and the tensors that must live as long as they are used.
@@ -110,6 +110,13 @@ impl<'py> LevelsArgument<'py> {
         Ok(LevelsArgument::Cuda(levels, [Some(shapes), starts]))
     }
 
+    /// As many levels in device memory, for a check: they must not be launched with.
+    pub fn unread(count: usize) -> Self {
+        // SAFETY: nothing reads them.
+        let levels = unsafe { CudaLevels::new(0, count, 0, None) };
+        LevelsArgument::Cuda(levels, [None, None])
+    }
+
     /// The library's type.
     pub fn table(&self) -> LevelTable<'_> {
         match self {
@@ -119,8 +126,9 @@ impl<'py> LevelsArgument<'py> {
     }
 }
 
-fn whole_numbers(
-    framework: &impl Framework,
+/// Describes a tensor of integers.
+pub fn whole_numbers(
+    framework: &impl Describe,
     name: &'static str,
     object: &Bound<'_, PyAny>,
 ) -> PyResult<Tensor> {
@@ -133,7 +141,8 @@ fn whole_numbers(
     Err(unexpected(object.py(), Kind::DType, name, expected, found))
 }
 
-fn expect_sizes(
+/// Refuses a tensor of another shape.
+pub fn expect_sizes(
     py: Python<'_>,
     tensor: &Tensor,
     expected: &str,
@@ -221,7 +230,7 @@ fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResu
 const USUAL_ROOM: usize = 16;
 
 /// (height, width) of any sequence of pairs, one after another.
-fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+pub fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let py = shapes.py();
     let refused = |_| {
         let expected = "a tensor [L, 2] or a list of (height, width) pairs of integers";

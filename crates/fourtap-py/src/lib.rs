@@ -17,8 +17,9 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use frameworks::Framework;
+use frameworks::Describe;
 use frameworks::numpy::NumPy;
+use frameworks::shadow::Shadows;
 use frameworks::torch::Torch;
 use operands::{KnownTensors, Operands};
 use route::{Answer, Route};
@@ -36,12 +37,15 @@ mod _native {
 
     #[pymodule_export]
     use super::{
-        command_line,
-        dense::{numpy_dense, torch_dense, torch_dense_backward, torch_dense_if_plain},
+        check, command_line,
+        dense::{
+            check_dense, numpy_dense, torch_dense, torch_dense_backward, torch_dense_if_plain,
+        },
         numpy_backward, numpy_forward,
         projected::{
-            numpy_projected_forward, torch_projected_backward, torch_projected_backward_if_plain,
-            torch_projected_forward, torch_projected_forward_if_plain, torch_zero_pixels,
+            check_projected, numpy_projected_forward, torch_projected_backward,
+            torch_projected_backward_if_plain, torch_projected_forward,
+            torch_projected_forward_if_plain, torch_zero_pixels,
         },
         set_pack_folder, torch_backward, torch_backward_if_plain, torch_forward,
         torch_forward_if_plain,
@@ -61,6 +65,27 @@ mod _native {
         let warning = py.get_type::<PyUserWarning>();
         PyErr::warn(py, &warning, &CString::new(words)?, 1)
     }
+}
+
+/// Checks a call with shadows of tensors: a forward one or, with `grad_out`, a backward one.
+#[pyfunction(signature = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights, grad_out, /))]
+fn check<'py>(
+    value: Any<'_, 'py>,
+    spatial_shapes: Any<'_, 'py>,
+    level_start_index: Option<Any<'_, 'py>>,
+    sampling_locations: Any<'_, 'py>,
+    attention_weights: Any<'_, 'py>,
+    grad_out: Option<Any<'_, 'py>>,
+) -> PyResult<()> {
+    let operands = Operands {
+        value,
+        spatial_shapes,
+        level_start_index,
+        sampling_locations,
+        attention_weights,
+    };
+    let py = value.py();
+    call::check(py, &Shadows::get(py)?, &operands, grad_out)
 }
 
 /// Runs the command line with these arguments, the first being the program's name. Returns its exit code.

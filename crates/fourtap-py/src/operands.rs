@@ -3,7 +3,7 @@
 use fourtap::msda::Inputs;
 use pyo3::prelude::*;
 
-use crate::frameworks::Framework;
+use crate::frameworks::Describe;
 use crate::levels::LevelsArgument;
 use crate::tensor::Tensor;
 
@@ -68,7 +68,7 @@ impl<'a, 'py> Operands<'a, 'py> {
 
     pub fn describe(
         &self,
-        framework: &impl Framework,
+        framework: &impl Describe,
         known: KnownTensors,
     ) -> PyResult<OperandDescs<'py>> {
         let describe = |name, object, known: Option<Tensor>| match known {
@@ -78,12 +78,7 @@ impl<'a, 'py> Operands<'a, 'py> {
         let [value, locations, weights] = known;
         let value = describe("value", self.value, value)?;
         Ok(OperandDescs {
-            levels: LevelsArgument::new(
-                framework,
-                value.place,
-                self.spatial_shapes,
-                self.level_start_index,
-            )?,
+            levels: framework.levels(value.place, self.spatial_shapes, self.level_start_index)?,
             sampling_locations: describe("sampling_locations", self.sampling_locations, locations)?,
             attention_weights: describe("attention_weights", self.attention_weights, weights)?,
             value,

@@ -131,7 +131,7 @@ def test_fake_and_meta_tensors_have_the_shape_type_and_strides_of_the_result(dev
     [
         ("query", lambda t: t[0, 0, 0], fourtap.InputError, "query: expected rank 2 or more"),
         ("key", lambda t: t[0, 0, 0], fourtap.InputError, "key: expected rank 2 or more"),
-        ("key", lambda t: t[..., :3], fourtap.InputError, "key: expected batch and channels of query"),
+        ("key", lambda t: t[..., :3], fourtap.InputError, "key: expected shape [2, Hk, Sk, 64]"),
         ("key", lambda t: t[:, :3], fourtap.InputError, "key: expected axes before the positions that broadcast"),
         ("value", lambda t: t[:, :, 1:], fourtap.InputError, "value: expected shape"),
         ("query", lambda t: t[:, :3], fourtap.InputError, "key: expected axes before the positions that broadcast"),

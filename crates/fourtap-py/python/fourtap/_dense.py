@@ -6,17 +6,22 @@ operator calls gets ``torch.ops.fourtap.dense``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from fourtap import _native
 from fourtap._broadcast import are_aligned, attend_broadcast
-from fourtap._registered import has_tangent, no_second_derivatives, refuse_nested, wants_gradient
+from fourtap._registered import has_tangent, is_differentiated, no_second_derivatives, wants_gradient
 from fourtap._route import Route
-from fourtap.errors import DTypeError, InputError, UnsupportedError
+from fourtap._shadows import UnknownSizeError, known_number, shadows_of
+from fourtap._subclasses import refuse_strangers
+from fourtap._transforms import differentiable_by_transforms, mapped_first, register_vmap
+from fourtap.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from fourtap._native import DenseSettings
@@ -30,6 +35,8 @@ _attend_if_plain = _native.torch_dense_if_plain
 
 def attend_densely(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings) -> Any:
     """As ``fourtap.scaled_dot_product_attention``: the result, or with ``return_lse`` a pair of it and the LSE."""
+    if isinstance(attn_mask, CausalBias):
+        wanted, attn_mask = _with_causal_bias(attn_mask, query, key, wanted), None
     if _is_traced():
         return _attend_registered(query, key, value, attn_mask, wanted)
     result = _attend_if_plain(query, key, value, attn_mask, wanted)
@@ -37,16 +44,37 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor 
         return result
     if result is Route.REGISTERED:
         return _attend_registered(query, key, value, attn_mask, wanted)
+    refuse_strangers(query=query, key=key, value=value, attn_mask=attn_mask)
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     refuse_derivatives(query, key, value, attn_mask)
     attend = _call_operator if _wants_gradient(query, key, value, attn_mask) else _native.torch_dense
     return _attend_any(attend, query, key, value, attn_mask, wanted)
 
 
+def _with_causal_bias(bias: CausalBias, query: Tensor, key: Tensor, wanted: DenseSettings) -> DenseSettings:
+    """The settings that mask what PyTorch's causal bias masks, which has no memory to be read."""
+    scale, left, right, bottom_right, enable_gqa, return_lse = wanted
+    for name, tensor, length in (("query", query, bias.seq_len_q), ("key", key, bias.seq_len_kv)):
+        if tensor.ndim > 1 and tensor.shape[-2] != length:
+            raise InputError(
+                f"attn_mask: expected a causal bias for the {tensor.shape[-2]} positions of {name}, found for {length}"
+            )
+    is_lower_right = bias.variant == CausalVariant.LOWER_RIGHT
+    if left is right is None or bias.seq_len_q == bias.seq_len_kv:
+        bottom_right = is_lower_right
+    elif is_lower_right != bottom_right:
+        raise InputError(
+            f"attn_mask: expected a causal bias aligned as causal_alignment says, found {bias.variant.name}"
+        )
+    return scale, left, 0, bottom_right, enable_gqa, return_lse
+
+
 def _attend_registered(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings
 ) -> Any:
-    refuse_nested(query=query, key=key, value=value, attn_mask=attn_mask)
+    if not _is_traced():
+        # Dynamo need not trace this: fake and real calls of the operator refuse them too.
+        refuse_strangers(query=query, key=key, value=value, attn_mask=attn_mask)
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     refuse_derivatives(query, key, value, attn_mask)
     return _attend_any(_call_operator, query, key, value, attn_mask, wanted)
@@ -55,8 +83,10 @@ def _attend_registered(
 def _call_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, wanted: DenseSettings) -> Any:
     *settings, return_lse = wanted
     # Gradients are computed from the LSE.
-    keeps_lse = return_lse or _wants_gradient(query, key, value, attn_mask)
-    out, lse = torch.ops.fourtap.dense(query, key, value, *settings, keeps_lse, attn_mask)
+    tensors = [tensor for tensor in (query, key, value, attn_mask) if isinstance(tensor, Tensor)]
+    keeps_lse = return_lse or wants_gradient(*tensors)
+    call = _differentiable if is_differentiated(*tensors) else torch.ops.fourtap.dense
+    out, lse = call(query, key, value, *settings, keeps_lse, attn_mask)
     return (out, lse) if return_lse else out
 
 
@@ -101,9 +131,6 @@ def refuse_derivatives(*tensors: Tensor | None) -> None:
             continue
         if wants_gradient(tensor):
             _refuse_gradient(name, tensors[0])
-            # Dynamo of PyTorch 2.4 cannot trace this check.
-            if not _is_traced() and torch._C._are_functorch_transforms_active():
-                raise UnsupportedError(f"{name}: expected gradients by torch.autograd, found a transform of torch.func")
         if forward_ad._current_level >= 0 and has_tangent(tensor):
             raise UnsupportedError(f"{name}: expected a tensor without a derivative, found forward mode (jvp)")
 
@@ -148,25 +175,9 @@ def _settings(others: tuple[Any, ...]) -> tuple[Any, Tensor | None]:
 
 
 def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    (_, _, _, _, enable_gqa, return_lse), attn_mask = _settings(others)
-    rank = query.dim()
-    if rank < 2:
-        raise InputError(f"query: expected rank 2 or more [..., H, S, D], found rank {rank}")
-    for name, tensor in (("key", key), ("value", value)):
-        if tensor.dim() != rank:
-            raise InputError(f"{name}: expected rank {rank} (that of query), found rank {tensor.dim()}")
-        if tensor.device != query.device:
-            raise InputError(f"{name}: expected {query.device} (where query is), found {tensor.device}")
-        if tensor.dtype is not query.dtype:
-            raise DTypeError(f"{name}: expected element type {query.dtype}, found {tensor.dtype}")
-    if key.shape[:-3] != query.shape[:-3] or key.shape[-1] != query.shape[-1]:
-        raise InputError(f"key: expected batch and channels of query {list(query.shape)}, found {list(key.shape)}")
-    if value.shape[:-1] != key.shape[:-1]:
-        raise InputError(f"value: expected shape {[*key.shape[:-1]]} and channels, found {list(value.shape)}")
-    if rank > 2 and not (query.shape[-3] % key.shape[-3] == 0 if enable_gqa else query.shape[-3] == key.shape[-3]):
-        raise InputError(f"key: expected heads that fit the {query.shape[-3]} of query, found {key.shape[-3]}")
-    if attn_mask is not None:
-        _check_mask(attn_mask, query, key)
+    settings, attn_mask = _settings(others)
+    _check((query, key, value, attn_mask), settings, None)
+    rank, return_lse = query.dim(), settings[5]
     *rows, _ = query.shape
     # As empty_out in src/dense.rs: heads together, where they are in query.
     if rank > 2 and rows[-2] > 1 and rows[-1] > 1 and query.stride(-3) < query.stride(-2):
@@ -178,17 +189,19 @@ def _dense_fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tupl
     return out, query.new_empty(rows, dtype=torch.float64 if query.dtype is torch.float64 else torch.float32)
 
 
-def _check_mask(attn_mask: Tensor, query: Tensor, key: Tensor) -> None:
-    whole = (*query.shape[:-1], key.shape[-2])
-    found = tuple(attn_mask.shape)
-    if len(found) > len(whole) or not all(
-        size == 1 or size == axis for size, axis in zip(reversed(found), reversed(whole), strict=False)
-    ):
-        raise InputError(f"attn_mask: expected shape broadcasting to {list(whole)}, found {list(found)}")
-    if attn_mask.device != query.device:
-        raise InputError(f"attn_mask: expected {query.device} (where query is), found {attn_mask.device}")
-    if attn_mask.dtype not in (torch.bool, torch.uint8, torch.float32, query.dtype):
-        raise DTypeError(f"attn_mask: expected element type bool, float32 or {query.dtype}, found {attn_mask.dtype}")
+def _check(tensors: Sequence[Tensor | None], settings: Sequence[Any], of_backward: Sequence[Tensor] | None) -> None:
+    """The checks of a real call; those of a backward one have ``grad_out``, ``out`` and ``lse``."""
+    every = dict(zip((*_NAMES, "grad_out", "out", "lse"), (*tensors, *(of_backward or ())), strict=False))
+    try:
+        shadows = shadows_of("query", every)
+        scale, left, right, *flags = settings
+        if scale is not None:
+            scale = known_number(scale)
+        sides = [side if side is None else known_number(side) for side in (left, right)]
+    except UnknownSizeError:
+        return
+    query, key, value, attn_mask, *others = shadows
+    _native.check_dense(query, key, value, attn_mask, (scale, *sides, *flags), cast("Any", tuple(others) or None))
 
 
 def _dense_backward(
@@ -204,7 +217,8 @@ def _dense_backward(
 def _dense_backward_fake(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, attn_mask, _, _, wanted = others
+    *settings, attn_mask, out, lse, wanted = others
+    _check((query, key, value, attn_mask), (*settings, True), (grad_out, out, lse))
     sources = zip((query, key, value, attn_mask), wanted, strict=True)
     return tuple(source.new_empty(source.shape) if want else query.new_empty(0) for source, want in sources)  # type: ignore[return-value]
 
@@ -224,16 +238,75 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     ctx.settings = settings
 
 
-def _differentiate(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_out: Tensor, grad_lse: Tensor, compute: Any = None) -> tuple[Tensor | None, ...]:
     query, key, value, attn_mask, out, lse = ctx.saved_tensors
     *needs, needs_bias = (*ctx.needs_input_grad, False)[:10]  # the mask is not counted where it was left out
     wanted = (*needs[:3], needs_bias)
-    found = torch.ops.fourtap.dense_backward(grad_out, query, key, value, *ctx.settings, attn_mask, out, lse, wanted)
+    compute = torch.ops.fourtap.dense_backward if compute is None else compute
+    found = compute(grad_out, query, key, value, *ctx.settings, attn_mask, out, lse, wanted)
     by_query, by_key, by_value, by_bias = (
         gradient if want else None for gradient, want in zip(found, wanted, strict=True)
     )
     every = (by_query, by_key, by_value, None, None, None, None, None, None, by_bias)
     return every[: len(ctx.needs_input_grad)]
+
+
+def _map(info: Any, in_dims: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Any, Any]:
+    settings, attn_mask = _settings(others)
+    dims = (*in_dims[:3], in_dims[9] if len(in_dims) > 9 else None)
+    joined = _Joined(info.batch_size, (query, key, value, attn_mask), dims)
+    query, key, value, attn_mask = joined.operands
+    out, lse = torch.ops.fourtap.dense(query, key, value, *settings, attn_mask)
+    return_lse = settings[5]
+    return (joined.split(out), joined.split(lse) if return_lse else lse), (0, 0 if return_lse else None)
+
+
+def _map_backward(info: Any, in_dims: Sequence[Any], grad_out: Tensor, *arguments: Any) -> tuple[Any, Any]:
+    query, key, value, *settings, attn_mask, out, lse, wanted = arguments
+    of_grad_out, *of_inputs, of_mask, of_out, of_lse, _ = *in_dims[:4], *in_dims[-4:]
+    joined = _Joined(info.batch_size, (query, key, value, attn_mask), (*of_inputs, of_mask))
+    query, key, value, attn_mask = joined.operands
+    of_forward = (joined.join(out, of_out), joined.join(lse, of_lse))
+    grad_out = joined.join(grad_out, of_grad_out)
+    found = torch.ops.fourtap.dense_backward(grad_out, query, key, value, *settings, attn_mask, *of_forward, wanted)
+    split = [joined.split(gradient) if want else gradient for gradient, want in zip(found, wanted, strict=True)]
+    if wanted[3]:
+        split[3] = split[3].sum_to_size(joined.mask_sizes).reshape(joined.mask_shape)
+    return tuple(split), tuple(0 if want else None for want in wanted)
+
+
+class _Joined:
+    """The tensors of one call for all that ``vmap`` maps: the mapped axis and those before the heads become one."""
+
+    def __init__(self, size: int, tensors: Sequence[Tensor | None], dims: Sequence[int | None]) -> None:
+        *operands, attn_mask = tensors
+        *of_operands, of_mask = dims
+        whole: Any = operands[0]
+        rank = whole.dim() - (of_operands[0] is not None)
+        self.size = size
+        first = mapped_first(whole, of_operands[0], size)
+        # Axes between the mapped one and the heads; a tensor without heads has none.
+        self.batch = first.shape[1:-3] if rank > 3 else first.shape[1:1]
+        self.operands = [self.join(tensor, dim) for tensor, dim in zip(operands, of_operands, strict=True)]
+        if attn_mask is not None:
+            attn_mask = mapped_first(attn_mask, of_mask, size)
+            self.mask_shape = attn_mask.shape
+            # An axis of size 1 for each that the mask of a call lacks.
+            missing = (1,) * (1 + len(self.batch) + min(rank, 3) - attn_mask.dim())
+            self.mask_sizes = (size, *missing, *attn_mask.shape[1:])
+            attn_mask = attn_mask.reshape(self.mask_sizes)
+            own = self.mask_sizes[1 + len(self.batch) :]
+            attn_mask = attn_mask.expand(size, *self.batch, *own).reshape((-1, *own))
+        self.operands.append(attn_mask)
+
+    def join(self, tensor: Any, dim: int | None) -> Any:
+        """The tensor of one call for all."""
+        tensor = mapped_first(tensor, dim, self.size)
+        return tensor.flatten(0, len(self.batch)) if self.batch else tensor
+
+    def split(self, result: Tensor) -> Tensor:
+        """The result of that call with the axes of all apart again."""
+        return torch.unflatten(result, 0, (self.size, *self.batch))
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
@@ -247,3 +320,12 @@ torch.library.register_fake("fourtap::dense", _dense_fake, lib=_library)
 torch.library.register_fake("fourtap::dense_backward", _dense_backward_fake, lib=_library)
 torch.library.register_autograd("fourtap::dense", _differentiate, setup_context=_remember, lib=_library)
 torch.library.register_autograd("fourtap::dense_backward", _refuse, lib=_library)
+register_vmap("fourtap::dense", _map, _library)
+register_vmap("fourtap::dense_backward", _map_backward, _library)
+_differentiable = differentiable_by_transforms(
+    torch.ops.fourtap.dense,
+    torch.ops.fourtap.dense_backward,
+    _remember,
+    _differentiate,
+    no_second_derivatives("scaled_dot_product_attention"),
+)

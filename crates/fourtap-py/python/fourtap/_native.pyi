@@ -24,6 +24,25 @@ Projections = tuple[T, Levels, Starts, T, T, T | None, T | None, ProjectionSetti
 # right, and the arguments enable_gqa and return_lse.
 DenseSettings = tuple[float | None, int | None, int | None, bool, bool, bool]
 
+def check(
+    value: Any,
+    spatial_shapes: Any,
+    level_start_index: Any,
+    sampling_locations: Any,
+    attention_weights: Any,
+    grad_out: Any,
+    /,
+) -> None:
+    """Check a call with shadows of tensors: a forward one or, with grad_out, a backward one."""
+
+def check_projected(operands: Projections[Any], grad_out: Any, /) -> None:
+    """The same of a call from projections."""
+
+def check_dense(
+    query: Any, key: Any, value: Any, attn_mask: Any, settings: Any, of_backward: tuple[Any, Any, Any] | None, /
+) -> None:
+    """The same of dense attention; a backward call has grad_out, out and lse."""
+
 def command_line(words: list[str], /) -> int:
     """Run the command line with these arguments, the first being the program's name; return its exit code."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fourtap import _native, _projected_registered, _registered
+from fourtap._registered import copy_of_list
 from fourtap._route import Route
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ class _Attention(torch.autograd.Function):
             shapes if isinstance(shapes, Tensor) else None,
             starts if isinstance(starts, Tensor) else None,
         )
+        shapes, starts = copy_of_list(shapes), copy_of_list(starts)
         ctx.levels = (shapes, starts)
+        settings = tuple(copy_of_list(setting) for setting in settings)
         ctx.settings = settings
         ctx.deterministic = deterministic
         operands = (value, shapes, starts, references, offsets, logits, mask, settings)
@@ -97,6 +100,7 @@ class _Attention(torch.autograd.Function):
         # With create_graph=True the gradients will be differentiated again, which must raise an error, not be ignored.
         compute = _Gradients.apply if _is_grad_enabled() else _compute_gradients
         by_value, by_references, by_offsets, by_logits = compute(grad_out, deterministic, wanted, *operands)
+        by_value = _registered.in_usual_order(by_value)
         return by_value, None, None, by_references, by_offsets, by_logits, None, None, None
 
 

@@ -7,7 +7,7 @@ What :mod:`fourtap._registered` is for given locations and weights, for projecti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +15,27 @@ from torch import Tensor
 from fourtap import _composed, _native
 from fourtap._exporting import is_decomposed
 from fourtap._registered import (
+    LEVEL_NAMES,
     LEVELS,
+    in_usual_order,
+    is_differentiated,
     levels_from,
     levels_of,
     no_second_derivatives,
-    refuse_nested,
-    refuse_transforms,
+    refuse_lost_gradients,
     written_to,
 )
-from fourtap.errors import InputError
+from fourtap._shadows import UnknownSizeError, known_number, shadows_of
+from fourtap._subclasses import refuse_strangers
+from fourtap._transforms import (
+    differentiable_by_transforms,
+    join_images,
+    mapped_first,
+    register_vmap,
+    split_gradients,
+    split_images,
+)
+from fourtap.errors import DTypeError, InputError
 
 if TYPE_CHECKING:
     from fourtap._native import Projections
@@ -36,33 +48,29 @@ NAME = "ms_deform_attn_from_projections"
 
 def attend(operands: Projections[Tensor], deterministic: bool | None, out: Tensor | None) -> Tensor:
     """As ``fourtap.ms_deform_attn_from_projections``."""
-    value, _, _, references, offsets, logits, mask, _ = operands
-    refuse_nested(
-        value=value, reference_points=references, sampling_offsets=offsets, attention_logits=logits, value_mask=mask
-    )
+    _refuse_strangers(None, operands, out)
     operands = without_useless_gradients(autocast(operands))
-    refuse_transforms(NAME, differentiable(operands), out)
+    refuse_lost_gradients(NAME, differentiable(operands), out)
     if is_decomposed():
         return written_to(out, _composed.attend_from_projections(*_apart(operands)))
     sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
-    return written_to(out, torch.ops.fourtap.msda_projected(*_flat(operands), sure))
+    call = _differentiable if is_differentiated(*differentiable(operands)) else torch.ops.fourtap.msda_projected
+    return written_to(out, call(*_flat(operands), sure))
 
 
 def gradients(
     grad_out: Tensor, operands: Projections[Tensor], deterministic: bool, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """The requested gradients of value, reference points, offsets and logits."""
-    value, _, _, references, offsets, logits, mask, _ = operands
-    refuse_nested(
-        grad_out=grad_out,
-        value=value,
-        reference_points=references,
-        sampling_offsets=offsets,
-        attention_logits=logits,
-        value_mask=mask,
-    )
+    _refuse_strangers(grad_out, operands, None)
     found = torch.ops.fourtap.msda_projected_backward(grad_out, *_flat(operands), deterministic, wanted)
     return _those(found, wanted)
+
+
+def _refuse_strangers(grad_out: Any, operands: Projections[Tensor], out: Any) -> None:
+    # Dynamo need not trace this: fake and real calls of the operators refuse them too.
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_strangers(grad_out=grad_out, out=out, **dict(zip(_TENSORS, operands, strict=False)))
 
 
 def differentiable(operands: Projections[Tensor]) -> list[Tensor]:
@@ -90,6 +98,9 @@ def without_useless_gradients(operands: Projections[Tensor]) -> Projections[Tens
     value, shapes, starts, references, offsets, logits, mask, settings = operands
     _, nearest, _, _ = settings
     if nearest:
+        if logits is None:
+            # The logits, which have a gradient, are in the same tensor.
+            *_, offsets, logits, _, _ = _apart(operands)
         references, offsets = references.detach(), offsets.detach()
     return value, shapes, starts, references, offsets, logits, mask, settings
 
@@ -169,10 +180,14 @@ _library.define(
 _library.define("zero_pixels_(Tensor(a!) value, Tensor mask) -> ()", tags=_tags)
 # Where the differentiable tensors are among the arguments.
 _REAL = (0, 4, 5, 6)
-_NAMES = ("value", "reference_points", "sampling_offsets", "attention_logits")
-_RANKS = ((4,), (4, 5), (5,), (4,))
-# Of those with offsets and logits in one.
-_RANKS_OF_BOTH = ((4,), (4, 5), (3,))
+_TENSORS = (
+    "value",
+    *LEVEL_NAMES,
+    "reference_points",
+    "sampling_offsets",
+    "attention_logits",
+    "value_mask",
+)
 
 
 def _msda_projected(*arguments: Any) -> Tensor:
@@ -191,23 +206,42 @@ def _zero_pixels(value: Tensor, mask: Tensor) -> None:
         value.masked_fill_(mask[..., None, None], 0.0)
 
 
+def _check(arguments: Sequence[Any], grad_out: Tensor | None) -> None:
+    """The checks of a real call."""
+    value, shapes, starts, levels, references, offsets, logits, mask, *settings = arguments
+    tensors = dict(zip(_TENSORS, (value, shapes, starts, references, offsets, logits, mask), strict=True))
+    try:
+        *shadows, of_out = shadows_of("value", tensors | {"grad_out": grad_out}, levels=LEVEL_NAMES)
+        sizes = [known_number(size) for size in levels]
+    except UnknownSizeError:
+        return
+    of_value, of_shapes, of_starts, *others = cast("list[Any]", shadows)
+    _native.check_projected(_operands(of_value, of_shapes, of_starts, sizes, *others, *settings), of_out)
+
+
 def _msda_projected_fake(*arguments: Any) -> Tensor:
-    value, _, offsets, logits = real = [arguments[at] for at in _REAL]
-    expected_ranks = _RANKS if logits is not None else _RANKS_OF_BOTH
-    for name, tensor, ranks in zip(_NAMES, real, expected_ranks, strict=False):
-        if tensor.dim() not in ranks:
-            expected = " or ".join(map(str, ranks))
-            raise InputError(f"{name}: expected rank {expected}, found rank {tensor.dim()}")
-        if tensor.device != value.device:
-            raise InputError(f"{name}: expected {value.device} (where value is), found {tensor.device}")
+    *operands, _deterministic = arguments
+    _check(operands, None)
+    value, offsets = arguments[0], arguments[5]
     out: Tensor = value.new_empty((value.shape[0], offsets.shape[1], value.shape[2] * value.shape[3]))
     return out
 
 
 def _msda_projected_backward_fake(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    wanted = arguments[-1]
+    *operands, _deterministic, wanted = arguments
+    _check(operands, grad_out)
     sources = zip((arguments[at] for at in _REAL), wanted, strict=True)
     return tuple(source.new_empty(source.shape) if want else grad_out.new_empty(0) for source, want in sources)
+
+
+def _zero_pixels_fake(value: Tensor, mask: Tensor) -> None:
+    shadows_of("value", {"value": value, "value_mask": mask})
+    if value.dim() != 4:
+        raise InputError(f"value: expected rank 4 [N, S, M, D], found rank {value.dim()}")
+    if mask.shape != value.shape[:2]:
+        raise InputError(f"value_mask: expected shape {list(value.shape[:2])}, found {list(mask.shape)}")
+    if mask.dtype not in (torch.bool, torch.uint8):
+        raise DTypeError(f"value_mask: expected element type bool or uint8, found {mask.dtype}")
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -216,16 +250,46 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.levels, ctx.settings = levels, settings
 
 
-def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_out: Tensor, compute: Any = None) -> tuple[Tensor | None, ...]:
     value, shapes, starts, references, offsets, logits, mask = ctx.saved_tensors
     operands = (value, shapes, starts, ctx.levels, references, offsets, logits, mask, *ctx.settings)
     needs = ctx.needs_input_grad
     wanted = tuple(needs[at] for at in _REAL)
-    found = torch.ops.fourtap.msda_projected_backward(grad_out, *operands, wanted)
+    compute = torch.ops.fourtap.msda_projected_backward if compute is None else compute
+    found = compute(grad_out, *operands, wanted)
     gradients: list[Tensor | None] = [None] * len(operands)
     for at, gradient in zip(_REAL, _those(found, wanted), strict=True):
-        gradients[at] = gradient
+        gradients[at] = in_usual_order(gradient) if at == 0 else gradient
     return tuple(gradients)
+
+
+# What arguments of backward are by name, those with an axis of images; forward has no `grad_out`.
+_IMAGES = ("grad_out", "value", "", "", "", "reference_points", "sampling_offsets", "attention_logits", "value_mask")
+
+
+def _map(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+    _, *mapped = _mapped(info, (None, *in_dims), (None, *arguments))
+    return split_images(torch.ops.fourtap.msda_projected(*mapped), info), 0
+
+
+def _map_backward(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+    *_, wanted = arguments
+    found = torch.ops.fourtap.msda_projected_backward(*_mapped(info, in_dims, arguments))
+    found, out_dims = split_gradients(found, wanted, info)
+    references = mapped_first(arguments[5], in_dims[5], info.batch_size)
+    if wanted[1] and references.shape[1] == 1:
+        found[1] = found[1].sum(1, keepdim=True)
+    return tuple(found), out_dims
+
+
+def _mapped(info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    arguments, in_dims = list(arguments), list(in_dims)
+    value, references = (mapped_first(arguments[at], in_dims[at], info.batch_size) for at in (1, 5))
+    if references.shape[1] == 1:
+        # One for all images stands for those of its own call only.
+        arguments[5], in_dims[5] = references.expand(-1, value.shape[1], *references.shape[2:]), 0
+    names = _IMAGES + ("",) * (len(arguments) - len(_IMAGES))
+    return join_images(names, info, in_dims, arguments)
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
@@ -238,8 +302,17 @@ for _device in ("CPU", "CUDA"):
     _library.impl("zero_pixels_", _zero_pixels, _device)
 torch.library.register_fake("fourtap::msda_projected", _msda_projected_fake, lib=_library)
 torch.library.register_fake("fourtap::msda_projected_backward", _msda_projected_backward_fake, lib=_library)
-torch.library.register_fake("fourtap::zero_pixels_", lambda value, mask: None, lib=_library)
+torch.library.register_fake("fourtap::zero_pixels_", _zero_pixels_fake, lib=_library)
 # Not seen by autograd: the attention that comes after it, with the same mask, gives masked pixels a gradient of zero.
 _library.impl("zero_pixels_", torch.library.fallthrough_kernel, "Autograd")
 torch.library.register_autograd("fourtap::msda_projected", _differentiate, setup_context=_remember, lib=_library)
 torch.library.register_autograd("fourtap::msda_projected_backward", _refuse, lib=_library)
+register_vmap("fourtap::msda_projected", _map, _library)
+register_vmap("fourtap::msda_projected_backward", _map_backward, _library)
+_differentiable = differentiable_by_transforms(
+    torch.ops.fourtap.msda_projected,
+    torch.ops.fourtap.msda_projected_backward,
+    _remember,
+    _differentiate,
+    no_second_derivatives(NAME),
+)

@@ -14,20 +14,33 @@ from torch.autograd import forward_ad
 
 from fourtap import _composed, _native
 from fourtap._exporting import is_decomposed
+from fourtap._shadows import UnknownSizeError, known_number, shadows_of
+from fourtap._subclasses import refuse_strangers
+from fourtap._transforms import (
+    differentiable_by_transforms,
+    is_transformed,
+    join_images,
+    register_vmap,
+    split_gradients,
+    split_images,
+)
 from fourtap.errors import InputError, UnsupportedError
 
 __all__ = [
     "LEVELS",
+    "LEVEL_NAMES",
+    "accept_out",
     "attend",
     "autocast",
+    "copy_of_list",
     "gradients",
     "has_tangent",
+    "in_usual_order",
     "levels_from",
     "levels_of",
     "no_gradient_into_out",
     "no_second_derivatives",
-    "refuse_nested",
-    "refuse_transforms",
+    "refuse_lost_gradients",
     "wants_gradient",
     "whole_numbers",
     "written_to",
@@ -44,35 +57,60 @@ def attend(
     out: Tensor | None,
 ) -> Tensor:
     """As ``fourtap.ms_deform_attn``."""
-    refuse_nested(value=value, sampling_locations=locations, attention_weights=weights)
+    _refuse_strangers(None, value, shapes, starts, locations, weights, out)
     value, locations, weights = autocast(value, locations, weights)
-    refuse_transforms("ms_deform_attn", (value, locations, weights), out)
+    refuse_lost_gradients("ms_deform_attn", (value, locations, weights), out)
     if is_decomposed():
         result = _composed.attend(value, shapes, starts, locations, weights)
     else:
         shapes, starts, levels = levels_from(shapes, starts)
         sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
-        result = torch.ops.fourtap.msda(value, shapes, starts, levels, locations, weights, sure)
+        call = _differentiable if is_differentiated(value, locations, weights) else torch.ops.fourtap.msda
+        result = call(value, shapes, starts, levels, locations, weights, sure)
     return written_to(out, result)
 
 
-def refuse_transforms(operator: str, tensors: Sequence[Tensor], out: Tensor | None) -> None:
-    """Refuse whatever would lose a gradient: ``out``, transforms of torch.func, forward mode."""
-    if wants_gradient(*tensors):
-        if out is not None:
-            raise no_gradient_into_out()
-        # Dynamo of PyTorch 2.4 cannot trace this check.
-        if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
-            raise UnsupportedError(f"{operator}: expected gradients by torch.autograd, found a transform of torch.func")
+def refuse_lost_gradients(operator: str, tensors: Sequence[Tensor], out: Tensor | None) -> None:
+    """Refuse whatever would lose a gradient: ``out`` and forward mode."""
+    if wants_gradient(*tensors) and out is not None:
+        raise no_gradient_into_out()
     if forward_ad._current_level >= 0 and any(has_tangent(tensor) for tensor in tensors):
         # PyTorch would silently ignore the tangents.
         raise UnsupportedError(f"{operator}: expected derivatives in reverse mode, found forward mode (jvp)")
+
+
+def _refuse_strangers(
+    grad_out: Any, value: Any, shapes: Any, starts: Any, locations: Any, weights: Any, out: Any
+) -> None:
+    # Dynamo need not trace this: fake and real calls of the operators refuse them too.
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_strangers(
+            grad_out=grad_out,
+            value=value,
+            spatial_shapes=shapes,
+            level_start_index=starts,
+            sampling_locations=locations,
+            attention_weights=weights,
+            out=out,
+        )
+
+
+def accept_out(out: Tensor) -> None:
+    """Refuse an ``out`` that PyTorch's own functions would not write to either."""
+    if out.requires_grad and torch.is_grad_enabled():
+        raise InputError("out: expected a tensor that requires no gradient, found one that does")
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise InputError("out: expected a tensor that may be written outside inference mode, found an inference tensor")
+    if torch._C._is_cow_tensor(out):  # type: ignore[attr-defined]
+        # Its memory is shared with others until it is written, which asking for the address announces.
+        out.data_ptr()
 
 
 def written_to(out: Tensor | None, result: Tensor) -> Tensor:
     """The result, in ``out`` if there is one."""
     if out is None:
         return result
+    accept_out(out)
     if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
         raise InputError(
             f"out: expected shape {list(result.shape)} of {result.dtype} on {result.device}, "
@@ -92,7 +130,7 @@ def gradients(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The requested gradients of value, locations and weights."""
-    refuse_nested(grad_out=grad_out, value=value, sampling_locations=locations, attention_weights=weights)
+    _refuse_strangers(grad_out, value, shapes, starts, locations, weights, None)
     shapes, starts, levels = levels_from(shapes, starts)
     found = torch.ops.fourtap.msda_backward(
         grad_out, value, shapes, starts, levels, locations, weights, deterministic, wanted
@@ -120,16 +158,27 @@ def autocast(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor,
     return value, locations, weights
 
 
+def in_usual_order(grad_value: Tensor | None) -> Tensor | None:
+    """The gradient of ``value`` with the strides that the field's own code gives it, made of ``grid_sample``.
+
+    On the CPU, of one image: batch norm of PyTorch 2.15 reads a gradient wrongly that is channels-last but for the
+    stride of the one image, which is what becomes of ours in models that have no layer between the two, as D-FINE.
+    """
+    if grad_value is None or not grad_value.is_cpu or grad_value.shape[0] != 1:
+        return grad_value
+    return grad_value.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 def has_tangent(tensor: Tensor) -> bool:
     """Whether it has a forward-mode derivative."""
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
-def refuse_nested(**tensors: Tensor | None) -> None:
-    """Refuse tensors of tensors by name: PyTorch's own words would be about its internals."""
-    for name, tensor in tensors.items():
-        if isinstance(tensor, Tensor) and tensor.is_nested:
-            raise InputError(f"{name}: expected a dense tensor, found a nested tensor")
+def copy_of_list(argument: Any) -> Any:
+    """The argument as it is now, for backward: the caller may change a list or an array before that."""
+    if argument is None or isinstance(argument, (int, float, str, bytes, Tensor)) or not hasattr(argument, "__iter__"):
+        return argument
+    return [copy_of_list(item) for item in argument]
 
 
 def levels_from(shapes: Any, starts: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
@@ -162,6 +211,12 @@ def wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+def is_differentiated(*tensors: Tensor) -> bool:
+    """Whether a transform of ``torch.func`` may differentiate a call with these tensors."""
+    # Dynamo of PyTorch 2.4 cannot trace this check.
+    return not torch.compiler.is_dynamo_compiling() and is_transformed() and wants_gradient(*tensors)
+
+
 def no_gradient_into_out() -> InputError:
     """The error for ``out`` where a gradient would be lost."""
     return InputError("out: expected none where gradients are wanted, found a tensor")
@@ -173,6 +228,7 @@ def no_second_derivatives(operator: str) -> UnsupportedError:
 
 
 _library: Any = torch.library.Library("fourtap", "DEF")  # type: ignore[no-untyped-call]
+LEVEL_NAMES = ("spatial_shapes", "level_start_index")
 LEVELS = "Tensor? spatial_shapes, Tensor? level_start_index, SymInt[] levels"
 _OPERANDS = f"Tensor value, {LEVELS}, Tensor sampling_locations, Tensor attention_weights, bool deterministic"
 _tags = (torch.Tag.pt2_compliant_tag,)
@@ -180,7 +236,7 @@ _library.define(f"msda({_OPERANDS}) -> Tensor", tags=_tags)
 _library.define(f"msda_backward(Tensor grad_out, {_OPERANDS}, bool[3] wanted) -> (Tensor, Tensor, Tensor)", tags=_tags)
 
 
-def levels_of(shapes: Tensor | None, levels: Sequence[int]) -> Any:
+def levels_of(shapes: Any, levels: Sequence[int]) -> Any:
     """The levels again, from what :func:`levels_from` made of them."""
     return [levels[at : at + 2] for at in range(0, len(levels), 2)] if shapes is None else shapes
 
@@ -211,7 +267,37 @@ def _msda_backward(
     found = _native.torch_backward(
         grad_out, value, levels_of(shapes, levels), starts, locations, weights, deterministic, tuple(wanted)
     )
-    return tuple(value.new_empty(0) if gradient is None else gradient for gradient in found)
+    return tuple(grad_out.new_empty(0) if gradient is None else gradient for gradient in found)
+
+
+def _check(
+    value: Tensor,
+    shapes: Tensor | None,
+    starts: Tensor | None,
+    levels: Sequence[int],
+    locations: Tensor,
+    weights: Tensor,
+    grad_out: Tensor | None,
+) -> None:
+    """The checks of a real call."""
+    try:
+        shadows = shadows_of(
+            "value",
+            {
+                "value": value,
+                "spatial_shapes": shapes,
+                "level_start_index": starts,
+                "sampling_locations": locations,
+                "attention_weights": weights,
+                "grad_out": grad_out,
+            },
+            levels=LEVEL_NAMES,
+        )
+        sizes = [known_number(size) for size in levels]
+    except UnknownSizeError:
+        return
+    of_value, of_shapes, of_starts, of_locations, of_weights, of_out = shadows
+    _native.check(of_value, levels_of(of_shapes, sizes), of_starts, of_locations, of_weights, of_out)
 
 
 def _msda_fake(
@@ -223,15 +309,7 @@ def _msda_fake(
     weights: Tensor,
     deterministic: bool,
 ) -> Tensor:
-    for name, tensor, rank in (
-        ("value", value, 4),
-        ("sampling_locations", locations, 6),
-        ("attention_weights", weights, 5),
-    ):
-        if tensor.dim() != rank:
-            raise InputError(f"{name}: expected rank {rank}, found rank {tensor.dim()}")
-        if tensor.device != value.device:
-            raise InputError(f"{name}: expected {value.device} (where value is), found {tensor.device}")
+    _check(value, shapes, starts, levels, locations, weights, None)
     return value.new_empty((value.shape[0], locations.shape[1], value.shape[2] * value.shape[3]))
 
 
@@ -246,8 +324,9 @@ def _msda_backward_fake(
     deterministic: bool,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, ...]:
+    _check(value, shapes, starts, levels, locations, weights, grad_out)
     sources = zip((value, locations, weights), wanted, strict=True)
-    return tuple(source.new_empty(source.shape if want else (0,)) for source, want in sources)
+    return tuple(source.new_empty(source.shape) if want else grad_out.new_empty(0) for source, want in sources)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -256,15 +335,30 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.levels, ctx.deterministic = levels, deterministic
 
 
-def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_out: Tensor, compute: Any = None) -> tuple[Tensor | None, ...]:
     value, shapes, starts, locations, weights = ctx.saved_tensors
     needs = ctx.needs_input_grad
     wanted = (needs[0], needs[4], needs[5])
-    found = torch.ops.fourtap.msda_backward(
-        grad_out, value, shapes, starts, ctx.levels, locations, weights, ctx.deterministic, wanted
-    )
+    compute = torch.ops.fourtap.msda_backward if compute is None else compute
+    found = compute(grad_out, value, shapes, starts, ctx.levels, locations, weights, ctx.deterministic, wanted)
     by_value, by_locations, by_weights = _those(found, wanted)
-    return by_value, None, None, None, by_locations, by_weights, None
+    return in_usual_order(by_value), None, None, None, by_locations, by_weights, None
+
+
+# Tensors that have an axis of images, which a mapped axis becomes part of.
+_IMAGES = ("value", "", "", "", "sampling_locations", "attention_weights")
+
+
+def _map(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+    found = torch.ops.fourtap.msda(*join_images((*_IMAGES, ""), info, in_dims, arguments))
+    return split_images(found, info), 0
+
+
+def _map_backward(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+    *_, wanted = arguments
+    joined = join_images(("grad_out", *_IMAGES, "", ""), info, in_dims, arguments)
+    found, out_dims = split_gradients(torch.ops.fourtap.msda_backward(*joined), wanted, info)
+    return tuple(found), out_dims
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
@@ -278,3 +372,12 @@ torch.library.register_fake("fourtap::msda", _msda_fake, lib=_library)
 torch.library.register_fake("fourtap::msda_backward", _msda_backward_fake, lib=_library)
 torch.library.register_autograd("fourtap::msda", _differentiate, setup_context=_remember, lib=_library)
 torch.library.register_autograd("fourtap::msda_backward", _refuse, lib=_library)
+register_vmap("fourtap::msda", _map, _library)
+register_vmap("fourtap::msda_backward", _map_backward, _library)
+_differentiable = differentiable_by_transforms(
+    torch.ops.fourtap.msda,
+    torch.ops.fourtap.msda_backward,
+    _remember,
+    _differentiate,
+    no_second_derivatives("ms_deform_attn"),
+)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fourtap import _native, _registered
+from fourtap._registered import copy_of_list
 from fourtap._route import Route
 
 __all__ = ["Tensor", "attend", "forward", "gradients", "is_traced"]
@@ -85,6 +86,7 @@ class _Attention(torch.autograd.Function):
             shapes if isinstance(shapes, Tensor) else None,
             starts if isinstance(starts, Tensor) else None,
         )
+        shapes, starts = copy_of_list(shapes), copy_of_list(starts)
         ctx.levels = (shapes, starts)
         ctx.deterministic = deterministic
         return _native.torch_forward(value, shapes, starts, locations, weights, None)
@@ -107,7 +109,7 @@ class _Attention(torch.autograd.Function):
         # With create_graph=True the gradients will be differentiated again, which must raise an error, not be ignored.
         compute = _Gradients.apply if _is_grad_enabled() else _compute_gradients
         grad_value, grad_locations, grad_weights = compute(*arguments)
-        return grad_value, None, None, grad_locations, grad_weights, None
+        return _registered.in_usual_order(grad_value), None, None, grad_locations, grad_weights, None
 
 
 # For plain tensors this does what `_Attention.apply` does. Some versions of PyTorch first look, in Python, for wrappers

@@ -170,7 +170,7 @@ def ms_deform_attn_from_projections(
     spatial_shapes: Levels,
     reference_points: T,
     sampling_offsets: T,
-    attention_logits: T,
+    attention_logits: T | None,
     *,
     points_per_level: int | Sequence[int] | None = None,
     value_mask: T | None = None,
@@ -195,8 +195,9 @@ def ms_deform_attn_from_projections(
             different numbers of points, it has size 1 or is left out.
         sampling_offsets: ``[N, Q, M, K, 2]``, K points of all levels, level by level: (x, y) in pixels of the level
             around a point, or in parts of a box around its centre. float32 or the dtype of ``value``.
-        attention_logits: ``[N, Q, M, K]``, before the softmax over all K; float32 or the dtype of ``value``. May be a
-            slice of the same tensor as ``sampling_offsets``, the result of one linear layer.
+        attention_logits: ``[N, Q, M, K]``, before the softmax over all K; float32 or the dtype of ``value``. None if
+            one linear layer computes both: ``sampling_offsets`` is then ``[N, Q, M * K * 2 + M * K]``, first the
+            offsets of all heads, then their logits, and so is its gradient.
         points_per_level: How many of the K points each level has: a number, or one for each level. By default K / L.
         value_mask: ``[N, S]``, bool or uint8, true for padding: such a pixel counts as zero and gets a zero gradient.
         sampling: ``"bilinear"``, with zeros outside; or ``"nearest"``: the nearest pixel, that of the border for points
@@ -326,7 +327,8 @@ def scaled_dot_product_attention(
         value: ``[..., Hk, Sk, Dv]``, likewise.
         attn_mask: Anything that broadcasts to ``[..., Hq, Sq, Sk]``, read by its strides: booleans, true where a query
             sees a key; or numbers in the dtype of ``query`` or float32 that are added to the scaled logits, where minus
-            infinity hides a key. It may come together with ``is_causal`` and ``window``.
+            infinity hides a key. It may come together with ``is_causal`` and ``window``. ``causal_upper_left`` and
+            ``causal_lower_right`` of ``torch.nn.attention.bias`` are masks, too.
         dropout_p: Must be 0: nothing is dropped.
         is_causal: Whether keys after ``c`` are masked out.
         scale: Any finite number; by default ``1 / sqrt(D)``.

@@ -1,7 +1,7 @@
 //! The gradients of dense attention, called from Python.
 
-use fourtap::ViewMut;
-use fourtap::dense::{self, ForwardResults, Gradients};
+use fourtap::dense::{self, Backward, ForwardResults, Gradients, Problem};
+use fourtap::{View, ViewMut};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -10,9 +10,10 @@ use super::{
     with_one_sequence_axis, work,
 };
 use crate::call::{dense_gradient, new_gradient, on_device};
-use crate::errors::{Kind, unexpected};
-use crate::frameworks::Framework;
+use crate::errors::{Kind, raise, unexpected};
+use crate::frameworks::shadow::Shadows;
 use crate::frameworks::torch::Torch;
+use crate::frameworks::{Describe, Framework};
 use crate::operands::KnownTensors;
 use crate::tensor::Element;
 use crate::threads;
@@ -41,6 +42,67 @@ pub fn torch_dense_backward<'py>(
     backward(torch, operands, grad_out, [out, lse], settings, wanted)
 }
 
+/// Checks a call with shadows of tensors: a forward one or, with `grad_out`, `out` and `lse`, a backward one.
+#[pyfunction(signature = (query, key, value, attn_mask, settings, of_backward, /))]
+pub fn check_dense<'py>(
+    query: Any<'_, 'py>,
+    key: Any<'_, 'py>,
+    value: Any<'_, 'py>,
+    attn_mask: Option<Any<'_, 'py>>,
+    settings: DenseSettings,
+    of_backward: Option<[Bound<'py, PyAny>; 3]>,
+) -> PyResult<()> {
+    let py = query.py();
+    let operands = Operands {
+        query,
+        key,
+        value,
+        attn_mask,
+    };
+    let shadows = Shadows::get(py)?;
+    let described = operands.describe(&shadows, KnownTensors::default())?;
+    check_shapes(
+        py,
+        [&described.query, &described.key, &described.value],
+        settings.enable_gqa,
+    )?;
+    // SAFETY: nothing is read or written: these are checked only.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let options = settings.options();
+    let checked = match &of_backward {
+        None => Problem::new(&inputs, options).map(drop),
+        Some([grad_out, out, lse]) => {
+            // SAFETY: as above.
+            let (results, of_out) = unsafe { results(&shadows, grad_out, [out, lse])? };
+            Backward::new(inputs, options, results, of_out, Gradients::default()).map(drop)
+        }
+    };
+    checked.map_err(|error| raise(py, error))
+}
+
+/// The results of forward and the gradient of the first of them, to be read.
+///
+/// # Safety
+/// As of [`crate::tensor::Tensor::view`].
+unsafe fn results<'py, 'a>(
+    describe: &impl Describe,
+    grad_out: Any<'_, 'py>,
+    [out, lse]: [Any<'_, 'py>; 2],
+) -> PyResult<(ForwardResults<'a>, View<'a>)> {
+    let read = |name, object: Any<'_, 'py>, inner| {
+        let tensor = describe.describe(name, object)?;
+        let tensor = with_one_sequence_axis(object.py(), &tensor, inner)?;
+        let layout = tensor.layout(object)?;
+        // SAFETY: as the caller promises.
+        PyResult::Ok(unsafe { tensor.view(layout) })
+    };
+    let results = ForwardResults {
+        out: read("out", out, HEADS_AND_CHANNELS)?,
+        lse: read("lse", lse, HEADS)?,
+    };
+    Ok((results, read("grad_out", grad_out, HEADS_AND_CHANNELS)?))
+}
+
 fn backward<'py>(
     framework: &impl Framework,
     operands: Operands<'_, 'py>,
@@ -57,20 +119,10 @@ fn backward<'py>(
         settings.enable_gqa,
     )?;
     let grad_out = dense_gradient(framework, grad_out)?;
-    let read = |name, object: &Bound<'py, PyAny>, inner| {
-        let tensor = framework.describe(name, object)?;
-        let tensor = with_one_sequence_axis(py, &tensor, inner)?;
-        let layout = tensor.layout(object)?;
-        // SAFETY: Python's caller holds the tensors until we return, and this function the copy of `grad_out`.
-        PyResult::Ok(unsafe { tensor.view(layout) })
-    };
-    // SAFETY: as above.
+    // SAFETY: Python's caller holds the tensors until we return, and this function the copy of `grad_out`.
     let inputs = unsafe { operands.inputs(&described)? };
-    let results = ForwardResults {
-        out: read("out", out, HEADS_AND_CHANNELS)?,
-        lse: read("lse", lse, HEADS)?,
-    };
-    let of_out = read("grad_out", &grad_out, HEADS_AND_CHANNELS)?;
+    // SAFETY: as above.
+    let (results, of_out) = unsafe { results(framework, &grad_out, [out, lse])? };
 
     let sources = [
         ("grad_query", operands.query, &described.query),

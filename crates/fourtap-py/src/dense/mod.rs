@@ -2,7 +2,7 @@
 
 mod backward;
 
-pub use backward::torch_dense_backward;
+pub use backward::{check_dense, torch_dense_backward};
 
 use std::iter::repeat_n;
 
@@ -14,9 +14,9 @@ use pyo3::types::PyTuple;
 
 use crate::call::on_device;
 use crate::errors::{Kind, unexpected};
-use crate::frameworks::Framework;
 use crate::frameworks::numpy::NumPy;
 use crate::frameworks::torch::Torch;
+use crate::frameworks::{Describe, Framework};
 use crate::operands::{KnownTensors, saturating_product};
 use crate::route::{Answer, Route};
 use crate::tensor::{Axes, Element, Tensor};
@@ -189,7 +189,7 @@ struct OperandDescs {
 }
 
 impl Operands<'_, '_> {
-    fn describe(&self, framework: &impl Framework, known: KnownTensors) -> PyResult<OperandDescs> {
+    fn describe(&self, framework: &impl Describe, known: KnownTensors) -> PyResult<OperandDescs> {
         let describe = |(name, object), known: Option<Tensor>| {
             known.map_or_else(|| framework.describe(name, object), Ok)
         };

@@ -4,6 +4,7 @@
 mod dense_tensors;
 mod dlpack;
 pub mod numpy;
+pub mod shadow;
 pub mod torch;
 
 use fourtap::cuda::Cuda;
@@ -11,20 +12,38 @@ use fourtap::{Error, Place};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::levels::LevelsArgument;
 use crate::tensor::{Element, Tensor};
 
-/// What the operators need from a framework.
-pub trait Framework {
+/// What a check of a call needs to know of its tensors.
+pub trait Describe {
     /// Whether the object is one of its tensors, of any dtype.
     fn owns(&self, object: &Bound<'_, PyAny>) -> PyResult<bool>;
 
     /// Describes one of its tensors; an exception names it by `name`.
     fn describe(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Tensor>;
 
+    /// The levels of a call whose `value` is in `place`.
+    fn levels<'py>(
+        &self,
+        place: Place,
+        shapes: &Bound<'py, PyAny>,
+        starts: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<LevelsArgument<'py>>;
+}
+
+/// What the operators need from a framework.
+pub trait Framework: Describe {
     /// Describes a tensor that will be written.
     fn describe_writable(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         self.describe(name, object)
     }
+
+    /// Refuses a tensor of the caller's that may not be written, by its name `out`.
+    fn accept_out(&self, out: &Bound<'_, PyAny>) -> PyResult<()>;
+
+    /// Notes that a tensor of the caller's was written, for whoever has saved it.
+    fn mark_written(&self, out: &Bound<'_, PyAny>) -> PyResult<()>;
 
     /// A new uninitialised row-major tensor on the device of another, of its dtype, f32 or f64.
     fn empty<'py>(

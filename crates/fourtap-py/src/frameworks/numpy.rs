@@ -6,8 +6,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyTuple, PyType};
 
-use super::Framework;
+use super::{Describe, Framework};
 use crate::errors::{Kind, unexpected};
+use crate::levels::LevelsArgument;
 use crate::tensor::{Element, Tensor};
 
 /// NumPy.
@@ -124,7 +125,7 @@ fn row_major(sizes: &[usize]) -> Vec<isize> {
     strides
 }
 
-impl Framework for NumPy {
+impl Describe for NumPy {
     fn owns(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         object.is_instance(array_type(object.py())?)
     }
@@ -134,6 +135,17 @@ impl Framework for NumPy {
         self.tensor(name, object, interface)
     }
 
+    fn levels<'py>(
+        &self,
+        place: Place,
+        shapes: &Bound<'py, PyAny>,
+        starts: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<LevelsArgument<'py>> {
+        LevelsArgument::new(self, place, shapes, starts)
+    }
+}
+
+impl Framework for NumPy {
     fn describe_writable(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let interface = self.interface(name, object)?;
         if interface.read_only {
@@ -147,6 +159,14 @@ impl Framework for NumPy {
             ));
         }
         self.tensor(name, object, interface)
+    }
+
+    fn accept_out(&self, _out: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(())
+    }
+
+    fn mark_written(&self, _out: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(())
     }
 
     fn empty<'py>(

@@ -7,10 +7,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use super::Framework;
 use super::dense_tensors::DenseTensors;
 use super::dlpack::Exchange;
+use super::{Describe, Framework};
 use crate::errors::{Kind, unexpected};
+use crate::levels::LevelsArgument;
 use crate::tensor::{Element, Tensor};
 
 /// Functions and attributes of PyTorch, looked up once.
@@ -220,14 +221,15 @@ impl Torch {
         class.is(&self.tensor) || class.is(&self.parameter)
     }
 
-    fn element(&self, object: &Bound<'_, PyAny>) -> PyResult<Element> {
+    /// The element type of anything that has a dtype of PyTorch.
+    pub fn element(&self, object: &Bound<'_, PyAny>) -> PyResult<Element> {
         let dtype = object.getattr(intern!(object.py(), "dtype"))?;
         let known = self.elements.iter().find(|(known, _)| dtype.is(known));
         Ok(known.map_or(Element::Other, |(_, element)| *element))
     }
 }
 
-impl Framework for Torch {
+impl Describe for Torch {
     fn owns(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.is_plain(object) {
             return Ok(true);
@@ -251,6 +253,14 @@ impl Framework for Torch {
             let found = object.get_type().fully_qualified_name()?.to_string();
             let expected = "a PyTorch tensor, like the others";
             return Err(unexpected(py, Kind::Input, name, expected, found));
+        }
+        if !self.is_plain(object) {
+            static REFUSE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let refuse = REFUSE.get_or_try_init(py, || -> PyResult<_> {
+                let module = py.import("fourtap._subclasses")?;
+                Ok(module.getattr("refuse_without_memory")?.unbind())
+            })?;
+            refuse.bind(py).call1((name, object))?;
         }
         let refused = |expected: &str, what: &str| -> PyErr {
             let found = object.getattr(what).map(|found| found.to_string());
@@ -291,6 +301,39 @@ impl Framework for Torch {
             sizes: sizes.into_iter().collect(),
             strides: strides.into_iter().collect(),
         })
+    }
+
+    fn levels<'py>(
+        &self,
+        place: Place,
+        shapes: &Bound<'py, PyAny>,
+        starts: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<LevelsArgument<'py>> {
+        LevelsArgument::new(self, place, shapes, starts)
+    }
+}
+
+impl Framework for Torch {
+    fn accept_out(&self, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = out.py();
+        if !self.owns(out)? {
+            // Refused when it is described.
+            return Ok(());
+        }
+        static ACCEPT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let accept = ACCEPT.get_or_try_init(py, || -> PyResult<_> {
+            let module = py.import("fourtap._registered")?;
+            Ok(module.getattr("accept_out")?.unbind())
+        })?;
+        accept.bind(py).call1((out,)).map(drop)
+    }
+
+    fn mark_written(&self, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = out.py();
+        let graph = py.import(intern!(py, "torch.autograd.graph"))?;
+        graph
+            .call_method1(intern!(py, "increment_version"), (out,))
+            .map(drop)
     }
 
     fn empty<'py>(

@@ -4,15 +4,16 @@ mod operands;
 mod settings;
 
 use fourtap::cpu::Cpu;
-use fourtap::msda::projections::{self, ProjectedProblem, ProjectionGradients};
+use fourtap::msda::projections::{self, ProjectedBackward, ProjectedProblem, ProjectionGradients};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::call::{dense_gradient, new_gradient, on_device};
 use crate::errors::raise;
-use crate::frameworks::Framework;
 use crate::frameworks::numpy::NumPy;
+use crate::frameworks::shadow::Shadows;
 use crate::frameworks::torch::Torch;
+use crate::frameworks::{Describe, Framework};
 use crate::operands::saturating_product;
 use crate::route::{Answer, Route};
 use crate::threads;
@@ -123,6 +124,31 @@ pub fn torch_zero_pixels(value: &Bound<'_, PyAny>, mask: &Bound<'_, PyAny>) -> P
     Ok(true)
 }
 
+/// Checks a call with shadows of tensors: as [`forward`] does or, with `grad_out`, as [`backward`] does.
+#[pyfunction(signature = (operands, grad_out, /))]
+pub fn check_projected<'py>(
+    py: Python<'py>,
+    operands: OperandTuple<'py>,
+    grad_out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let shadows = Shadows::get(py)?;
+    let operands = Operands::from(operands);
+    let described = operands.describe(&shadows, KnownTensors::default())?;
+    // SAFETY: nothing is read or written: these are checked only.
+    let inputs = unsafe { operands.inputs(&described)? };
+    let checked = match grad_out {
+        None => ProjectedProblem::new(&inputs).map(drop),
+        Some(grad_out) => {
+            let of_out = shadows.describe("grad_out", grad_out)?;
+            let layout = of_out.layout(grad_out)?;
+            // SAFETY: as above.
+            let of_out = unsafe { of_out.view(layout) };
+            ProjectedBackward::new(inputs, of_out, ProjectionGradients::default()).map(drop)
+        }
+    };
+    checked.map_err(|error| raise(py, error))
+}
+
 /// Attention, written to `out` or to a new tensor.
 fn forward<'py>(
     py: Python<'py>,
@@ -135,8 +161,12 @@ fn forward<'py>(
     // SAFETY: Python's caller holds the operands until we return, and frameworks free device memory in the order of
     // the stream that is current.
     let inputs = unsafe { operands.inputs(&described)? };
-    let out = match out {
-        Some(out) => out.clone(),
+    let given = out;
+    let out = match given {
+        Some(out) => {
+            framework.accept_out(out)?;
+            out.clone()
+        }
         None => {
             let sizes = described.sizes_of_out();
             // `None` means that the inputs do not fit each other: the library's check says how.
@@ -161,6 +191,9 @@ fn forward<'py>(
                 projections::forward(&cpu, inputs, result)
             })?;
         }
+    }
+    if let Some(out) = given {
+        framework.mark_written(out)?;
     }
     Ok(out)
 }

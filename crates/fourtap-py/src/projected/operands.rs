@@ -6,7 +6,7 @@ use pyo3::types::PyTuple;
 
 use super::settings::Settings;
 use crate::errors::{Kind, unexpected};
-use crate::frameworks::Framework;
+use crate::frameworks::Describe;
 use crate::levels::LevelsArgument;
 use crate::operands::saturating_product;
 use crate::tensor::{Element, Tensor};
@@ -117,7 +117,7 @@ impl<'py> Operands<'py> {
 
     pub fn describe(
         &self,
-        framework: &impl Framework,
+        framework: &impl Describe,
         known: KnownTensors,
     ) -> PyResult<OperandDescs<'py>> {
         let describe = |(name, object), known: Option<Tensor>| match known {
@@ -127,8 +127,7 @@ impl<'py> Operands<'py> {
         let [value, references, offsets, logits] = known;
         let [of_value, of_references, of_offsets, of_logits] = self.real();
         let value = describe(of_value, value)?;
-        let levels = LevelsArgument::new(
-            framework,
+        let levels = framework.levels(
             value.place,
             &self.spatial_shapes,
             self.level_start_index.as_ref(),
@@ -214,10 +213,14 @@ pub fn take_apart(py: Python<'_>, both: &Tensor, value: &Tensor) -> PyResult<[Te
         // Of another type, which is refused later.
         _ => 0,
     };
-    let along = by_number * samples as isize;
+    // Strides of axes without elements may be any numbers.
+    let along = by_number.wrapping_mul(samples.cast_signed());
+    let (twice, twice_along) = (by_number.wrapping_mul(2), along.wrapping_mul(2));
     let part = |name, numbers_before: usize, sizes: &[usize], strides: &[isize]| Tensor {
         name,
-        address: both.address + numbers_before * by_number.unsigned_abs() * bytes,
+        // A reversed axis goes to lower addresses.
+        address: (both.address)
+            .wrapping_add_signed(by_number.wrapping_mul((numbers_before * bytes).cast_signed())),
         sizes: sizes.iter().copied().collect(),
         strides: [&[by_image, by_query], strides]
             .concat()
@@ -230,7 +233,7 @@ pub fn take_apart(py: Python<'_>, both: &Tensor, value: &Tensor) -> PyResult<[Te
             "sampling_offsets",
             0,
             &[images, queries, heads, samples, 2],
-            &[2 * along, 2 * by_number, by_number],
+            &[twice_along, twice, by_number],
         ),
         part(
             "attention_logits",

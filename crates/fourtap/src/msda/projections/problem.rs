@@ -370,7 +370,7 @@ fn factors(scale: BoxScale<'_>, points: &[usize], boxes: bool) -> Result<Vec<f64
     if !boxes && scale != BoxScale::HalfBox {
         return Err(wrong(
             "none, as reference_points are points".to_string(),
-            format!("{scale:?}"),
+            "some".to_string(),
         ));
     }
     let factors: Vec<f64> = match scale {
