@@ -107,7 +107,7 @@ def grounding_dino(kind: str = "GroundingDino") -> Built:
 
 def rt_detr(kind: str = "RTDetr", head: str = "ForObjectDetection", **options: Any) -> Built:
     stages = ("stage1",) if kind == "PPDocLayoutV3" else ()
-    config = getattr(transformers, f"{kind}Config")(
+    settings: dict[str, Any] = dict(
         backbone_config=resnet("RTDetrResNetConfig", (*stages, "stage2", "stage3", "stage4")),
         encoder_hidden_dim=CHANNELS,
         encoder_in_channels=[12, 16, 20],
@@ -120,8 +120,8 @@ def rt_detr(kind: str = "RTDetr", head: str = "ForObjectDetection", **options: A
         decoder_layers=2,
         decoder_attention_heads=4,
         num_denoising=0,
-        **options,
     )
+    config = getattr(transformers, f"{kind}Config")(**settings | options)
     return getattr(transformers, f"{kind}{head}")(config), {"pixel_values": image()}
 
 
@@ -281,6 +281,8 @@ CASES = {
     "rt_detr_v2": Case(lambda: rt_detr("RTDetrV2"), 2),
     "rt_detr_v2-discrete": Case(lambda: rt_detr("RTDetrV2", decoder_method="discrete"), 2),
     "d_fine": Case(lambda: rt_detr("DFine", decoder_n_points=[3, 6, 3]), 2),
+    # A batch norm right before the values, which have no layer of their own.
+    "d_fine-normed": Case(lambda: rt_detr("DFine", encoder_hidden_dim=32, decoder_in_channels=[32] * 3), 2),
     "d_fine-discrete": Case(lambda: rt_detr("DFine", decoder_n_points=[3, 1, 2], decoder_method="discrete"), 2),
     "deimv2": Case(lambda: rt_detr("Deimv2", decoder_n_points=[2, 4, 3]), 2),
     "pp_doclayout_v2": Case(lambda: rt_detr("PPDocLayoutV2", "Model"), 2),
