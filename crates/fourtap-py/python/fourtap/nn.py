@@ -8,19 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fourtap import _native
-from fourtap._joined import forget, is_exported, is_untouched, product_of_both
+from fourtap._joined import is_exported, is_untouched, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["MSDeformAttn"]
 
@@ -80,18 +77,13 @@ def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(arithmetic_type(value.dtype))
 
 
-def project(
-    module: Any, query: Tensor, *, heads: int, nearest: bool = False, keep: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Offsets and logits as :func:`attend_from_layers` takes them: what a module's two layers over the query put out.
-
-    ``keep`` is for modules that call :func:`fourtap._joined.forget`.
-    """
+def project(module: Any, query: Tensor, *, heads: int, nearest: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Offsets and logits as :func:`attend_from_layers` takes them: what the two layers over the query put out."""
     first, second = module.sampling_offsets, module.attention_weights
     # Where they only choose pixels, offsets have no gradient: what both layers put out cannot be one tensor.
     fit = not nearest and is_untouched(first) and is_untouched(second)
     if fit and first.out_features == 2 * second.out_features and second.out_features % heads == 0:
-        both = product_of_both(first, second, query, owner=module if keep else None)
+        both = product_of_both(first, second, query)
         if both is not None:
             return both, None
     return first(query), second(query)
@@ -169,12 +161,10 @@ def attend_with_layers(
     names: Mapping[str, str],
     nearest: bool = False,
     box_scale: Sequence[float] | None = None,
-    keep: bool = False,
 ) -> Tensor:
     """A whole module: ``layers`` has ``sampling_offsets``, ``attention_weights``, ``value_proj`` and ``output_proj``.
 
-    ``names`` are what the module's caller calls the operator's tensors, where that is something else. ``keep`` is as in
-    :func:`project`.
+    ``names`` are what the module's caller calls the operator's tensors, where that is something else.
     """
 
     def named(name: str) -> str:
@@ -192,7 +182,7 @@ def attend_with_layers(
     if padding_mask is not None:
         require_shape(named("value_mask"), padding_mask, [batch, features.shape[1]])
         padding_mask = padding_mask.bool()
-    offsets, logits = project(layers, query, heads=heads, nearest=nearest, keep=keep)
+    offsets, logits = project(layers, query, heads=heads, nearest=nearest)
     try:
         attended = attend_from_layers(
             value,
@@ -261,16 +251,6 @@ class ProjectedAttention(nn.Module):
             nn.init.xavier_uniform_(self.output_proj.weight)
             self.output_proj.bias.zero_()
 
-    def train(self, mode: bool = True) -> Self:
-        """As of every module."""
-        # Optimizers and averages that write to ``parameter.data`` go unnoticed by version counters.
-        forget(self)
-        return super().train(mode)
-
-    def _apply(self, *arguments: Any, **options: Any) -> Self:
-        forget(self)
-        return super()._apply(*arguments, **options)  # type: ignore[no-any-return, no-untyped-call]
-
     def _attend(
         self,
         query: Tensor,
@@ -294,7 +274,6 @@ class ProjectedAttention(nn.Module):
             levels=self._levels,
             points=self._points,
             names=names,
-            keep=True,
         )
 
 

@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from fourtap._joined import forget
 from fourtap.errors import InputError
 from fourtap.nn import ProjectedAttention
 
@@ -61,7 +60,6 @@ class HeadwiseParallel(ParallelStyle):
         }
         parallelize_module(module, device_mesh, plan, src_data_rank=self.src_data_rank)
         module._heads_here = heads // devices
-        forget(module)
         at = list(inspect.signature(module.forward).parameters).index("reference_points")
         hook = functools.partial(_share_reference_points, at, device_mesh)
         module.register_forward_pre_hook(hook, with_kwargs=True)
