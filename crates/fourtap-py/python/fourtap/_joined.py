@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as _hooks
+from torch.utils._device import DeviceContext
 
-__all__ = ["is_exported", "is_untouched", "is_watched", "product_of_both"]
+__all__ = ["is_exported", "is_untouched", "is_watched", "owns_result", "product_of_both"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_compiling
@@ -21,6 +22,11 @@ _is_traced = torch.compiler.is_dynamo_compiling
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_transforming = torch._C._are_functorch_transforms_active
 _is_tracing = torch._C._is_tracing
+_count_function_modes = torch._C._len_torch_function_stack
+_mode_at = torch._C._get_function_stack_at
+# As PyTorch has them: others may keep what they return.
+_forward = nn.Linear.forward
+_linear = functional.linear
 
 
 def product_of_both(first: nn.Module, second: nn.Module, query: Tensor) -> Tensor | None:
@@ -37,8 +43,24 @@ def product_of_both(first: nn.Module, second: nn.Module, query: Tensor) -> Tenso
 
 def is_watched() -> bool:
     """Whether something intercepts calls of operators or layers. What it sees must be the layers themselves."""
-    hooks = _hooks._global_forward_hooks or _hooks._global_forward_pre_hooks
-    return bool(_is_compiling() or _count_modes() or _is_transforming() or _is_tracing() or hooks)
+    return bool(_is_compiling() or _count_modes() or _is_transforming() or _is_tracing() or _has_global_hooks())
+
+
+def owns_result(layer: nn.Module) -> bool:
+    """Whether nobody but the caller can have got hold of what the layer has just put out.
+
+    It may then be changed in place: a product does not need its result for its gradients.
+    """
+    if not is_untouched(layer):
+        return False
+    if _is_traced():
+        return True
+    if is_watched() or functional.linear is not _linear:
+        return False
+    if type(layer._parameters.get("weight")) not in (nn.Parameter, Tensor):
+        return False
+    # A default device is such a mode. Other ones see every result.
+    return all(type(_mode_at(index)) is DeviceContext for index in range(_count_function_modes()))
 
 
 def is_exported() -> bool:
@@ -49,8 +71,19 @@ def is_exported() -> bool:
 
 def is_untouched(layer: nn.Module) -> bool:
     """Whether calling the layer is nothing but a product with its parameters."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks
-    return type(layer) is nn.Linear and not hooks and "forward" not in layer.__dict__
+    if type(layer) is not nn.Linear or "forward" in layer.__dict__ or nn.Linear.forward is not _forward:
+        return False
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return not hooks and not _has_global_hooks()
+
+
+def _has_global_hooks() -> bool:
+    return bool(
+        _hooks._global_forward_hooks
+        or _hooks._global_forward_pre_hooks
+        or _hooks._global_backward_hooks
+        or _hooks._global_backward_pre_hooks
+    )
 
 
 def _is_cast(query: Tensor) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap import _native
-from fourtap._joined import is_exported, is_untouched, product_of_both
+from fourtap._joined import is_exported, is_untouched, owns_result, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap.errors import InputError
@@ -112,8 +112,7 @@ def attend_from_layers(
     value = torch.unflatten(value, -1, (heads, -1))
     mask_is_applied = False
     if mask is not None:
-        # A linear layer does not need its result for its gradients, so it may be changed.
-        may_change = value_layer is not None and is_untouched(value_layer)
+        may_change = value_layer is not None and owns_result(value_layer)
         if not _is_traced():
             mask_is_applied = may_change and _native.torch_zero_pixels(value, mask)
         elif may_change and not is_exported():
