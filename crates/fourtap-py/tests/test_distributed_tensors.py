@@ -31,6 +31,33 @@ def test_sharded_tensors_give_what_whole_ones_give(processes: int) -> None:
     run(HERE / "shard_worker.py", processes)
 
 
+@pytest.mark.parametrize("processes", [2, 4])
+def test_placements_do_not_change_the_answer(processes: int) -> None:
+    run(HERE / "placements_worker.py", processes, "40")
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import torch.distributed.tensor, fourtap.nn",
+        "import fourtap.nn, torch.distributed.tensor",
+        "from fourtap import ms_deform_attn; import torch.distributed.tensor.parallel",
+        "import torch.distributed.tensor; from fourtap import scaled_dot_product_attention",
+        "import fourtap.distributed",
+        # Which imports torch.distributed.tensor in the middle of itself.
+        "import fourtap.nn, torch._dynamo, torch.distributed.fsdp",
+    ],
+)
+def test_whoever_comes_first_pytorch_knows_the_operators(imports: str) -> None:
+    asked = (
+        "import torch; from torch.distributed.tensor import DTensor; "
+        "known = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs; "
+        "names = [name for way in ('msda', 'msda_projected', 'dense') for name in (way, f'{way}_backward')]; "
+        "assert all(getattr(torch.ops.fourtap, name).default in known for name in names)"
+    )
+    subprocess.run([sys.executable, "-c", f"{imports}; import fourtap.attention; {asked}"], check=True, timeout=300)
+
+
 def test_modules_sharded_by_heads_give_what_whole_ones_give() -> None:
     run(HERE / "heads_worker.py", 4)
 

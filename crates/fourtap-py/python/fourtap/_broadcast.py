@@ -62,7 +62,7 @@ def attend_broadcast(
         return attend(query, key, value, attn_mask)
     sequences = math.prod(batch)
     # Reshaping copies where strides do not allow to see the axes as one.
-    query, key, value = (tensor.reshape((sequences, *tensor.shape[-3:])) for tensor in tensors)
+    query, key, value = (_reshaped(tensor, (sequences, *tensor.shape[-3:])) for tensor in tensors)
     if attn_mask is not None and attn_mask.ndim > 3:
         rows, own = tuple(attn_mask.shape[-3:]), tuple(attn_mask.shape[:-3])
         pairs = list(zip(reversed(own), reversed(batch), strict=False))
@@ -70,10 +70,33 @@ def attend_broadcast(
             whole = (*batch, query.shape[-3], query.shape[-2], key.shape[-2])
             raise InputError(f"attn_mask: expected shape broadcasting to {list(whole)}, found {list(attn_mask.shape)}")
         if all(size == 1 for size in own):
-            attn_mask = attn_mask.reshape(rows)
+            attn_mask = _reshaped(attn_mask, rows)
         else:
-            attn_mask = library.broadcast_to(attn_mask, batch + rows).reshape((sequences, *rows))
+            attn_mask = _reshaped(library.broadcast_to(attn_mask, batch + rows), (sequences, *rows))
     found = attend(query, key, value, attn_mask)
     if isinstance(found, tuple):
-        return tuple(result.reshape(batch + tuple(result.shape[1:])) for result in found)
-    return found.reshape(batch + tuple(found.shape[1:]))
+        return tuple(_reshaped(result, batch + tuple(result.shape[1:])) for result in found)
+    return _reshaped(found, batch + tuple(found.shape[1:]))
+
+
+def _reshaped(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """Reshaped in its first axes. Of a DTensor they are gathered before, unless it is evenly sharded on the first.
+
+    PyTorch can only reshape such ones, also their gradients.
+    """
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return tensor.reshape(shape)
+    from torch.distributed.tensor import Replicate
+
+    joins = tensor.ndim > len(shape)
+    before = 1 + tensor.ndim - len(shape) if joins else 1
+    is_even = (tensor.shape[0] if joins else shape[0]) % tensor.device_mesh.size() == 0
+
+    def fits(placement: Any) -> bool:
+        axis = getattr(placement, "dim", None)
+        return axis is None or axis >= before or (axis == 0 and is_even)
+
+    fitting = tensor.redistribute(placements=[on if fits(on) else Replicate() for on in placements]).reshape(shape)
+    # To where it is already: the gradient is then brought there, too, before it is reshaped back.
+    return fitting.redistribute(placements=fitting.placements)

@@ -46,7 +46,9 @@ if importlib.util.find_spec("torch") is not None:
         from fourtap._out import count_write, refuse_gradient_of
         from fourtap._projected import from_projections
         from fourtap._torch import Tensor, attend, forward, gradients, is_traced
+        from fourtap._when_sharded import register_sharding
 
+        register_sharding()
         _HAS_TORCH = True
         # Sizes of tensors that are being traced, and numbers computed from them.
         _WHOLE += (torch.SymInt,)

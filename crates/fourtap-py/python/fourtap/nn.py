@@ -17,6 +17,7 @@ from fourtap import _native
 from fourtap._joined import is_exported, is_untouched, owns_result, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
+from fourtap._when_sharded import register_sharding
 from fourtap.errors import InputError
 
 __all__ = ["MSDeformAttn"]
@@ -368,3 +369,7 @@ class MSDeformAttn(ProjectedAttention):
     def extra_repr(self) -> str:
         """The arguments it was built with."""
         return f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, n_points={self.n_points}"
+
+
+# Last: it imports what imports this.
+register_sharding()

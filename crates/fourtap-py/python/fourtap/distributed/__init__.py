@@ -1,10 +1,10 @@
 """Attention on several devices, by ``torch.distributed``.
 
-- Importing this module tells PyTorch how every operator computes with sharded tensors
-  (``torch.distributed.tensor.DTensor``), forward and backward, without exchanging anything if they are sharded alike:
-  by images, or sequences (all tensors); by heads (all tensors that have them); or by queries (all but ``value``, or
-  keys and values, which every device has whole; their gradients are then ``Partial``). DTensors that are sharded
-  otherwise are exchanged by PyTorch until one of these fits.
+- PyTorch knows how every operator computes with sharded tensors (``torch.distributed.tensor.DTensor``), forward and
+  backward, without exchanging anything if they are sharded alike: by images, or sequences (all tensors); by heads (all
+  tensors that have them; of deformable attention each device must get equally many); or by queries (all but ``value``,
+  or keys and values, which every device has whole; their gradients are then ``Partial``). DTensors that are sharded
+  otherwise are exchanged by PyTorch until one of these fits. This needs no import of this module: any operator will do.
 - :class:`HeadwiseParallel` is a style for ``torch.distributed.tensor.parallel.parallelize_module``: tensor parallelism
   of :class:`fourtap.nn.MSDeformAttn`.
 - :func:`ring_attention` is dense attention over a sequence that no device has whole: context parallelism.

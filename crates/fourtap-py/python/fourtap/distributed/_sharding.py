@@ -1,17 +1,21 @@
-"""How every operator computes with DTensors: which placements need no exchange. Importing this tells PyTorch."""
+"""How every operator computes with DTensors: which placements need no exchange."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from fourtap import _dense, _projected_registered, _registered  # noqa: F401  # they define the operators
+from fourtap._when_sharded import first_that_matters
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "ensure_registered"]
 
 # Of one operator: how results and arguments are placed.
 Rule = tuple[list[Any], list[Any]]
@@ -36,6 +40,18 @@ def _those(placements: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
     return [placement if want else WHOLE for placement, want in zip(placements, wanted, strict=True)]
 
 
+def _splits_heads(value: Any) -> bool:
+    """Whether devices get equal numbers of heads, however many axes of the mesh these are sharded on.
+
+    The result has heads and channels on one axis. PyTorch divides that by its own size, so with unequal numbers of
+    heads nobody's part would be what PyTorch takes it for.
+    """
+    heads, sizes = value.shape[2], value.mesh.shape
+    several = (math.prod(some) for count in range(1, len(sizes) + 1) for some in itertools.combinations(sizes, count))
+    # PyTorch itself does not shard on more devices than there are heads.
+    return all(heads % devices == 0 for devices in several if devices <= heads)
+
+
 def _msda(
     value: Any, shapes: Any, starts: Any, levels: Any, locations: Any, weights: Any, deterministic: Any
 ) -> list[Rule]:
@@ -43,12 +59,12 @@ def _msda(
         tables = [_given(shapes, WHOLE), _given(starts, WHOLE), None]
         return [out], [of_value, *tables, of_samples, of_samples, None]
 
-    return [
+    rules = [
         rule(WHOLE, WHOLE, WHOLE),
         rule(BY_IMAGES, BY_IMAGES, BY_IMAGES),
-        rule(BY_HEADS, BY_HEADS, BY_HEADS),
         rule(BY_QUERIES, WHOLE, BY_QUERIES),
     ]
+    return [*rules, rule(BY_HEADS, BY_HEADS, BY_HEADS)] if _splits_heads(value) else rules
 
 
 def _msda_backward(grad_out: Any, *others: Any) -> list[Rule]:
@@ -57,12 +73,12 @@ def _msda_backward(grad_out: Any, *others: Any) -> list[Rule]:
     gradients: list[list[Any]] = [
         [WHOLE] * 3,
         [BY_IMAGES] * 3,
-        [BY_HEADS] * 3,
         [Partial(), BY_QUERIES, BY_QUERIES],
+        [BY_HEADS] * 3,
     ]
     return [
         (_those(placed, wanted), [*out, *inputs, None])
-        for placed, (out, inputs) in zip(gradients, _msda(*operands), strict=True)
+        for placed, (out, inputs) in zip(gradients, _msda(*operands), strict=False)
     ]
 
 
@@ -90,7 +106,8 @@ def _msda_projected(
         rule(BY_QUERIES, WHOLE, _where(1, queries, references), BY_QUERIES, WHOLE),
     ]
     # Offsets and logits that are one tensor have no axis of heads.
-    return rules if logits is None else [*rules, rule(BY_HEADS, BY_HEADS, WHOLE, BY_HEADS, WHOLE)]
+    by_heads = logits is not None and _splits_heads(value)
+    return [*rules, rule(BY_HEADS, BY_HEADS, WHOLE, BY_HEADS, WHOLE)] if by_heads else rules
 
 
 def _msda_projected_backward(grad_out: Any, *others: Any) -> list[Rule]:
@@ -111,14 +128,14 @@ def _msda_projected_backward(grad_out: Any, *others: Any) -> list[Rule]:
     ]
 
 
-# Axes of dense attention's tensors.
-OF_SEQUENCES, OF_HEADS, OF_QUERIES = 0, 1, 2
+# Axes of dense attention's tensors, counted from the end: before heads there may be axes, or not even heads.
+OF_HEADS, OF_QUERIES = -3, -2
 
 
 def _axes_of(query: Any, key: Any, left: Any, right: Any) -> list[int]:
     """What may be sharded: heads, if each has keys of its own; queries, if their place does not say what they see."""
-    axes = [OF_SEQUENCES]
-    if query.shape[1] == key.shape[1]:
+    axes = list(range(-query.ndim, OF_HEADS))
+    if query.ndim >= -OF_HEADS and query.shape[OF_HEADS] == key.shape[OF_HEADS]:
         axes.append(OF_HEADS)
     return [*axes, OF_QUERIES] if left is None and right is None else axes
 
@@ -127,11 +144,11 @@ def _dense_rule(axis: int | None, query: Any, mask: Any) -> tuple[Any, Any, Any]
     """Where queries, keys and values, and a mask are."""
     if axis is None:
         return WHOLE, WHOLE, _given(mask, WHOLE)
-    of_mask = mask
-    if mask is not None:
-        at = axis - (4 - mask.ndim)  # a mask may lack the first axes
-        of_mask = _where(at, query.shape[axis], mask) if at >= 0 else WHOLE
-    return Shard(axis), WHOLE if axis == OF_QUERIES else Shard(axis), of_mask
+    of_query = Shard(query.ndim + axis)
+    of_mask = _given(mask, WHOLE)
+    if mask is not None and mask.ndim >= -axis:  # it may lack the first axes
+        of_mask = _where(mask.ndim + axis, query.shape[axis], mask)
+    return of_query, WHOLE if axis == OF_QUERIES else of_query, of_mask
 
 
 def _dense_forward(
@@ -191,5 +208,16 @@ _RULES: dict[str, Callable[..., list[Rule]]] = {
 OPERATORS = tuple(_RULES)
 """The operators of ``torch.ops.fourtap`` that have rules."""
 
-for _name, _rule in _RULES.items():
-    register_sharding(getattr(torch.ops.fourtap, _name).default)(_rule)
+
+@functools.cache
+def ensure_registered() -> None:
+    """Tell PyTorch, once."""
+    known = DTensor._op_dispatcher.sharding_propagator
+    for name, rule in _RULES.items():
+        operator = getattr(torch.ops.fourtap, name).default
+        register_sharding(operator)(rule)
+        # By itself it takes the first integer, but gradients depend on which are wanted.
+        known.op_to_schema_info[operator].static_argnum = first_that_matters(operator)
+
+
+ensure_registered()
