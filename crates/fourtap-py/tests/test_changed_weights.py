@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from fourtap import ms_deform_attn
 from fourtap.compat import rfdetr
 from fourtap.compat._frozen_batch_norm import in_one_operator
 from fourtap.compat.mmcv import MultiScaleDeformableAttention
@@ -349,6 +350,17 @@ def test_copies_do_not_share_weights(device: str, subject: Subject, copied: Call
     weight_of(twin, subject).data.mul_(0.5)
     assert torch.equal(subject.call(module, *tensors), before)
     reference.assert_close(subject.call(twin, *tensors), expected_of(subject, twin, tensors), 1e-5)
+
+
+def test_the_next_call_has_the_new_level_sizes(device: str) -> None:
+    value, weights = torch.rand(1, 8, 1, 2, device=device), torch.ones(1, 5, 1, 1, 3, device=device)
+    locations = torch.rand(1, 5, 1, 1, 3, 2, device=device)
+    shapes = torch.tensor([[2, 4]])
+    before = ms_deform_attn(value, shapes, locations, weights)
+    shapes.numpy()[...] = [[4, 2]]
+    found = ms_deform_attn(value, shapes, locations, weights)
+    assert not torch.allclose(found, before, atol=1e-3)
+    assert torch.equal(found, ms_deform_attn(value, [(4, 2)], locations, weights))
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ operator, dense attention.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from fourtap import _native
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 _native.set_pack_folder(_installed_folder())
+if os.environ.get("FOURTAP_CHECK", "") not in ("", "0"):
+    importlib.import_module("fourtap._finite").check_from_now_on()
 
 # These import PyTorch, which takes seconds, so they are imported on first use: `fourtap --help` does not need them.
 _FUNCTIONS = {
