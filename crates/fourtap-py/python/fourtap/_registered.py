@@ -99,6 +99,8 @@ def accept_out(out: Tensor) -> None:
     """Refuse an ``out`` that PyTorch's own functions would not write to either."""
     if out.requires_grad and torch.is_grad_enabled():
         raise InputError("out: expected a tensor that requires no gradient, found one that does")
+    if torch.compiler.is_dynamo_compiling():
+        return
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise InputError("out: expected a tensor that may be written outside inference mode, found an inference tensor")
     if torch._C._is_cow_tensor(out):  # type: ignore[attr-defined]

@@ -43,7 +43,6 @@ if importlib.util.find_spec("torch") is not None:
         import torch
 
         from fourtap._dense import attend_densely
-        from fourtap._out import count_write, refuse_gradient_of
         from fourtap._projected import from_projections
         from fourtap._torch import Tensor, attend, forward, gradients, is_traced
         from fourtap._when_sharded import register_sharding
@@ -108,25 +107,16 @@ def ms_deform_attn(
 
     """
     if _HAS_TORCH and isinstance(value, Tensor):
-        if out is not None:
-            refuse_gradient_of(out)
         found = (
             Route.REGISTERED
             if is_traced()
             else forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out)
         )
-        if not isinstance(found, Tensor):
-            found = attend(
-                found,
-                value,
-                spatial_shapes,
-                level_start_index,
-                sampling_locations,
-                attention_weights,
-                deterministic,
-                out,
-            )
-        return found if out is None else count_write(out)
+        if isinstance(found, Tensor):
+            return found
+        return attend(
+            found, value, spatial_shapes, level_start_index, sampling_locations, attention_weights, deterministic, out
+        )
     if isinstance(value, np.ndarray):
         return _native.numpy_forward(
             value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out
@@ -253,11 +243,7 @@ def ms_deform_attn_from_projections(
         (points_per_level, sampling == "nearest", box_scale, False),
     )
     if _HAS_TORCH and isinstance(value, Tensor):
-        if out is None:
-            return from_projections(operands, deterministic, None)
-        refuse_gradient_of(out)
-        from_projections(operands, deterministic, out)
-        return count_write(out)
+        return from_projections(operands, deterministic, out)
     if isinstance(value, np.ndarray):
         return _native.numpy_projected_forward(operands, out)
     raise _strange("value", value)
