@@ -27,6 +27,17 @@ with zipfile.ZipFile(wheel) as loose, zipfile.ZipFile(wheel + ".tight", "w") as 
 os.replace(wheel + ".tight", wheel)
 "#;
 
+/// Builds the package, or with `--test` tries a small one.
+pub fn run(options: &[String]) -> Result<(), String> {
+    match options {
+        [option] if option == "--test" => test(),
+        _ if options.iter().any(|option| option == "--test") => {
+            Err("packs: expected no other option with --test, found some".into())
+        }
+        _ => build(options).map(|wheel| println!("{}", wheel.display())),
+    }
+}
+
 /// Compiles the kernels and builds the wheel, into target/packs/dist. Options go to `fourtap bake --usual`: `--arch
 /// sm_80,sm_90a` for fewer architectures, `--only TEXT` for fewer kernels, `--jobs N`.
 pub fn build(options: &[String]) -> Result<PathBuf, String> {
