@@ -2,8 +2,9 @@
 
 use fourtap::msda::{CudaLevels, LevelTable, Levels};
 use fourtap::{Error, Place};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
 use crate::errors::{Kind, raise, unexpected};
 use crate::frameworks::{Describe, Framework};
@@ -29,15 +30,15 @@ impl<'py> LevelsArgument<'py> {
         let py = shapes.py();
         let mut of_shapes = None;
         if framework.owns(shapes)? {
-            let described = whole_numbers(framework, "spatial_shapes", shapes)?;
-            expect_sizes(py, &described, "[L, 2]", |sizes| matches!(sizes, [_, 2]))?;
+            let (shapes, described) = &whole_numbers(framework, "spatial_shapes", shapes)?;
+            expect_sizes(py, described, "[L, 2]", |sizes| matches!(sizes, [_, 2]))?;
             if described.place != Place::Host {
                 return LevelsArgument::on_device(framework, place, (shapes, described), starts);
             }
-            of_shapes = Some(described);
+            of_shapes = Some(read(described));
         }
         let numbers = match of_shapes {
-            Some(described) => read(&described),
+            Some(numbers) => numbers,
             None => pairs(shapes)?,
         };
         if let Some(starts) = starts
@@ -47,7 +48,12 @@ impl<'py> LevelsArgument<'py> {
             // Reading the starts would wait for the device, so the shapes are copied to the device instead.
             let shapes = framework.beside(&numbers, starts)?;
             let described = framework.describe("spatial_shapes", &shapes)?;
-            return LevelsArgument::on_device(framework, place, (&shapes, described), Some(starts));
+            return LevelsArgument::on_device(
+                framework,
+                place,
+                (&shapes, &described),
+                Some(starts),
+            );
         }
         let starts = starts
             .map(|starts| first_pixels(framework, starts))
@@ -60,7 +66,7 @@ impl<'py> LevelsArgument<'py> {
     fn on_device(
         framework: &impl Framework,
         place: Place,
-        (shapes, described): (&Bound<'py, PyAny>, Tensor),
+        (shapes, described): (&Bound<'py, PyAny>, &Tensor),
         starts: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let py = shapes.py();
@@ -89,18 +95,18 @@ impl<'py> LevelsArgument<'py> {
             return Err(wrong_place("spatial_shapes", place, described.place));
         }
         let count = described.sizes[0];
-        let (shapes, at_shapes) = as_int64(framework, shapes, &described)?;
+        let (shapes, at_shapes) = as_int64(framework, shapes, described)?;
         let (starts, at_starts) = match starts {
             None => (None, None),
             Some(starts) => {
-                let described = whole_numbers(framework, "level_start_index", starts)?;
+                let (starts, described) = &whole_numbers(framework, "level_start_index", starts)?;
                 if described.place != place {
                     return Err(wrong_place("level_start_index", place, described.place));
                 }
-                expect_sizes(py, &described, &format!("[{count}]"), |sizes| {
+                expect_sizes(py, described, &format!("[{count}]"), |sizes| {
                     sizes == [count]
                 })?;
-                let (starts, address) = as_int64(framework, starts, &described)?;
+                let (starts, address) = as_int64(framework, starts, described)?;
                 (Some(starts), Some(address as u64))
             }
         };
@@ -126,19 +132,41 @@ impl<'py> LevelsArgument<'py> {
     }
 }
 
-/// Describes a tensor of integers.
-pub fn whole_numbers(
-    framework: &impl Describe,
+/// Refuses a tensor of anything but integers.
+pub fn expect_integers(
     name: &'static str,
     object: &Bound<'_, PyAny>,
-) -> PyResult<Tensor> {
-    let described = framework.describe(name, object)?;
+    described: &Tensor,
+) -> PyResult<()> {
     if matches!(described.element, Element::Int32 | Element::Int64) {
-        return Ok(described);
+        return Ok(());
     }
     let found = object.getattr("dtype")?.to_string();
-    let expected = "element type int64 or int32";
+    let bits = found.strip_prefix("torch.").unwrap_or(&found);
+    if matches!(
+        bits,
+        "int8" | "int16" | "uint8" | "uint16" | "uint32" | "uint64"
+    ) {
+        return Ok(());
+    }
+    let expected = "element type int64 or another of integers";
     Err(unexpected(object.py(), Kind::DType, name, expected, found))
+}
+
+/// A tensor of integers, and its description: the tensor itself if it is of int32 or int64, else a copy in int64.
+fn whole_numbers<'py>(
+    framework: &impl Framework,
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyAny>, Tensor)> {
+    let described = framework.describe(name, object)?;
+    expect_integers(name, object, &described)?;
+    if matches!(described.element, Element::Int32 | Element::Int64) {
+        return Ok((object.clone(), described));
+    }
+    let copy = framework.dense_int64(object)?;
+    let described = framework.describe(name, &copy)?;
+    Ok((copy, described))
 }
 
 /// Refuses a tensor of another shape.
@@ -210,20 +238,43 @@ fn read(tensor: &Tensor) -> Vec<i64> {
 fn first_pixels(framework: &impl Framework, starts: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let py = starts.py();
     if framework.owns(starts)? {
-        let described = whole_numbers(framework, "level_start_index", starts)?;
+        let (_copy, described) = whole_numbers(framework, "level_start_index", starts)?;
         expect_sizes(py, &described, "[L]", |sizes| sizes.len() == 1)?;
         return Ok(read(&described));
     }
-    starts.extract().map_err(|_| {
+    let numbers = || -> PyResult<Vec<i64>> {
+        let numbers = starts.try_iter()?;
+        numbers.map(|number| integer(&number?)).collect()
+    };
+    numbers().map_err(|error| {
         let expected = "a tensor or list of integers, one per level";
-        unexpected(
-            py,
-            Kind::DType,
-            "level_start_index",
-            expected,
-            shown(starts),
-        )
+        not_integers(py, "level_start_index", expected, starts, &error)
     })
+}
+
+/// A number of a list. Booleans are integers to Python, but no count of pixels.
+fn integer(number: &Bound<'_, PyAny>) -> PyResult<i64> {
+    match number.is_instance_of::<PyBool>() {
+        true => Err(PyTypeError::new_err("a boolean")),
+        false => number.extract(),
+    }
+}
+
+/// The exception for a list whose numbers cannot be read, because of `error`.
+fn not_integers(
+    py: Python<'_>,
+    name: &'static str,
+    expected: &str,
+    list: &Bound<'_, PyAny>,
+    error: &PyErr,
+) -> PyErr {
+    match error.is_instance_of::<PyOverflowError>(py) {
+        true => {
+            let expected = "integers that fit into 64 bits";
+            unexpected(py, Kind::Input, name, expected, shown(list))
+        }
+        false => unexpected(py, Kind::DType, name, expected, shown(list)),
+    }
 }
 
 /// Enough for the levels of any common model.
@@ -232,17 +283,20 @@ const USUAL_ROOM: usize = 16;
 /// (height, width) of any sequence of pairs, one after another.
 pub fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let py = shapes.py();
-    let refused = |_| {
+    let refused = |error: PyErr| {
         let expected = "a tensor [L, 2] or a list of (height, width) pairs of integers";
-        unexpected(py, Kind::DType, "spatial_shapes", expected, shown(shapes))
+        not_integers(py, "spatial_shapes", expected, shapes, &error)
     };
     let mut numbers = Vec::with_capacity(USUAL_ROOM);
     for pair in shapes.try_iter().map_err(refused)? {
         let pair = pair.map_err(refused)?;
         // Tuples, the usual case, are read without an iterator.
         let (height, width): (i64, i64) = match pair.extract() {
-            Ok(pair) => pair,
-            Err(_) => any_pair(&pair).map_err(refused)?,
+            // Only these may have been booleans.
+            Ok((height, width)) if !matches!(height, 0 | 1) && !matches!(width, 0 | 1) => {
+                (height, width)
+            }
+            _ => any_pair(&pair).map_err(refused)?,
         };
         numbers.extend([height, width]);
     }
@@ -250,7 +304,7 @@ pub fn pairs(shapes: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 }
 
 fn any_pair(pair: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-    let numbers = pair.try_iter()?.map(|number| number?.extract());
+    let numbers = pair.try_iter()?.map(|number| integer(&number?));
     match *numbers.collect::<PyResult<Vec<i64>>>()? {
         [height, width] => Ok((height, width)),
         _ => Err(PyValueError::new_err("not a pair")),

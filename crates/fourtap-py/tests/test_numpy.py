@@ -127,6 +127,18 @@ def test_wrong_arrays_are_refused_by_name() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_levels_may_be_integers_of_any_type(dtype: str) -> None:
+    problem, (value, locations, weights, _) = arrays(11)
+    expected = fourtap.ms_deform_attn(value, problem.shapes, locations, weights)
+    shapes = np.array(problem.shapes, dtype)
+    starts = np.cumsum([0, *(height * width for height, width in problem.shapes[:-1])]).astype(dtype)
+    found = fourtap.ms_deform_attn(value, shapes, locations, weights, level_start_index=starts)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(fourtap.DTypeError, match="spatial_shapes: expected element type int64 or another of integers"):
+        fourtap.ms_deform_attn(value, shapes.astype(bool), locations, weights)
+
+
 def test_masked_arrays_are_refused_by_name() -> None:
     problem, (value, locations, weights, grad_out) = arrays(9)
     masked = np.ma.masked_array(value, mask=value > 0)

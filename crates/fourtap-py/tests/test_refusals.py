@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import reference
 import torch
@@ -26,15 +27,13 @@ def arguments(device: str) -> Arguments:
     }
 
 
-def call(way: str, arguments: Arguments) -> None:
+def call(way: str, arguments: Arguments) -> torch.Tensor:
     if way == "gradients":
-        fourtap.ms_deform_attn(**arguments)
-        return
+        return fourtap.ms_deform_attn(**arguments)
     with torch.no_grad():
         if way == "eager":
-            fourtap.ms_deform_attn(**arguments)
-            return
-        torch.ops.fourtap.msda(
+            return fourtap.ms_deform_attn(**arguments)
+        found: torch.Tensor = torch.ops.fourtap.msda(
             arguments["value"],
             arguments["spatial_shapes"],
             arguments["level_start_index"],
@@ -43,6 +42,7 @@ def call(way: str, arguments: Arguments) -> None:
             arguments["attention_weights"],
             False,
         )
+    return found
 
 
 CHANGES: list[tuple[str, str, Callable[[Any], Any], type[Exception], str]] = [
@@ -128,12 +128,52 @@ def test_wrong_levels_are_named(
         (7, None),
         ([(6, 9), (3, 4), (1, 1)], "abc"),
         ([(6, 9), (3, 4), (1, 1)], [0.5, 1, 2]),
+        ([(6, 9), (3, 4), (True, True)], None),
+        ([(6, 9), (3, 4), (1, 1)], [False, 54, 66]),
+        (torch.ones(3, 2, dtype=torch.bool), None),
+        (np.ones((3, 2), bool), None),
     ],
 )
 def test_levels_that_are_none_are_refused(device: str, levels: Any, starts: Any) -> None:
     wrong = arguments(device) | {"spatial_shapes": levels, "level_start_index": starts}
     with pytest.raises(fourtap.DTypeError, match=r"(spatial_shapes|level_start_index): expected"):
         call("eager", wrong)
+
+
+@pytest.mark.parametrize(
+    ("levels", "starts", "message"),
+    [
+        ([(2**70, 1)], None, "spatial_shapes: expected integers that fit into 64 bits, found [(1180591620717411303424"),
+        ([[1, -(2**64)]], None, "spatial_shapes: expected integers that fit into 64 bits"),
+        ([(6, 9), (3, 4), (1, 1)], [0, 2**63, 66], "level_start_index: expected integers that fit into 64 bits"),
+    ],
+)
+def test_numbers_that_are_too_large_are_not_called_other_than_integers(
+    device: str, levels: Any, starts: Any, message: str
+) -> None:
+    wrong = arguments(device) | {"spatial_shapes": levels, "level_start_index": starts}
+    with pytest.raises(fourtap.InputError) as caught:
+        call("eager", wrong)
+    assert not isinstance(caught.value, fourtap.DTypeError)
+    assert message in str(caught.value)
+
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_levels_may_be_integers_of_any_type(device: str, way: str, dtype: str) -> None:
+    right = arguments(device)
+    expected = call(way, right)
+    kind = getattr(torch, dtype)
+    levels = {name: right[name].to(kind) for name in ("spatial_shapes", "level_start_index")}
+    assert torch.equal(call(way, right | levels), expected)
+    on_host = {name: tensor.cpu() for name, tensor in levels.items()}
+    assert torch.equal(call(way, right | on_host), expected)
+    if way == "eager":
+        arrays = {name: right[name].cpu().numpy().astype(dtype) for name in levels}
+        assert torch.equal(call(way, right | arrays), expected)
 
 
 def test_things_that_are_no_tensors_are_named(device: str) -> None:

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 use super::Describe;
 use super::torch::Torch;
 use crate::errors::raise;
-use crate::levels::{LevelsArgument, expect_sizes, pairs, whole_numbers};
+use crate::levels::{LevelsArgument, expect_integers, expect_sizes, pairs};
 use crate::tensor::Tensor;
 
 /// Objects of the Python class `fourtap._shadows.Shadow`.
@@ -70,7 +70,8 @@ impl Describe for Shadows {
         let numbers =
             |object: &Bound<'py, PyAny>| -> PyResult<_> { Ok(object.extract::<Shadow>()?.numbers) };
         let (count, sizes) = if self.owns(shapes)? {
-            let described = whole_numbers(self, "spatial_shapes", shapes)?;
+            let described = self.describe("spatial_shapes", shapes)?;
+            expect_integers("spatial_shapes", shapes, &described)?;
             expect_sizes(py, &described, "[L, 2]", |sizes| matches!(sizes, [_, 2]))?;
             (described.sizes[0], numbers(shapes)?)
         } else {
@@ -79,7 +80,8 @@ impl Describe for Shadows {
         };
         let mut first_pixels = None;
         if let Some(starts) = starts {
-            let described = whole_numbers(self, "level_start_index", starts)?;
+            let described = self.describe("level_start_index", starts)?;
+            expect_integers("level_start_index", starts, &described)?;
             expect_sizes(py, &described, &format!("[{count}]"), |sizes| {
                 sizes == [count]
             })?;
