@@ -155,6 +155,13 @@ def test_init_weights_starts_again(device: str) -> None:
 def test_arguments_that_make_no_sense_are_refused(device: str) -> None:
     with pytest.raises(fourtap.InputError, match=r"^embed_dims: expected a multiple of num_heads = 7, found 256$"):
         MultiScaleDeformableAttention(num_heads=7)
+    for name in ("embed_dims", "num_heads", "num_levels", "num_points"):
+        with pytest.raises(fourtap.InputError, match=rf"^{name}: expected at least 1, found 0$"):
+            MultiScaleDeformableAttention(**{name: 0})
+        with pytest.raises(fourtap.DTypeError, match=rf"^{name}: expected an integer, found True$"):
+            MultiScaleDeformableAttention(**{name: True})
+    with pytest.raises(fourtap.InputError, match=r"^value_proj_ratio: .* found 0.0, which makes 0$"):
+        MultiScaleDeformableAttention(value_proj_ratio=0.0)
     with pytest.raises(fourtap.InputError, match=r"^value_proj_ratio: .* num_heads = 8, found 0.3, which makes 76$"):
         MultiScaleDeformableAttention(value_proj_ratio=0.3)
     module = build(device, batch_first=True)

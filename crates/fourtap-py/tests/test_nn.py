@@ -302,8 +302,16 @@ def test_shows_its_numbers() -> None:
 def test_refuses_channels_that_heads_do_not_divide() -> None:
     with pytest.raises(fourtap.InputError, match=r"^d_model: expected a multiple of n_heads = 8, found 100$"):
         MSDeformAttn(d_model=100, n_heads=8)
-    with pytest.raises(ValueError, match="n_heads = 0"):
-        MSDeformAttn(n_heads=0)
+
+
+@pytest.mark.parametrize("name", ["d_model", "n_levels", "n_heads", "n_points"])
+def test_refuses_numbers_that_are_none(name: str) -> None:
+    for number in (0, -1):
+        with pytest.raises(fourtap.InputError, match=rf"^{name}: expected at least 1, found {number}$"):
+            MSDeformAttn(**{name: number})
+    for wrong in (True, 4.0, "4", None):
+        with pytest.raises(fourtap.DTypeError, match=rf"^{name}: expected an integer, found {wrong!r}$"):
+            MSDeformAttn(**{name: wrong})
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ Its parameters have the names of Deformable DETR's, so checkpoints of trained mo
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from fourtap._joined import is_exported, is_untouched, owns_result, product_of_b
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
 from fourtap._when_sharded import register_sharding
-from fourtap.errors import InputError
+from fourtap.errors import DTypeError, InputError
 
 __all__ = ["MSDeformAttn"]
 
@@ -46,6 +47,16 @@ def require_shape(
             return
     words = [" or ".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in expected]
     raise InputError(f"{name}: expected shape [{', '.join(words)}], found {list(sizes)}")
+
+
+def require_counts(**arguments: object) -> None:
+    """Refuses arguments of a module that are no integers of at least 1, by name."""
+    for name, found in arguments.items():
+        # A boolean is an integer to Python, but no size.
+        if isinstance(found, bool) or not isinstance(found, SupportsIndex):
+            raise DTypeError(f"{name}: expected an integer, found {found!r}")
+        if operator.index(found) < 1:
+            raise InputError(f"{name}: expected at least 1, found {found}")
 
 
 def arithmetic_type(storage: torch.dtype) -> torch.dtype:
@@ -323,7 +334,8 @@ class MSDeformAttn(ProjectedAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         """See the class for the arguments."""
-        if n_heads < 1 or d_model % n_heads != 0:
+        require_counts(d_model=d_model, n_levels=n_levels, n_heads=n_heads, n_points=n_points)
+        if d_model % n_heads != 0:
             raise InputError(f"d_model: expected a multiple of n_heads = {n_heads}, found {d_model}")
         super().__init__(d_model, d_model, n_heads, n_levels, n_points, device=device, dtype=dtype)
         self.d_model = d_model

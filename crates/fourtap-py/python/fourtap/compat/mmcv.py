@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
-from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project
+from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project, require_counts
 
 __all__ = [
     "MultiScaleDeformableAttention",
@@ -78,10 +78,11 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         value_proj_ratio: float = 1.0,
     ) -> None:
         """See the class for the arguments."""
-        if num_heads < 1 or embed_dims % num_heads != 0:
+        require_counts(embed_dims=embed_dims, num_heads=num_heads, num_levels=num_levels, num_points=num_points)
+        if embed_dims % num_heads != 0:
             raise InputError(f"embed_dims: expected a multiple of num_heads = {num_heads}, found {embed_dims}")
         value_channels = int(embed_dims * value_proj_ratio)
-        if value_channels % num_heads != 0:
+        if value_channels < 1 or value_channels % num_heads != 0:
             raise InputError(
                 f"value_proj_ratio: expected one that makes channels a multiple of num_heads = {num_heads}, "
                 f"found {value_proj_ratio}, which makes {value_channels}"
