@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from fourtap import _native
+from fourtap._flops import register_when_imported as _register_flops
 from fourtap._kernels import installed_folder as _installed_folder
 from fourtap._native import __version__
 from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemoryError, UnsupportedError
@@ -48,6 +49,7 @@ __all__ = [
 _native.set_pack_folder(_installed_folder())
 if os.environ.get("FOURTAP_CHECK", "") not in ("", "0"):
     importlib.import_module("fourtap._finite").check_from_now_on()
+_register_flops()
 
 # These import PyTorch, which takes seconds, so they are imported on first use: `fourtap --help` does not need them.
 _FUNCTIONS = {
