@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fourtap._tracing import length, numbers, unwarned
+
 if TYPE_CHECKING:
     from fourtap._native import ProjectionSettings as Settings
 
@@ -39,7 +41,7 @@ def attend_from_projections(
 ) -> Tensor:
     """As ``fourtap.ms_deform_attn_from_projections``, but that "nearest" is undefined for NaN."""
     points, nearest, box_scale, _ = settings
-    levels, samples = len(shapes), logits.shape[-1]
+    levels, samples = length(shapes), logits.shape[-1]
     dtype = torch.float64 if value.dtype is torch.float64 else torch.float32
     counts = _for_each_level(samples // levels if points is None else points, levels)
     factors = _for_each_level(box_scale, levels)
@@ -49,14 +51,16 @@ def attend_from_projections(
         references = references.unsqueeze(3)
     # [N, Q, 1, P or 1, 2 or 4] per level.
     references = references.to(dtype).unsqueeze(2)
-    around = references.unbind(3) if references.shape[3] == levels else [references[:, :, :, 0]] * levels
+    turns = numbers(references.shape)[3]
+    around = references.unbind(3) if turns == levels else [references[:, :, :, 0]] * levels
     parts = zip(_pairs(shapes), around, torch.split(offsets.to(dtype), counts, dim=3), counts, factors, strict=True)
     places = []
     for (height, width), reference, offset, count, factor in parts:
-        if reference.shape[3] not in (1, count):
+        *_, turns, coordinates = numbers(reference.shape)
+        if turns not in (1, *numbers([count])):
             reference = reference.repeat(1, 1, 1, count // reference.shape[3], 1)
-        if reference.shape[-1] == 4:
-            offset = offset * reference[..., 2:] * (0.5 / max(count, 1) if factor is None else factor)
+        if coordinates == 4:
+            offset = offset * reference[..., 2:] * (0.5 / unwarned(max, count, 1) if factor is None else factor)
         else:
             offset = torch.stack([offset[..., 0] / width, offset[..., 1] / height], dim=-1)
         places.append(reference[..., :2] + offset)

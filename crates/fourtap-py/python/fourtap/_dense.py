@@ -20,6 +20,7 @@ from fourtap._registered import has_tangent, is_differentiated, no_second_deriva
 from fourtap._route import Route
 from fourtap._shadows import UnknownSizeError, known_number, shadows_of
 from fourtap._subclasses import refuse_strangers
+from fourtap._tracing import unwarned
 from fourtap._transforms import differentiable_by_transforms, mapped_first, register_vmap
 from fourtap.errors import InputError, UnsupportedError
 
@@ -100,7 +101,7 @@ def _attend_any(
     """What ``attend`` gives for tensors that may have to be broadcast first."""
     grouped = wanted[4]
     are_tensors = all(isinstance(tensor, Tensor) for tensor in (query, key, value))
-    if not are_tensors or are_aligned(query, key, value, grouped):
+    if not are_tensors or unwarned(are_aligned, query, key, value, grouped):
         return attend(query, key, value, attn_mask, wanted)
     return attend_broadcast(lambda *aligned: attend(*aligned, wanted), query, key, value, attn_mask, grouped, torch)
 

@@ -27,6 +27,7 @@ from fourtap._registered import (
 )
 from fourtap._shadows import UnknownSizeError, known_number, shadows_of
 from fourtap._subclasses import refuse_strangers
+from fourtap._tracing import length
 from fourtap._transforms import (
     differentiable_by_transforms,
     join_images,
@@ -109,7 +110,7 @@ def _flat(operands: Projections[Tensor]) -> tuple[Any, ...]:
     """The arguments of the registered operators, but for those of gradients."""
     value, shapes, starts, references, offsets, logits, mask, settings = operands
     points, nearest, box_scale, mask_is_applied = settings
-    count = len(shapes)
+    count = length(shapes)
     return (
         value,
         *levels_from(shapes, starts),

@@ -18,6 +18,7 @@ from fourtap import _native
 from fourtap._joined import is_exported, is_untouched, owns_result, product_of_both
 from fourtap._projected import from_projections
 from fourtap._registered import whole_numbers
+from fourtap._tracing import is_tracing, length, numbers
 from fourtap._when_sharded import register_sharding
 from fourtap.errors import DTypeError, InputError
 
@@ -40,7 +41,9 @@ def require_shape(
             return found in size
         return found == size or (broadcast and found == 1)
 
-    sizes = tensor.shape
+    sizes: Sequence[int] = tensor.shape
+    if is_tracing():
+        sizes, expected = numbers(sizes), numbers(expected)
     if len(sizes) == len(expected):
         # Equal first: that is the usual case, and cheap.
         if all([size == found or fits(size, found) for size, found in zip(expected, sizes, strict=True)]):
@@ -186,8 +189,8 @@ def attend_with_layers(
     require_shape(named("value"), features, [batch, "S", channels])
     references: Sequence[int | str | tuple[int, ...]] = [batch, queries, levels, (2, 4)]
     require_shape(named("reference_points"), reference_points, references, broadcast=True)
-    if len(spatial_shapes) != levels:
-        raise InputError(f"{named('spatial_shapes')}: expected {levels} levels, found {len(spatial_shapes)}")
+    if length(spatial_shapes) != levels:
+        raise InputError(f"{named('spatial_shapes')}: expected {levels} levels, found {length(spatial_shapes)}")
 
     value = layers.value_proj(features)
     if padding_mask is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fourtap._tracing import length
 from fourtap.compat._drop_in import attend
 from fourtap.errors import InputError
 from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
@@ -41,8 +42,8 @@ def attend_point_lists(
 
     """
     points = list(num_points_list)
-    if len(points) != len(spatial_shapes):
-        raise InputError(f"num_points_list: expected {len(spatial_shapes)} numbers, found {len(points)}")
+    if len(points) != length(spatial_shapes):
+        raise InputError(f"num_points_list: expected {length(spatial_shapes)} numbers, found {len(points)}")
     if method not in ("default", "discrete"):
         raise InputError(f"method: expected 'default' or 'discrete', found {method!r}")
     for name, tensor, axes in (

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap._joined import is_watched
+from fourtap._tracing import length
 from fourtap.compat._drop_in import is_written_with
 from fourtap.compat._point_lists import is_unlike_ours, steps, type_from_projections
 from fourtap.errors import InputError
@@ -159,8 +160,8 @@ def _d_fine(
     require_shape("query", query, ["N", "Q", self.embed_dim])
     batch, queries, _ = query.shape
     require_shape("reference_points", reference_points, [batch, queries, levels, (2, 4)], broadcast=True)
-    if len(value_spatial_shapes) != levels:
-        raise InputError(f"value_spatial_shapes: expected {levels} levels, found {len(value_spatial_shapes)}")
+    if length(value_spatial_shapes) != levels:
+        raise InputError(f"value_spatial_shapes: expected {levels} levels, found {length(value_spatial_shapes)}")
     joined = one_tensor(value, value_spatial_shapes)
     require_shape("value[0]", value[0], [batch, heads, "D", "H * W"])
     nearest = self.method == "discrete"
@@ -194,8 +195,8 @@ def _samples_otherwise(method: str, query: Tensor, references: Tensor, shapes: S
 
 def one_tensor(levels: Sequence[Tensor], spatial_shapes: SpatialShapes) -> Tensor:
     """``[N, S, M, D]`` of one ``[N, M, D, H * W]`` for each level."""
-    if len(levels) != len(spatial_shapes):
-        raise InputError(f"value: expected {len(spatial_shapes)} levels, found {len(levels)}")
+    if len(levels) != length(spatial_shapes):
+        raise InputError(f"value: expected {length(spatial_shapes)} levels, found {len(levels)}")
     first = levels[0]
     if first.dim() != 4:
         raise InputError(f"value[0]: expected shape [N, M, D, H * W], found {list(first.shape)}")

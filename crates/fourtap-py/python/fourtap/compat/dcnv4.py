@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fourtap import attention
+from fourtap._tracing import length
 from fourtap.errors import InputError
 from fourtap.nn import SpatialShapes, accepted_type, require_shape
 
@@ -41,7 +42,7 @@ class FlashDeformAttnFunction:
         """
         if value.dim() != 4:
             raise InputError(f"value: expected shape [N, S, M, D], found {list(value.shape)}")
-        levels = len(value_spatial_shapes)
+        levels = length(value_spatial_shapes)
         samples = levels * K
         require_shape("sampling_loc_attn", sampling_loc_attn, [value.shape[0], "Q", value.shape[2], samples * 3])
         locations, logits = torch.split(accepted_type(sampling_loc_attn, value), [samples * 2, samples], dim=-1)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fourtap._tracing import length
 from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
@@ -253,4 +254,4 @@ def _is_usual(
         return False
     masks = key_padding_mask is None or (key_padding_mask.dtype is torch.bool and key_padding_mask.dim() == 2)
     fits = reference_points.shape[2] in (1, self.num_levels) and reference_points.shape[-1] in (2, 4)
-    return masks and fits and len(spatial_shapes) == self.num_levels
+    return masks and fits and length(spatial_shapes) == self.num_levels

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fourtap._tracing import length
 from fourtap.compat._drop_in import Replacements, attend, replace_forward
 from fourtap.compat._package import Package
 from fourtap.errors import InputError
@@ -54,7 +55,7 @@ def ms_deform_attn_core_pytorch(
 
     """
     shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
-    levels = len(shapes)
+    levels = length(shapes)
     if value.dim() != 4:
         raise InputError(f"value: expected shape [N, M, D, S], found {list(value.shape)}")
     if attention_weights.dim() != 4 or attention_weights.shape[3] % levels != 0:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fourtap._tracing import length
 from fourtap.compat._drop_in import Replacements, attend, replace_forward, takes_the_same
 from fourtap.compat._package import Package
 from fourtap.errors import InputError
@@ -54,7 +55,7 @@ def multi_scale_deformable_attn_pytorch(
 
     """
     if sampling_locations.dim() == 5:
-        levels = len(value_spatial_shapes)
+        levels = length(value_spatial_shapes)
         if sampling_locations.shape[3] % levels != 0 or attention_weights.shape[3:] != sampling_locations.shape[3:4]:
             raise InputError(
                 f"sampling_locations: expected shape [N, Q, M, K, 2] and attention_weights [N, Q, M, K], K a multiple "
