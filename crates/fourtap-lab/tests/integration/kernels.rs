@@ -120,6 +120,28 @@ fn prunes_to_a_size_and_clears() {
 }
 
 #[test]
+fn looking_at_a_cache_creates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    for arguments in [
+        &["cache", "list"][..],
+        &["cache", "size"],
+        &["cache", "verify"],
+        &["cache", "prune", "--max-size", "1MB"],
+        &["cache", "clear"],
+        &["doctor"],
+    ] {
+        let mut command = common::command(folder.path());
+        command.env_remove("FOURTAP_CACHE_DIR").env("HOME", &home);
+        let command = command.env_remove("XDG_CACHE_HOME").args(arguments);
+        let outcome = common::outcome(command);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        assert!(outcome.stdout.contains("0 kernels"), "{outcome:?}");
+        assert!(!home.exists(), "{arguments:?}");
+    }
+}
+
+#[test]
 fn says_that_the_cache_is_off() {
     let folder = tempfile::tempdir().unwrap();
     let outcome = fourtap(folder.path(), ["cache", "list"]);

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourtap::cuda::jit::{Cache, JitError};
+use fourtap::cuda::jit::{Cache, ClearSummary, JitError, PruneLimits};
 
 use super::child::{child_command, in_role};
 use super::kernels::{code, key, names_in, never, open, warnings};
@@ -18,10 +18,39 @@ const NOBODY: u32 = 65534;
 fn a_removed_directory_comes_back() {
     let parent = tempfile::tempdir().unwrap();
     let cache = open(&parent.path().join("cache"));
-    fs::remove_dir(cache.directory()).unwrap();
+    cache.get_or_build(&key(2), || Ok(code(2, 60))).unwrap();
+    fs::remove_dir_all(cache.directory()).unwrap();
     cache.get_or_build(&key(1), || Ok(code(1, 60))).unwrap();
     assert_eq!(cache.get_or_build(&key(1), never), Ok(code(1, 60)));
     assert_eq!(warnings(), [""; 0]);
+}
+
+#[test]
+fn only_a_kernel_creates_the_directory() {
+    let parent = tempfile::tempdir().unwrap();
+    let cache = open(&parent.path().join("home/.cache/fourtap/kernels"));
+    assert_eq!(cache.entries().unwrap(), []);
+    assert_eq!(cache.size(), Ok(0));
+    assert_eq!(cache.verify(true).unwrap(), []);
+    assert_eq!(cache.prune(PruneLimits::default()).unwrap(), []);
+    assert_eq!(cache.clear(), Ok(ClearSummary::default()));
+    assert_eq!(names_in(parent.path()), [""; 0]);
+    cache.get_or_build(&key(1), || Ok(code(1, 60))).unwrap();
+    assert_eq!(cache.entries().unwrap().len(), 1);
+    assert_eq!(warnings(), [""; 0]);
+}
+
+#[test]
+fn a_directory_that_appears_later_is_checked_before_it_is_read() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("cache");
+    let cache = open(&path);
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+    let built = cache.get_or_build(&key(1), || Ok(code(1, 60)));
+    assert_eq!(built, Ok(code(1, 60)));
+    assert_eq!(names_in(&path), [""; 0]);
+    assert_eq!(warnings().len(), 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::JitError;
@@ -36,6 +37,19 @@ pub(super) fn prepare(directory: &Path) -> Result<(), JitError> {
         .create(directory)
         .map_err(|error| JitError::io(directory, "create the kernel cache", &error))?;
     check(directory)
+}
+
+/// Whether the directory exists, in which case it must be one that can be trusted. Creates nothing.
+pub(super) fn look(directory: &Path) -> Result<bool, JitError> {
+    match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => check(directory).map(|()| true),
+        Ok(_) => {
+            let error = io::ErrorKind::NotADirectory.into();
+            Err(JitError::io(directory, "open the kernel cache", &error))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(JitError::io(directory, "open the kernel cache", &error)),
+    }
 }
 
 #[cfg(unix)]

@@ -32,6 +32,8 @@ pub struct Cache {
     directory: PathBuf,
     warn: fn(&str),
     patience: Duration,
+    /// Whether the directory was there and found to be safe.
+    prepared: AtomicBool,
     /// Whether the warning about an unwritable cache was printed: once, not once per kernel.
     complained: AtomicBool,
 }
@@ -45,12 +47,13 @@ impl Cache {
             .transpose()
     }
 
-    /// The cache in a directory, which is created if it does not exist.
+    /// The cache in a directory. One that does not exist is created when the first kernel is to be cached, not before.
     ///
     /// Refuses a directory that belongs to another user or that others may write to: its contents will be executed.
     pub fn at(directory: &Path) -> Result<Cache, JitError> {
-        directory::prepare(directory)?;
+        let exists = directory::look(directory)?;
         Ok(Cache {
+            prepared: AtomicBool::new(exists),
             directory: directory.to_path_buf(),
             warn: print_warning,
             patience: PATIENCE,
@@ -84,6 +87,11 @@ impl Cache {
         key: &CacheKey,
         build: impl FnOnce() -> Result<Vec<u8>, JitError>,
     ) -> Result<Vec<u8>, JitError> {
+        // Before anything is read: what is read will be executed.
+        if let Err(error) = self.prepare() {
+            self.complain("create", &io::Error::other(error));
+            return build();
+        }
         let stem = entry::stem_of(key);
         let path = entry::path_of(&self.directory, &stem, Kind::Entry);
         if let Lookup::Sound(code) = look(&path, key) {
@@ -121,6 +129,14 @@ impl Cache {
             self.complain("write to", &error);
         }
         Ok(code)
+    }
+
+    fn prepare(&self) -> Result<(), JitError> {
+        if !self.prepared.load(Ordering::Relaxed) {
+            directory::prepare(&self.directory)?;
+            self.prepared.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn lock(&self, stem: &str) -> io::Result<Lock> {

@@ -154,7 +154,12 @@ impl Cache {
     fn files(&self) -> Result<Vec<CacheFile>, JitError> {
         let failed = |error| JitError::io(&self.directory, "read the kernel cache", &error);
         let mut files = Vec::new();
-        for item in fs::read_dir(&self.directory).map_err(failed)? {
+        let items = match fs::read_dir(&self.directory) {
+            // Nothing was cached yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+            items => items.map_err(failed)?,
+        };
+        for item in items {
             let item = item.map_err(failed)?;
             let name = item.file_name();
             let Some((stem, kind)) = name.to_str().and_then(entry::recognise) else {
