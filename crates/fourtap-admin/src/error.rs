@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fourtap::cuda::jit::{Architecture, JitError};
 
 use crate::exit::ExitCode;
+use crate::write_hint::write_hint;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -91,9 +92,7 @@ impl Error {
     /// What the user may try.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Error::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "make the folder first"
-            }
+            Error::Write { file, source } => return write_hint(file, source),
             Error::NoCache => {
                 "FOURTAP_CACHE_DIR is empty or off, or there is no home directory; set it to a directory"
             }

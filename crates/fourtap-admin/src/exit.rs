@@ -13,6 +13,8 @@ impl ExitCode {
     pub const USAGE: ExitCode = ExitCode(2);
     /// A verification failed.
     pub const MISMATCH: ExitCode = ExitCode(3);
+    /// Ended by Ctrl-C, as shells say it: 128 and the number of the signal.
+    pub const INTERRUPTED: ExitCode = ExitCode(130);
 
     /// The number.
     pub const fn number(self) -> u8 {

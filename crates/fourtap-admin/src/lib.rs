@@ -17,12 +17,14 @@ pub mod table;
 pub mod tuning;
 pub mod units;
 mod usual;
+mod write_hint;
 
 use std::ffi::OsString;
 
 pub use cli::{Cli, Command};
 pub use error::{Error, Result};
 pub use exit::ExitCode;
+pub use write_hint::write_hint;
 
 /// Schema version of JSON records: raised when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 2;

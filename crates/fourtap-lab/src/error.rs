@@ -7,6 +7,7 @@ use crate::console;
 use crate::exit::ExitCode;
 use crate::operators::Operator;
 use crate::units::gib;
+use fourtap_admin::write_hint;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +104,9 @@ pub enum Error {
     /// A page of a kind that cannot be written.
     #[error("{}: expected a name that ends in .html or .md, found another", .file.display())]
     PageFormat { file: PathBuf },
+    /// A page that can only be HTML here.
+    #[error("--report {}: expected a name that ends in .html, found another", .file.display())]
+    HtmlFormat { file: PathBuf },
     /// A picture of a kind that cannot be written.
     #[error("{}: expected a name that ends in .svg or .png beside --chart, found another", .file.display())]
     ChartFormat { file: PathBuf },
@@ -256,6 +260,9 @@ pub enum Error {
     /// A call was refused that should not have been.
     #[error(transparent)]
     Library(Box<fourtap::Error>),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// Standard output cannot be written.
     #[error("standard output: cannot be written: {0}")]
     Stdout(io::Error),
@@ -272,9 +279,7 @@ impl Error {
             Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "check the path"
             }
-            Error::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "make the folder first"
-            }
+            Error::Write { file, source } => return write_hint(file, source),
             Error::OutputExists { .. } => "choose another name, or replace it with --force",
             Error::TensorsToStdout { .. } => {
                 "name a file, or redirect the output; -o ./- writes a file called -"
@@ -350,6 +355,9 @@ impl Error {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
             Error::PageFormat { .. } => "as in -o report.html",
+            Error::HtmlFormat { .. } => {
+                "as in --report report.html; for Markdown: --json FILE, then `fourtap report FILE -o report.md`"
+            }
             Error::ChartFormat { .. } => "as in -o chart.svg",
             Error::UnknownChart { charts, .. } if charts.is_empty() => {
                 "a report of these runs has no chart"
@@ -416,6 +424,7 @@ impl Error {
         match self {
             Error::Admin(source) => source.exit_code(),
             Error::Verification { .. } => ExitCode::MISMATCH,
+            Error::Interrupted => ExitCode::INTERRUPTED,
             Error::Extension { exit_code, .. } => *exit_code,
             Error::Seeds { .. }
             | Error::Misplaced { .. }

@@ -25,7 +25,12 @@ impl Destination {
             file: path.to_path_buf(),
             source,
         };
-        if path.file_name().is_none() {
+        // What ends in a separator names a folder, whether it is there or not.
+        let text = path.as_os_str().as_encoded_bytes();
+        let names_folder = text
+            .last()
+            .is_some_and(|&byte| std::path::is_separator(byte.into()));
+        if path.file_name().is_none() || names_folder {
             return Err(Error::NotAFile {
                 file: path.to_path_buf(),
                 found: "a folder",

@@ -81,8 +81,14 @@ pub struct Report {
     page: Page,
 }
 
-/// Where to write a page, which may replace one written before but nothing else.
+/// Where to write an HTML page, which may replace one written before but nothing else.
 pub fn destination(file: &Path) -> Result<Destination> {
+    let ending = file.extension().and_then(|ending| ending.to_str());
+    if !ending.is_some_and(|it| ["html", "htm"].contains(&it.to_ascii_lowercase().as_str())) {
+        return Err(Error::HtmlFormat {
+            file: file.to_path_buf(),
+        });
+    }
     Destination::new(file, file.parent().unwrap_or(file), is_page(file))
 }
 
