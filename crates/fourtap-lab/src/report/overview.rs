@@ -264,9 +264,8 @@ pub(super) fn origins(run: &Run) -> impl Iterator<Item = &Origin> {
     measured.chain(attempts).chain(tuned)
 }
 
-/// What a page about these runs is called, and in a sentence about what it is.
+/// What a page about these runs is called: what was measured, on what and when; and where the results are from.
 pub fn title(runs: &[Run]) -> (String, String) {
-    let names: Vec<String> = runs.iter().map(Run::name).collect();
     let mut models: Vec<String> = vec![];
     for part in part::parts(runs) {
         let Part { device, .. } = part;
@@ -277,21 +276,51 @@ pub fn title(runs: &[Run]) -> (String, String) {
         }
     }
     for machine in runs.iter().flat_map(machines) {
-        if !models.contains(&machine) {
+        // Its words may go on with the number of threads.
+        if !models.iter().any(|model| machine.starts_with(model)) {
             models.push(machine);
         }
     }
     let is_there = |operator: &&'static dyn Operator| runs.iter().any(|run| has(run, *operator));
     let there: Vec<_> = OPERATORS.into_iter().filter(is_there).collect();
+    let only_probes = |run: &Run| {
+        let others = run.peers.len() + run.python.len() + run.turns.len();
+        !run.probes.is_empty() && others == 0
+    };
     let what = match there[..] {
+        [] if runs.iter().all(only_probes) => "Hardware ceilings".to_string(),
         [] => OPERATORS[0].title().to_string(),
         [operator] => operator.title().to_string(),
         _ => together(&there),
     };
-    (
-        names.join(" and "),
-        format!("{what} on {}", models.join(" and ")),
-    )
+    let mut title = what;
+    if !models.is_empty() {
+        title += &format!(" on {}", models.join(" and "));
+    }
+    if let Some(days) = days(runs) {
+        title += &format!(", {days}");
+    }
+    let names: Vec<String> = runs.iter().map(Run::name).collect();
+    (title, format!("Results of {}", names.join(" and ")))
+}
+
+/// The first day on which something was measured, and the last if that is another.
+fn days(runs: &[Run]) -> Option<String> {
+    let times = runs
+        .iter()
+        .flat_map(origins)
+        .map(|origin| date(origin.unix_time));
+    let told = runs
+        .iter()
+        .flat_map(|run| run.peers.iter().map(|it| it.date.clone()));
+    let day = |moment: String| moment.split([' ', 'T']).next().map(str::to_string);
+    let days = times.chain(told).filter_map(day);
+    let days: BTreeSet<String> = days.filter(|day| !day.is_empty()).collect();
+    let (first, last) = (days.first()?, days.last()?);
+    Some(match first == last {
+        true => first.clone(),
+        false => format!("{first} to {last}"),
+    })
 }
 
 /// The machines on which implementations were timed beside others, or from Python, in the order met.

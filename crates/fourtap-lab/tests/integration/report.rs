@@ -39,6 +39,36 @@ fn stands_alone(page: &str) {
 }
 
 #[test]
+fn the_title_says_what_was_measured_on_what_and_when() {
+    let folder = tempfile::tempdir().unwrap();
+    for (run, title) in [
+        (
+            "2026-11-15-cpu-avx512-2cores",
+            "Multi-scale deformable attention on Intel(R) Xeon(R) Processor, 2026-11-15",
+        ),
+        (
+            "2026-11-15-h200",
+            "Multi-scale deformable attention on NVIDIA H200, 2026-11-15",
+        ),
+    ] {
+        let path = committed(run);
+        let (html, _) = page(
+            folder.path(),
+            &[path.to_str().unwrap()],
+            &format!("{run}.html"),
+        );
+        has(
+            &html,
+            &[
+                &format!("<title>{title} – fourtap report</title>"),
+                &format!("<h1>{title}</h1>"),
+            ],
+        );
+        has(&html, &[&format!("Results of {run}")]);
+    }
+}
+
+#[test]
 fn a_report_of_a_gpu_run_shows_every_result_in_less_than_a_megabyte() {
     let folder = tempfile::tempdir().unwrap();
     let run = committed("2026-11-15-h200");
@@ -411,7 +441,26 @@ fn wrong_requests_are_refused_in_words() {
         folder.path(),
         ["report", "bench.jsonl", "-o", "nowhere/a.html"],
     );
-    fails("no folder", &nowhere, "make the folder first");
+    fails(
+        "no folder",
+        &nowhere,
+        "make the folder first: nowhere is not there",
+    );
+    let below = fourtap(
+        folder.path(),
+        ["report", "bench.jsonl", "-o", "bench.jsonl/a.html"],
+    );
+    fails(
+        "a file",
+        &below,
+        "hint: bench.jsonl is no folder; choose another",
+    );
+    let slash = fourtap(folder.path(), ["report", "bench.jsonl", "-o", "a.html/"]);
+    fails(
+        "a slash",
+        &slash,
+        "a.html/: expected a file, found a folder",
+    );
     assert!(!folder.path().join("a.html").exists());
 }
 
