@@ -31,8 +31,6 @@ const ELSEWHERE: &str = "commands that compute and measure (bench, check, compar
 #[derive(Debug, Parser)]
 #[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
-    #[command(flatten)]
-    threads: ThreadsArgs,
     /// What to do.
     #[command(subcommand)]
     command: Command,
@@ -54,16 +52,18 @@ impl Cli {
 
     /// Runs the command.
     pub(crate) fn execute(&self) -> Result<ExitCode> {
-        self.threads.start()?;
+        if let Some(threads) = self.command.threads() {
+            threads.start()?;
+        }
         self.command.execute()
     }
 }
 
-/// The option `--threads` of every command.
-#[derive(Clone, Copy, Debug, Args)]
+/// The option `--threads` of commands that compute.
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub struct ThreadsArgs {
     /// Threads to use [default: all cores]
-    #[arg(long, global = true, help_heading = "Device", value_name = "N", value_parser = thread_count())]
+    #[arg(long, help_heading = "Device", value_name = "N", value_parser = thread_count())]
     threads: Option<u32>,
 }
 
@@ -95,6 +95,15 @@ pub enum Command {
 }
 
 impl Command {
+    /// How many threads to compute with, if the command computes.
+    pub fn threads(&self) -> Option<&ThreadsArgs> {
+        match self {
+            Command::Doctor(arguments) => Some(&arguments.threads),
+            // Compiling goes by --jobs.
+            Command::Cache(_) | Command::Bake(_) => None,
+        }
+    }
+
     /// Runs it.
     pub fn execute(&self) -> Result<ExitCode> {
         match self {
@@ -111,6 +120,9 @@ pub struct DoctorArgs {
     /// Print a JSON record instead of text
     #[arg(long)]
     pub json: bool,
+    /// Of the check.
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
 }
 
 /// `fourtap cache`.
@@ -262,6 +274,15 @@ mod tests {
             assert!(text.contains(&format!("'{command}'")), "{text}");
             let line = text.lines().find(|line| line.contains(ELSEWHERE));
             assert!(line.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_commands_that_compute_take_a_number_of_threads() {
+        assert!(parse(&["doctor", "--threads", "2"]).is_ok());
+        for command in [&["cache", "list"][..], &["cache", "clear"]] {
+            let words = [command, &["--threads", "2"]].concat();
+            assert_eq!(parse(&words).unwrap_err().exit_code(), 2, "{words:?}");
         }
     }
 

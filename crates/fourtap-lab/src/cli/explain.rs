@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use fourtap_admin::cli::ThreadsArgs;
 
 use super::{CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice};
 
@@ -83,6 +84,8 @@ pub struct ExplainArgs {
         help_heading = "Device"
     )]
     pub device: DeviceChoice,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
     /// Print one JSON object with all numbers instead of text
     #[arg(long)]
     pub json: bool,

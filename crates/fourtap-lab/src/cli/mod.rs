@@ -18,6 +18,7 @@ use fourtap_admin::cli::ThreadsArgs;
 
 use crate::commands::note;
 use crate::console;
+use crate::error::Result;
 use crate::exit::ExitCode;
 use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
@@ -39,14 +40,13 @@ Exit codes:
   1  an error: bad input, a file that cannot be read or written, not enough memory
   2  wrong usage of the command line
   3  a verification failed: a result is outside the error tolerance of the f64 oracle; or `compare`
-     or `bench --against` met a --fail-on condition";
+     or `bench --against` met a --fail-on condition
+  130  interrupted by Ctrl-C; `bench` first shows and writes what it has measured";
 
 /// Deformable and dense attention: compute, verify, benchmark, profile and tune.
 #[derive(Debug, Parser)]
 #[command(name = "fourtap", version, after_help = EXIT_CODES)]
 pub struct Cli {
-    #[command(flatten)]
-    pub threads: ThreadsArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -82,6 +82,37 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// How many threads to compute with, if the command computes.
+    fn threads(&self) -> Option<&ThreadsArgs> {
+        match self {
+            Command::Run(arguments) => Some(&arguments.target.threads),
+            Command::Bench(arguments) => Some(&arguments.target.threads),
+            Command::Check(arguments) => Some(&arguments.target.threads),
+            Command::Probe(arguments) => Some(&arguments.threads),
+            Command::Explain(arguments) => Some(&arguments.threads),
+            Command::Tune(arguments) => arguments.threads(),
+            Command::Admin(command) => command.threads(),
+            Command::Compare(_)
+            | Command::Profile(_)
+            | Command::Report(_)
+            | Command::Completions { .. } => None,
+        }
+    }
+}
+
+impl ParsedCommand {
+    /// Starts the threads that the command computes with. To be called once.
+    pub fn start_threads(&self) -> Result<()> {
+        let threads = match self {
+            ParsedCommand::Own(cli) => cli.command.threads().copied(),
+            // Parsed with this option already, so that cannot fail.
+            ParsedCommand::Added { arguments, .. } => ThreadsArgs::from_arg_matches(arguments).ok(),
+        };
+        Ok(threads.map_or(Ok(()), |threads| threads.start())?)
+    }
+}
+
 /// A parsed command line.
 pub enum ParsedCommand {
     /// For this program.
@@ -90,21 +121,20 @@ pub enum ParsedCommand {
     Added {
         /// Whose.
         extension: &'static dyn Extension,
-        /// Threads to use.
-        threads: ThreadsArgs,
         /// Of its subcommand.
         arguments: ArgMatches,
     },
 }
 
 /// What these words say, the first being the program's name.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<ParsedCommand, clap::Error> {
+pub fn parse(
+    words: impl IntoIterator<Item = OsString>,
+) -> std::result::Result<ParsedCommand, clap::Error> {
     let matches = command().try_get_matches_from(words)?;
     match (extension::current(), matches.subcommand()) {
         (Some(added), Some((name, arguments))) if name == added.subcommand().get_name() => {
             Ok(ParsedCommand::Added {
                 extension: added,
-                threads: ThreadsArgs::from_arg_matches(&matches)?,
                 arguments: arguments.clone(),
             })
         }
@@ -116,7 +146,13 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<ParsedCommand,
 pub fn command() -> clap::Command {
     let command = Cli::command();
     match extension::current() {
-        Some(added) => command.name(added.name()).subcommand(added.subcommand()),
+        Some(added) => {
+            let subcommand = added.subcommand();
+            // Which the description of the options would replace.
+            let about = subcommand.get_about().cloned().unwrap_or_default();
+            let subcommand = ThreadsArgs::augment_args(subcommand).about(about);
+            command.name(added.name()).subcommand(subcommand)
+        }
         None => command,
     }
 }
@@ -150,6 +186,22 @@ pub struct TargetArgs {
     /// CPU instruction set: amx, avx512, avx2 or portable [default: the best]
     #[arg(long, value_name = "PATH", hide_possible_values = true)]
     pub simd: Option<SimdChoice>,
+    /// With how many threads.
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+}
+
+impl TargetArgs {
+    /// This device, and the best there is of everything else.
+    pub fn on(device: DeviceChoice) -> Self {
+        TargetArgs {
+            device,
+            kernel: None,
+            deterministic: false,
+            simd: None,
+            threads: ThreadsArgs::default(),
+        }
+    }
 }
 
 /// `fourtap run`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use fourtap_admin::cli::ThreadsArgs;
 
 use super::DeviceChoice;
 use crate::units;
@@ -38,6 +39,8 @@ pub struct ProbeArgs {
         help_heading = "Device"
     )]
     pub device: DeviceChoice,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
     /// Run this probe here and print its records, for the process that watches it
     #[arg(long, value_name = "NAME", hide = true, conflicts_with_all = ["names", "filter", "list", "limit", "json"])]
     pub in_this_process: Option<String>,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fourtap_admin::cli::ThreadsArgs;
 
 use super::{DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution};
 use crate::units;
@@ -34,6 +35,18 @@ pub struct TuneArgs {
     pub what: Option<TuneCommand>,
     #[command(flatten)]
     pub search: SearchArgs,
+}
+
+impl TuneArgs {
+    /// How many threads to compute with, if anything is computed.
+    pub fn threads(&self) -> Option<&ThreadsArgs> {
+        match &self.what {
+            None => Some(&self.search.problem.threads),
+            Some(TuneCommand::One(one)) => Some(&one.problem.threads),
+            Some(TuneCommand::Work(work)) => Some(&work.problem.threads),
+            Some(TuneCommand::Table { .. }) => None,
+        }
+    }
 }
 
 /// What `fourtap tune` does besides searching.
@@ -157,6 +170,8 @@ pub struct TuneProblem {
         help_heading = "Device"
     )]
     pub device: DeviceChoice,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
 }
 
 /// `fourtap tune one`.

@@ -20,17 +20,12 @@ use crate::exit::ExitCode;
 
 /// Does what was typed.
 pub fn execute(typed: ParsedCommand) -> Result<ExitCode> {
-    let threads = match &typed {
-        ParsedCommand::Own(cli) => &cli.threads,
-        ParsedCommand::Added { threads, .. } => threads,
-    };
-    threads.start()?;
+    typed.start_threads()?;
     let command = match typed {
         ParsedCommand::Own(cli) => cli.command,
         ParsedCommand::Added {
             extension,
             arguments,
-            ..
         } => return extension.execute(&arguments),
     };
     let goes_by_tables = match &command {

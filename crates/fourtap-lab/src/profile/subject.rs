@@ -39,16 +39,12 @@ pub fn compute(
     device: DeviceChoice,
     file: &Path,
 ) -> Result<()> {
-    let target = Target::new(&TargetArgs {
-        // Without a device there is nothing to profile: better its reason than another backend.
-        device: match device {
-            DeviceChoice::Auto => DeviceChoice::Cuda(0),
-            other => other,
-        },
-        kernel: None,
-        deterministic: false,
-        simd: None,
-    })?;
+    // Without a device there is nothing to profile: better its reason than another backend.
+    let device = match device {
+        DeviceChoice::Auto => DeviceChoice::Cuda(0),
+        other => other,
+    };
+    let target = Target::new(&TargetArgs::on(device))?;
     let tensors = workload.filled(&DataSpec {
         dtype: arguments.dtype.into(),
         coordinates: arguments.coordinates.dtype(arguments.dtype.into()),

@@ -37,12 +37,7 @@ pub fn run(
     if task != WorkerTask::Launch {
         end_with_parent();
     }
-    let target = Target::new(&TargetArgs {
-        device: arguments.device,
-        kernel: None,
-        deterministic: false,
-        simd: None,
-    })?;
+    let target = Target::new(&TargetArgs::on(arguments.device))?;
     let (Some(cuda), [contender]) = (target.cuda(), chosen) else {
         return Err(Error::Misplaced {
             option: "--in-this-process",

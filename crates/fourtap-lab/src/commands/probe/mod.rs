@@ -92,12 +92,7 @@ pub fn measured(name: &str, device: &Device, words: &[String]) -> Result<Vec<Pro
 /// Runs one probe here; its process is watched.
 fn in_this_process(name: &str, choice: DeviceChoice) -> Result<ExitCode> {
     end_with_parent();
-    let target = Target::new(&TargetArgs {
-        device: choice,
-        kernel: None,
-        deterministic: false,
-        simd: None,
-    })?;
+    let target = Target::new(&TargetArgs::on(choice))?;
     let stopwatch = target.cuda().map(Stopwatch::new).transpose()?;
     let setting = Setting {
         device: &target.device,
