@@ -15,6 +15,7 @@ mod explain;
 pub mod extension;
 mod generate;
 mod header;
+mod interrupt;
 mod isolation;
 mod machine;
 mod measure;

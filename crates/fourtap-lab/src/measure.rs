@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::array::Array;
 use crate::computation::Computation;
 use crate::error::Result;
+use crate::interrupt;
 use crate::statistics::{FEWEST_SAMPLES, median_interval};
 
 /// Half the confidence interval, as a share of the median, that is narrow enough: with two such results `compare` sees a
@@ -46,6 +47,7 @@ pub fn repeat_by(
     let mut samples = Vec::new();
     let mut look = FEWEST_SAMPLES;
     loop {
+        interrupt::check()?;
         samples.push(once()?);
         let count = samples.len();
         if count < FEWEST_SAMPLES {

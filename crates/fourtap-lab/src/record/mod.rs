@@ -4,6 +4,7 @@ mod attempt;
 mod bench;
 mod conditions;
 mod counters;
+mod interrupted;
 mod origin;
 mod peers;
 mod probe;
@@ -24,6 +25,7 @@ pub use bench::{
 pub use conditions::{Conditions, Reading};
 pub use counters::{Binding, CountersRecord};
 pub use fourtap_admin::{SCHEMA, VERSION};
+pub use interrupted::InterruptedRecord;
 pub use origin::Origin;
 pub use peers::{PeerVerdict, PeersRecord};
 pub use probe::{Claim, Outcome, ProbeRecord, Unit};
@@ -55,6 +57,8 @@ pub enum Line {
     Tuned(Box<TunedRecord>),
     /// What `fourtap bench --against` found.
     Turns(Box<TurnsRecord>),
+    /// What `fourtap bench` leaves after Ctrl-C, unless the run is continued below.
+    Interrupted(InterruptedRecord),
     /// What a script that times other implementations found. It is no writing of ours: the form of its lines differs.
     #[serde(skip)]
     Peers(Vec<PeersRecord>),

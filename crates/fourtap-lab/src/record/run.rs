@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::python::compared;
 use super::upgrade::upgraded;
 use super::{
-    AttemptRecord, BenchRecord, CountersRecord, Line, PeersRecord, ProbeRecord, PythonRecord,
-    RungRecord, SCHEMA, Timing, TunedRecord, TurnsRecord,
+    AttemptRecord, BenchRecord, CountersRecord, InterruptedRecord, Line, PeersRecord, ProbeRecord,
+    PythonRecord, RungRecord, SCHEMA, Timing, TunedRecord, TurnsRecord,
 };
 use crate::error::{Error, Result};
 
@@ -41,6 +41,8 @@ pub struct Run {
     pub passed_over: String,
     /// The last line was cut short, as an interruption leaves it.
     pub cut_short: bool,
+    /// The run was ended by Ctrl-C and not continued.
+    pub interrupted: Option<InterruptedRecord>,
 }
 
 impl Run {
@@ -184,7 +186,10 @@ impl Run {
     }
 
     fn add(&mut self, line: Line, file: &Path) {
+        // Whatever comes after it continues the run.
+        self.interrupted = None;
         match line {
+            Line::Interrupted(record) => self.interrupted = Some(record),
             Line::Bench(record) => self.benches.push(*record),
             Line::Probe(record) => self.probes.push(*record),
             Line::Counters(record) => self.counters.push(*record),
@@ -289,6 +294,20 @@ mod tests {
         }
         let run = read(&format!("{whole}\n{other}")).unwrap();
         assert_eq!((run.benches.len(), run.cut_short), (2, false));
+    }
+
+    #[test]
+    fn an_interruption_counts_until_the_run_is_continued() {
+        let whole = bench();
+        let end = json!({"kind": "interrupted", "schema": SCHEMA, "version": "0", "unix_time": 0, "measured": 1,
+            "planned": 3});
+        let interrupted = |text: &str| {
+            let run = read(text).unwrap();
+            run.interrupted.map(|it| (run.benches.len(), it.in_words()))
+        };
+        let words = "interrupted after 1 of 3 benchmarks".to_string();
+        assert_eq!(interrupted(&format!("{whole}\n{end}\n")), Some((1, words)));
+        assert_eq!(interrupted(&format!("{whole}\n{end}\n{whole}\n")), None);
     }
 
     #[test]

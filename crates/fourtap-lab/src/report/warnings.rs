@@ -88,6 +88,9 @@ pub fn warnings(run: &Run) -> Vec<String> {
             listed(&suspicious)
         ));
     }
+    if let Some(interrupted) = &run.interrupted {
+        warnings.push(format!("The run was {}.", interrupted.in_words()));
+    }
     if run.cut_short {
         warnings
             .push("The file ends in the middle of a line: the run was interrupted.".to_string());

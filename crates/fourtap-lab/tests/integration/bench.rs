@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{command, encode, entry, folder_with, fourtap, valid, with};
+use crate::common::{command, encode, entry, fails, folder_with, fourtap, names, valid, with};
 
 const SMALL: &str = r#"
 name = "small"
@@ -77,6 +79,74 @@ fn an_interrupted_run_continues_where_it_stopped() {
     assert_eq!(all[1]["direction"], "backward");
     for pass in ["forward", "backward"] {
         assert!(resumed.stdout.contains(pass), "both are shown: {resumed:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_shows_and_writes_what_was_measured() {
+    let folder = folder_with_small();
+    let results = folder.path().join("results.jsonl");
+    let call = |more: &[&str]| {
+        let mut command = command(folder.path());
+        command.args(["bench", "small.toml", "--device", "cpu", "--quick"]);
+        command.args(["--dtype", "f32,f16,bf16,f64", "--json", "results.jsonl"]);
+        command.args(["--report", "page.html"]).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut child = call(&[]).spawn().unwrap();
+    let measured = || fs::read_to_string(&results).is_ok_and(|it| it.contains("\"bench\""));
+    while !measured() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let id = child.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &id]).status().unwrap();
+    assert!(killed.success());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    let [stdout, stderr] = [ended.stdout, ended.stderr].map(|it| String::from_utf8(it).unwrap());
+    assert!(stdout.contains("small"), "{stdout}");
+    assert!(
+        stderr.contains("of 8 benchmarks; --resume --json results.jsonl measures the rest"),
+        "{stderr}"
+    );
+    let lines = fs::read_to_string(&results).unwrap();
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!(last["kind"], "interrupted", "{last}");
+    assert_eq!(last["planned"], 8);
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("The run was interrupted after"), "{page}");
+
+    let resumed = call(&["--resume", "--filter", "f32"]).output().unwrap();
+    assert_eq!(resumed.status.code(), Some(0), "{resumed:?}");
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(!page.contains("The run was interrupted"), "{page}");
+}
+
+#[test]
+fn a_report_of_another_kind_than_html_is_refused_before_anything_is_timed() {
+    let folder = folder_with_small();
+    for (command, name, more) in [
+        ("bench", "r.pdf", &[][..]),
+        ("bench", "report", &[]),
+        ("tune", "r.md", &["--dry-run"]),
+    ] {
+        let outcome = fourtap(
+            folder.path(),
+            [command, "small.toml", "--report", name].iter().chain(more),
+        );
+        fails(
+            name,
+            &outcome,
+            "expected a name that ends in .html, found another",
+        );
+        assert!(
+            outcome.stderr.contains("hint: as in --report report.html"),
+            "{outcome:?}"
+        );
+        assert_eq!(names(folder.path()).len(), 1);
     }
 }
 

@@ -10,7 +10,7 @@ mod turns;
 
 use std::time::Duration;
 
-use fourtap::DType;
+use fourtap::{Backend, DType};
 use indicatif::ProgressBar;
 
 use self::cpu::CpuBench;
@@ -27,11 +27,13 @@ use crate::computation::{Computation, TensorSet};
 use crate::cuda::Mode;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
+use crate::interrupt;
 use crate::machine;
 use crate::operators::{DataSpec, OPERATORS, Operator, Reading, Workload};
 use crate::output::Destination;
 use crate::record::{
-    BenchRecord, DTypes, KernelUsed, Line, Origin, ProbeRecord, ProblemRecord, Run, benchmark_name,
+    BenchRecord, DTypes, InterruptedRecord, KernelUsed, Line, Origin, ProbeRecord, ProblemRecord,
+    Run, benchmark_name,
 };
 use crate::report;
 use crate::roof::{Ceilings, is_suspicious};
@@ -54,7 +56,7 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Every name is looked up and every file opened before the first, perhaps long, measurement.
-    let target = Target::new(&arguments.target)?;
+    let mut target = Target::new(&arguments.target)?;
     let on_cuda = target.cuda().is_some();
     let Selection { subjects, left_out } = selection::selected(arguments, on_cuda)?;
     let plan = planned(arguments, &subjects, on_cuda)?;
@@ -79,7 +81,14 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         false => PartialRecord::Refuse,
     };
     let sink = Sink::open(arguments.json.as_deref(), torn)?;
-    let bar = progress(plan.iter().map(Vec::len).sum::<usize>() as u64);
+    let planned = plan.iter().map(Vec::len).sum::<usize>();
+    let bar = progress(planned as u64);
+    if !arguments.in_turns {
+        let flag = interrupt::watch();
+        if let Backend::Cpu(cpu) = target.backend {
+            target.backend = Backend::Cpu(cpu.cancelled_by(flag));
+        }
+    }
     let mode = Mode::new(arguments.target.deterministic);
     let place = match target.cuda() {
         Some(cuda) => Place::Cuda(Box::new(CudaBench::new(cuda, mode)?)),
@@ -114,11 +123,15 @@ pub fn execute(arguments: &BenchArgs) -> Result<ExitCode> {
         sink,
         done,
         records: Vec::new(),
+        planned,
         failed: None,
         turns,
     };
     for (subject, benchmarks) in subjects.iter().zip(plan) {
-        bench.subject(subject, &benchmarks)?;
+        match bench.subject(subject, &benchmarks) {
+            Err(Error::Interrupted) => break,
+            done => done?,
+        }
     }
     bench.bar.finish_and_clear();
     bench.conclude(arguments, page)
@@ -144,6 +157,8 @@ struct Bench {
     /// Records of an interrupted run that need not be measured again.
     done: Vec<BenchRecord>,
     records: Vec<BenchRecord>,
+    /// How many benchmarks there are.
+    planned: usize,
     /// What to end with if something failed; a failed verification outweighs the rest.
     failed: Option<ExitCode>,
     /// Where somebody else says when to compute.
@@ -155,6 +170,7 @@ impl Bench {
     fn subject(&mut self, subject: &Subject, benchmarks: &[Benchmark]) -> Result<()> {
         let mut remaining = benchmarks;
         while let Some(first) = remaining.first() {
+            interrupt::check()?;
             let same =
                 |other: &&Benchmark| other.numbers == first.numbers && other.dtype == first.dtype;
             let count = remaining.iter().take_while(same).count();
@@ -165,6 +181,8 @@ impl Bench {
                 Subject::File(file) => self.file(file, group),
             };
             match done {
+                // Whatever was given up because of it.
+                Err(_) if interrupt::is_requested() => return Err(Error::Interrupted),
                 Err(error @ (Error::Stdout(_) | Error::Write { .. })) => return Err(error),
                 Err(error) => self.fail(&error),
                 Ok(()) => {}
@@ -299,7 +317,10 @@ impl Bench {
             say("measuring the hardware's ceilings first");
             let budget = self.budget / CEILINGS_SHARE;
             let device = &self.target.device;
-            self.ceilings = self.place.ceilings(device, &self.operators, budget);
+            let ceilings = self.place.ceilings(device, &self.operators, budget);
+            // Those that were given up say that they failed.
+            interrupt::check()?;
+            self.ceilings = ceilings;
             for ceiling in &self.ceilings {
                 self.sink.put(&Line::Probe(Box::new(ceiling.clone())))?;
             }
@@ -349,7 +370,16 @@ impl Bench {
     }
 
     /// Shows what was found, and says what to think of it.
-    fn conclude(self, arguments: &BenchArgs, page: Option<Destination>) -> Result<ExitCode> {
+    fn conclude(mut self, arguments: &BenchArgs, page: Option<Destination>) -> Result<ExitCode> {
+        let interrupted = interrupt::is_requested() && self.records.len() < self.planned;
+        let interrupted = interrupted.then(|| InterruptedRecord {
+            origin: Origin::here(),
+            measured: self.records.len(),
+            planned: self.planned,
+        });
+        if let Some(interrupted) = &interrupted {
+            self.sink.put(&Line::Interrupted(interrupted.clone()))?;
+        }
         let timed = self.records.iter().any(|record| record.hot.is_some());
         if !matches!(self.sink, Sink::Stdout) && timed {
             let on_cuda = matches!(self.place, Place::Cuda(_));
@@ -358,15 +388,31 @@ impl Bench {
         for doubt in doubts(&self.records, &self.ceilings, arguments.quick) {
             note(&format!("note: {doubt}"));
         }
-        if let (Some(page), Some(file)) = (page, &arguments.report) {
+        if let (Some(page), Some(file)) = (page, &arguments.report)
+            && (interrupted.is_none() || !self.records.is_empty())
+        {
             let run = Run {
-                path: arguments.json.clone().unwrap_or_else(|| "bench".into()),
+                path: arguments
+                    .json
+                    .clone()
+                    .unwrap_or_else(|| "fourtap bench".into()),
                 benches: self.records,
                 probes: self.ceilings,
+                interrupted: interrupted.clone(),
                 ..Run::default()
             };
             page.write_bytes(report::html(&[run])?.as_bytes())?;
             note(&format!("wrote {}", file.display()));
+        }
+        if let Some(interrupted) = interrupted {
+            let hint = match (&arguments.json, &self.sink) {
+                (Some(_), Sink::File { path, .. }) => {
+                    format!("; --resume --json {} measures the rest", path.display())
+                }
+                _ => String::new(),
+            };
+            note(&format!("{}{hint}", interrupted.in_words()));
+            return Ok(ExitCode::INTERRUPTED);
         }
         Ok(self.failed.unwrap_or(ExitCode::SUCCESS))
     }

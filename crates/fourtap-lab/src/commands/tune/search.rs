@@ -97,7 +97,10 @@ pub fn execute(arguments: &SearchArgs) -> Result<ExitCode> {
         Ok((tuned, attempts))
     })?;
     let mut run = Run {
-        path: arguments.json.clone().unwrap_or_else(|| "tune".into()),
+        path: arguments
+            .json
+            .clone()
+            .unwrap_or_else(|| "fourtap tune".into()),
         ..Run::default()
     };
     for (tuned, attempts) in found {
