@@ -239,3 +239,26 @@ def test_every_keyword_of_transformers_is_known() -> None:
     found = list(keywords_of_calls())
     assert len(found) > 500
     assert [(keyword, model) for keyword, model in found if keyword not in taken | NOTHING_TO_DO] == []
+
+
+def test_models_that_do_not_look_up_their_attention_are_refused() -> None:
+    compat.register_attention()
+    compat.register_attention()
+    small = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    falcon = transformers.FalconConfig(**small)
+    swin = transformers.Swinv2Config(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1], num_heads=[2], window_size=4
+    )
+    for owner, config in ((transformers.FalconForCausalLM, falcon), (transformers.Swinv2Model, swin)):
+        message = rf"^attn_implementation: expected 'eager' or 'sdpa' for {owner.__name__}, .* found 'fourtap'"
+        model = owner(config)
+        before = model.config._attn_implementation
+        with pytest.raises(fourtap.UnsupportedError, match=message):
+            model.set_attn_implementation("fourtap")
+        assert model.config._attn_implementation == before
+        with pytest.raises(fourtap.UnsupportedError, match=message):
+            owner._from_config(config, attn_implementation="fourtap")
+        model.set_attn_implementation("eager")
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, intermediate_size=64))
+    llama.set_attn_implementation("fourtap")
+    assert llama.config._attn_implementation == "fourtap"

@@ -1,12 +1,15 @@
 """Dense attention for all models of transformers: ``attn_implementation="fourtap"``.
 
-Models of transformers do not call an attention function, but look one up by the name in their configuration. So nothing
-is replaced here: one more name is registered, in the table of functions and in that of masks.
+Models of transformers do not call an attention function, but look one up by the name in their configuration. So one
+more name is registered, in the table of functions and in that of masks. Some models do not look one up: transformers
+leaves them with the attention that they have, and at most logs a warning. So two methods of its base class refuse them.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +22,8 @@ from fourtap.errors import InputError, UnsupportedError
 __all__ = ["attention_forward", "register_attention"]
 
 _NAME = "fourtap"
+# An attribute of methods of transformers that are changed already.
+_MARK = "_is_fourtap"
 # What models hand over that changes the result, and that the operator cannot do: name, what it is.
 _REFUSED = {
     "softcap": "logits are not capped",
@@ -38,7 +43,8 @@ def register_attention() -> None:
         model.set_attn_implementation("fourtap")  # or for one that exists already
 
     Models make the masks that they make for ``"sdpa"``. Nothing changes for models that do not ask for it, and it does
-    not matter how often this is called.
+    not matter how often this is called. A model that asks for it, but would go on with other attention as its layers do
+    not look up theirs (Falcon, GPT-J, Swin V2), is refused with :class:`fourtap.UnsupportedError`.
 
     Raises:
         fourtap.UnsupportedError: There is no transformers, or one before 4.53, which cannot register masks.
@@ -56,6 +62,54 @@ def register_attention() -> None:
     # The mask first: a model that finds the function, but no way to make masks, goes without them.
     masks.register(_NAME, masks()["sdpa"])
     functions.register(_NAME, attention_forward)
+    base = theirs.PreTrainedModel
+    for method, wrapped in (
+        # When a model is made, and when it exists.
+        ("_check_and_adjust_attn_implementation", _refusing_to_make),
+        ("set_attn_implementation", _refusing_to_set),
+    ):
+        original = vars(base).get(method)
+        if original is not None and not hasattr(original, _MARK):
+            changed = wrapped(original)
+            setattr(changed, _MARK, True)
+            setattr(base, method, changed)
+
+
+def _refusing_to_make(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def check(self: Any, attn_implementation: Any, *others: Any, **named: Any) -> Any:
+        if attn_implementation == _NAME:
+            _require_lookup(self)
+        return original(self, attn_implementation, *others, **named)
+
+    return check
+
+
+def _refusing_to_set(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_attn_implementation(self: Any, attn_implementation: Any, *others: Any, **named: Any) -> Any:
+        if attn_implementation == _NAME:
+            # All parts at once, before any of them is changed.
+            for module in self.modules():
+                if hasattr(module, "_can_set_attn_implementation"):
+                    _require_lookup(module)
+        elif isinstance(attn_implementation, dict) and attn_implementation.get("") == _NAME:
+            _require_lookup(self)
+        return original(self, attn_implementation, *others, **named)
+
+    return set_attn_implementation
+
+
+def _require_lookup(model: Any) -> None:
+    """Refuse a model that goes by no table of attention functions."""
+    can_set = getattr(model, "_can_set_attn_implementation", None)
+    if can_set is not None and not can_set():
+        name = type(model).__name__
+        raise UnsupportedError(
+            f"attn_implementation: expected 'eager' or 'sdpa' for {name}, whose layers do not look up their attention "
+            f"in transformers' table, found {_NAME!r} (where only a part of a model is a {name}, give each part its "
+            f"own: attn_implementation={{'': {_NAME!r}, 'vision_config': 'eager'}}, say)"
+        )
 
 
 def attention_forward(
