@@ -244,6 +244,38 @@ def test_the_command_line(tmp_path: Path) -> None:
         assert failed.returncode == code and words in failed.stderr, failed.stderr
 
 
+def test_targets_that_cannot_be_written_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, folder = tmp_path / "before.onnx", tmp_path / "folder"
+    export_pyramid(Pyramid(), before, pyramid_operands())
+    folder.mkdir()
+    for target, found in (
+        (tmp_path / "none" / "after.onnx", "No such file or directory"),
+        (before / "after.onnx", "Not a directory"),
+        (folder, "Is a directory"),
+        ("/dev/full", "No space left on device"),
+    ):
+        with pytest.raises(fourtap.InputError) as caught:
+            fourtap.onnx.rewrite(before, target, verify=False)
+        assert str(caught.value) == f"{target}: expected a path that can be written, found: {found}"
+        assert main(["rewrite", str(before), str(target), "--no-verify"]) == 1
+        assert f"error: {target}: expected a path that can be written" in capsys.readouterr().err
+
+
+def test_the_source_is_only_replaced_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, link = tmp_path / "before.onnx", tmp_path / "link.onnx"
+    export_pyramid(Pyramid(), before, pyramid_operands())
+    link.symlink_to(before)
+    content = before.read_bytes()
+    for target in (before, link):
+        with pytest.raises(fourtap.InputError, match=r"expected another file than the source, found the same"):
+            fourtap.onnx.rewrite(before, target)
+        assert main(["rewrite", str(before), str(target)]) == 1
+        assert "--overwrite-source" in capsys.readouterr().err
+    assert before.read_bytes() == content
+    assert main(["rewrite", str(before), str(before), "--overwrite-source"]) == 0
+    assert before.read_bytes() != content
+
+
 def test_files_that_are_no_models_and_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "model.onnx"
     file.write_text("no model")
@@ -259,7 +291,7 @@ def test_files_that_are_no_models_and_missing_packages(tmp_path: Path, monkeypat
 def test_broken_models_end_in_onnx_runtime_s_error_with_our_words(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     export_pyramid(Pyramid(), file, pyramid_operands(), sizes_change=True)
-    fourtap.onnx.rewrite(file, file, sizes={"h": 6, "w": 8, "h2": 3, "w2": 4})
+    fourtap.onnx.rewrite(file, file, sizes={"h": 6, "w": 8, "h2": 3, "w2": 4}, overwrite_source=True)
     session = Session(file, with_library=True)
     fine, coarse, locations, weights = pyramid_operands()
     with pytest.raises(Exception, match="fourtap: attention_weights: expected shape"):

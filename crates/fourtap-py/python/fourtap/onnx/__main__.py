@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rewrite.add_argument("source", metavar="IN", help="a model that was exported without fourtap")
     rewrite.add_argument("target", metavar="OUT", help="where to write the model with nodes of fourtap's")
     rewrite.add_argument("--to", choices=("fourtap", "tensorrt"), default="fourtap", help="whose nodes")
+    rewrite.add_argument("--overwrite-source", action="store_true", help="replace IN where OUT is the same file")
     rewrite.add_argument("--no-verify", action="store_true", help="do not run both models to compare them")
     rewrite.add_argument("--no-functions", action="store_true", help="leave out what only other runtimes need")
     rewrite.add_argument("--inputs", metavar="FILE.npz", help="what to run the models on, instead of random numbers")
@@ -52,6 +53,7 @@ def _rewrite(options: argparse.Namespace) -> str:
         inputs=_inputs(options.inputs),
         sizes=dict(_size(text) for text in options.size),
         with_functions=not options.no_functions,
+        overwrite_source=options.overwrite_source,
     )
     lines = [f"{options.target}: {result.replaced} x {result.node}"]
     if result.error is None:

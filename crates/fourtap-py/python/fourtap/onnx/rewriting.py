@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +62,7 @@ def rewrite(
     inputs: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
     with_functions: bool = True,
+    overwrite_source: bool = False,
 ) -> Rewritten:
     """Put one node in the place of every deformable attention that a model has as GridSample and what is around it.
 
@@ -74,8 +77,10 @@ def rewrite(
         sizes: Numbers for the names of dynamic axes, for random inputs.
         with_functions: Whether the result carries our nodes as functions, so that it runs where our library is not
             registered, too. TensorRT's node has none.
+        overwrite_source: Whether ``target`` may be the file that ``source`` is.
 
     Raises:
+        InputError: The source cannot be read, or the target cannot be written or is the source.
         PatternError: There is no deformable attention in it, or none that the node can compute.
         VerificationError: The result is not that of the model, or they could not be run.
 
@@ -83,6 +88,8 @@ def rewrite(
     onnx = require("onnx", _PURPOSE)
     if to not in ("fourtap", "tensorrt"):
         raise InputError(f'to: expected "fourtap" or "tensorrt", found {to!r}')
+    if target is not None:
+        _require_target(target, source, overwrite_source)
     original = source if isinstance(source, onnx.ModelProto) else _load(onnx, source)
     model = onnx.ModelProto()
     model.CopyFrom(original)
@@ -105,8 +112,40 @@ def rewrite(
         result.error, result.output_errors = compare(original, model, replacements, types, inputs, sizes)
     if target is not None:
         large = model.ByteSize() > _LARGEST_MESSAGE
-        onnx.save(model, os.fspath(target), save_as_external_data=large)
+        try:
+            onnx.save(model, os.fspath(target), save_as_external_data=large)
+        except OSError as error:
+            raise _unwritable(target, error) from error
     return result
+
+
+def _require_target(target: str | os.PathLike[str], source: Any, overwrite_source: bool) -> None:
+    """Refuse a target that cannot be written or must not be replaced, before any work is done for it."""
+    if isinstance(source, (str, os.PathLike)) and not overwrite_source:
+        try:
+            same = os.path.samefile(source, target)
+        except OSError:  # one of them is not there
+            same = False
+        if same:
+            raise InputError(
+                f"{os.fspath(target)}: expected another file than the source, found the same "
+                "(overwrite_source=True, or --overwrite-source on the command line, replaces it)"
+            )
+    path = os.fspath(target)
+    folder = os.path.dirname(path) or os.curdir
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(target: str | os.PathLike[str], error: OSError) -> InputError:
+    return InputError(f"{os.fspath(target)}: expected a path that can be written, found: {error.strerror or error}")
 
 
 def _load(onnx: Any, source: str | os.PathLike[str]) -> Any:
