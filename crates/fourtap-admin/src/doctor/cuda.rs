@@ -199,7 +199,7 @@ impl CudaDiagnosis {
                 })
             });
         lines.push(("pack".to_string(), pack));
-        let none = "none installed (pip install fourtap-kernels)".to_string();
+        let none = "none installed (fourtap-kernels, which `cargo xtask packs` builds)".to_string();
         let folder = self.kernels.as_ref().map_or(none, |folder| {
             folder.in_words(|folder| {
                 let packs = folder.packs.iter();

@@ -21,7 +21,7 @@ pub enum JitError {
     #[error(
         "NVRTC: expected libnvrtc.so.13 or libnvrtc.so.12 in one of the usual places, found none. Install it \
          (pip install nvidia-cuda-nvrtc, or a CUDA toolkit), or set FOURTAP_NVRTC to the library's path, or use compiled \
-         kernels (pip install fourtap-kernels, or FOURTAP_PACK). Tried: {}",
+         kernels (the package fourtap-kernels, which `cargo xtask packs` builds, or FOURTAP_PACK). Tried: {}",
         tried.join("; ")
     )]
     NvrtcNotFound {
@@ -177,8 +177,8 @@ pub enum JitError {
     },
     /// A folder of packs for another version of this library.
     #[error(
-        "{path}: expected kernels of {expected}, found those of {found}. Install the ones that belong together \
-         (pip install fourtap-kernels=={version})",
+        "{path}: expected kernels of {expected}, found those of {found}. Install fourtap-kernels {version}, \
+         which `cargo xtask packs` builds",
         path = path.display()
     )]
     PackStale {
