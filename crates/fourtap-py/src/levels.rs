@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
 use crate::errors::{Kind, raise, unexpected};
-use crate::frameworks::{Describe, Framework};
+use crate::frameworks::Framework;
 use crate::tensor::{Element, Tensor};
 
 /// The levels of a call, and the tensors that must live as long as they are used.
