@@ -78,7 +78,7 @@ impl Choices {
             Some(space) => cpu.chosen(space, class, dtype).entry,
             None => None,
         };
-        Choices::new(kernel, class, Cpu::tuning_device(), entry)
+        Choices::new(kernel, class, cpu.tuning_device(), entry)
     }
 
     /// What a CUDA device of this name, which need not be here, would use.

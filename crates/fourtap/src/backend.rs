@@ -20,7 +20,7 @@ pub enum Backend {
     /// Where the data is: on a CUDA device its default stream is used.
     #[default]
     Auto,
-    /// This processor, all threads of the current rayon pool.
+    /// This processor, all threads of the current rayon pool unless it says otherwise.
     Cpu(Cpu),
     /// A CUDA device, on one of its streams. A call returns once its work is queued there.
     #[cfg(feature = "cuda")]

@@ -19,6 +19,9 @@ mod error;
 #[cfg(feature = "ndarray")]
 mod from_ndarray;
 mod layout;
+// For the front ends of this repository.
+#[doc(hidden)]
+pub mod lock_free;
 pub mod msda;
 mod oracle;
 mod place;

@@ -73,6 +73,6 @@ mod tests {
     #[test]
     fn this_processor_is_known_by_the_name_calls_look_for() {
         let here = Device::of_cpu(Simd::best());
-        assert_eq!(device(&here), Cpu::tuning_device());
+        assert_eq!(device(&here), Cpu::new().tuning_device());
     }
 }

@@ -4,7 +4,8 @@
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::marker::PhantomData;
-use std::sync::OnceLock;
+
+use crate::lock_free::List;
 
 /// Rows of a tile, and the sums of f32 or pairs of bf16 in one of its rows.
 pub const SIDE: usize = 16;
@@ -17,7 +18,7 @@ pub const ROW_BYTES: usize = 64;
 
 /// Whether this processor multiplies tiles of bf16 and this system lets the process do so. It is asked once.
 pub fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    static AVAILABLE: List<bool> = List::new();
     *AVAILABLE.get_or_init(|| has_instructions() && saves_tiles() && is_permitted())
 }
 

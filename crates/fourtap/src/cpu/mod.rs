@@ -1,5 +1,6 @@
 //! The CPU backend: one kernel source per operation, compiled for each instruction set, on all threads of the
-//! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`].
+//! current rayon pool. To use fewer, call from inside [`rayon::ThreadPool::install`], or use [`Cpu::with_threads`],
+//! which a process that forks needs.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -8,13 +9,16 @@ mod dense;
 mod msda;
 mod raw;
 mod simd;
+mod threads;
 mod tuning;
 mod workspace;
 
 pub use simd::Simd;
+pub use threads::ParallelFor;
 pub use tuning::{Tuning, TuningDecision};
 
 use self::cancel::Cancel;
+use self::threads::Threads;
 use crate::error::Result;
 
 /// The processor, which of its vector instructions to use, and how to split the work.
@@ -28,6 +32,7 @@ pub struct Cpu {
     tuning_is_explicit: bool,
     allow_rounding_changes: bool,
     cancel: Cancel,
+    threads: Threads,
 }
 
 impl Cpu {
@@ -40,6 +45,7 @@ impl Cpu {
             tuning_is_explicit: false,
             allow_rounding_changes: false,
             cancel: Cancel::default(),
+            threads: Threads::Current,
         }
     }
 

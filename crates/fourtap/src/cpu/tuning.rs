@@ -1,10 +1,10 @@
 //! Tuning parameters of the CPU kernels, and their choice for a call.
 
 use std::fs;
-use std::sync::OnceLock;
 
 use super::{Cpu, Simd};
 use crate::dtype::DType;
+use crate::lock_free::List;
 use crate::tuning::spaces::cpu::{
     BAND_BYTES, DENSE_TASKS_EACH, MOST_BANDS, NEAR_BYTES, SERIAL_WORK, TASK_BLOCKS, TASK_BYTES,
     TASKS_EACH, VECTOR_BITS,
@@ -101,7 +101,7 @@ pub struct TuningDecision {
 impl Cpu {
     /// The name of this processor, if the system reports one.
     pub fn model() -> Option<&'static str> {
-        static MODEL: OnceLock<Option<String>> = OnceLock::new();
+        static MODEL: List<Option<String>> = List::new();
         let read = || {
             let text = fs::read_to_string("/proc/cpuinfo").ok()?;
             // ARM processors have no "model name"; the key used instead differs by system.
@@ -115,9 +115,9 @@ impl Cpu {
     }
 
     /// The key of this processor in tuning tables: its name and the threads in use.
-    pub fn tuning_device() -> String {
+    pub fn tuning_device(&self) -> String {
         let model = Cpu::model().unwrap_or("unknown processor");
-        match rayon::current_num_threads() {
+        match self.threads() {
             1 => format!("{model}, 1 thread"),
             threads => format!("{model}, {threads} threads"),
         }
@@ -147,7 +147,7 @@ impl Cpu {
         if self.tuning_is_explicit {
             return chosen;
         }
-        let is_here = |device: &str| device == Cpu::tuning_device();
+        let is_here = |device: &str| device == self.tuning_device();
         let found = active().find(
             space.kernel,
             (class, dtype),

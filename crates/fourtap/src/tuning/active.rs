@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use super::{Class, Entry, Table};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::lock_free::List;
 use crate::warning::print_warning;
 
 /// The environment variable that names the user's own table; "off" disables both tables.
@@ -75,7 +75,7 @@ impl ActiveTables {
 /// one; none with `FOURTAP_TUNE=off`. They are read once. A user table that cannot be read is left out with a
 /// warning: results are correct without it, perhaps slower.
 pub fn active() -> &'static ActiveTables {
-    static ACTIVE: OnceLock<ActiveTables> = OnceLock::new();
+    static ACTIVE: List<ActiveTables> = List::new();
     ACTIVE.get_or_init(|| {
         let active = ActiveTables::new(|name| std::env::var_os(name));
         if let Some(error) = active.unreadable() {

@@ -18,4 +18,5 @@ mod no_driver;
 mod nvrtc;
 mod small;
 mod tabled_kernels;
+mod threads;
 mod tuning;

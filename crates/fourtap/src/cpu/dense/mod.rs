@@ -23,8 +23,6 @@ mod walk;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use rayon::prelude::*;
-
 use self::lanes::QUERIES;
 use self::plan::Plan;
 use self::task::Task;
@@ -150,7 +148,7 @@ impl Cpu {
             .fold(b, usize::saturating_mul);
         match products / PRODUCTS_PER_SAMPLE < self.tuning.serial_work {
             true => 1,
-            false => rayon::current_num_threads(),
+            false => self.threads(),
         }
     }
 }
@@ -179,7 +177,7 @@ impl TaskSplit {
         let task_rows = self.blocks * QUERIES;
         let tasks_per_head = self.rows.div_ceil(task_rows);
         let tasks = self.heads * tasks_per_head;
-        run_tasks(self.threads, tasks, length, |index, memory| {
+        run_tasks(cpu, self.threads, tasks, length, |index, memory| {
             let (head, part) = (index / tasks_per_head, index % tasks_per_head);
             let rows = part * task_rows..((part + 1) * task_rows).min(self.rows);
             let place = [head / self.key_heads, head % self.key_heads];
@@ -191,20 +189,17 @@ impl TaskSplit {
 /// Runs so many tasks on so many threads of the pool, or on this one, each with `length` items of workspace, which may hold what
 /// another task has left there.
 fn run_tasks<M: Send>(
+    cpu: &Cpu,
     threads: usize,
     tasks: usize,
     length: usize,
     task: impl Fn(usize, &mut Vec<M>) -> Result<()> + Sync,
 ) -> Result<()> {
     let spare = Mutex::new(workspaces(threads.min(tasks), length)?);
-    let run = |index: usize| {
+    cpu.run_tasks(threads, tasks, |index| {
         let mut memory = lock(&spare).pop().expect("one per worker");
         let result = task(index, &mut memory);
         lock(&spare).push(memory);
         result
-    };
-    match threads {
-        1 => (0..tasks).try_for_each(run),
-        _ => (0..tasks).into_par_iter().with_max_len(1).try_for_each(run),
-    }
+    })
 }

@@ -13,8 +13,6 @@ mod scatter;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use rayon::prelude::*;
-
 use self::given::Given;
 use self::plan::Plan;
 use self::samples::{GivenGradients, Gradient, SampleGradients};
@@ -192,22 +190,11 @@ impl Cpu {
         // However few samples there are, every pixel is written.
         let pixels = sizes.images * sizes.pixels * sizes.heads;
         let serial = self.is_small(sizes.samples().saturating_add(pixels), sizes.channels);
-        let bands = self.bands::<E::Accumulator>(
-            plan,
-            if serial {
-                1
-            } else {
-                rayon::current_num_threads()
-            },
-        );
+        let threads = if serial { 1 } else { self.threads() };
+        let bands = self.bands::<E::Accumulator>(plan, threads);
         let longest = bands.iter().map(|(_, band)| band.len()).max().unwrap_or(0) * sizes.channels;
-        let tasks = 0..sizes.images * sizes.heads * bands.len();
-        let workers = if serial {
-            1
-        } else {
-            rayon::current_num_threads().min(tasks.len())
-        };
-        let spare = Mutex::new(workspaces::<E::Accumulator>(workers, longest)?);
+        let tasks = sizes.images * sizes.heads * bands.len();
+        let spare = Mutex::new(workspaces::<E::Accumulator>(threads.min(tasks), longest)?);
         let scatter = |task: usize| {
             let mut sums = lock(&spare).pop().expect("one per worker");
             let (image_head, (level, band)) = (task / bands.len(), &bands[task % bands.len()]);
@@ -226,12 +213,9 @@ impl Cpu {
             });
             lock(&spare).push(sums);
         };
-        let scatter = |task| self.unless_cancelled(|| scatter(task));
-        if serial {
-            tasks.into_iter().try_for_each(scatter)
-        } else {
-            tasks.into_par_iter().with_max_len(1).try_for_each(scatter)
-        }
+        self.run_tasks(threads, tasks, |task| {
+            self.unless_cancelled(|| scatter(task))
+        })
     }
 
     /// Splits the levels into bands of pixels: to keep the sums in cache, and to give work to every thread.
@@ -282,7 +266,7 @@ impl Cpu {
             return rows.max(1);
         }
         let row_bytes = sizes.heads * sizes.channels * size_of::<f32>();
-        let even = rows.div_ceil(self.tasks(rayon::current_num_threads()));
+        let even = rows.div_ceil(self.tasks(self.threads()));
         let row_work = [sizes.levels, sizes.points, sizes.channels]
             .into_iter()
             .fold(sizes.heads, usize::saturating_mul);
@@ -301,14 +285,14 @@ impl Cpu {
     ) -> Result<()> {
         let rows = sizes.images * sizes.queries;
         let range = |task: usize| task * length..((task + 1) * length).min(rows);
-        let tasks = 0..rows.div_ceil(length);
+        let tasks = rows.div_ceil(length);
         if self.is_small(sizes.samples(), sizes.channels) {
-            tasks.for_each(|task| work(range(task)));
+            (0..tasks).for_each(|task| work(range(task)));
             return Ok(());
         }
-        tasks
-            .into_par_iter()
-            .try_for_each(|task| self.unless_cancelled(|| work(range(task))))
+        self.run_tasks(self.threads(), tasks, |task| {
+            self.unless_cancelled(|| work(range(task)))
+        })
     }
 }
 

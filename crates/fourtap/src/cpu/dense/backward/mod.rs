@@ -87,7 +87,7 @@ impl Cpu {
             },
         };
         sums.run(|tasks, length, task| {
-            run_tasks(threads, tasks, length, |index, memory| {
+            run_tasks(self, threads, tasks, length, |index, memory| {
                 self.unless_cancelled(|| task(index, memory))
             })
         })
@@ -125,6 +125,7 @@ impl Cpu {
         let length = Task::workspace(plan, task_sizes, blocks, which);
         let tasks = heads * row_parts * key_parts;
         run_tasks(
+            self,
             threads,
             tasks,
             length,

@@ -61,9 +61,11 @@ impl Cpu {
         let rows = self.rows_per_placed_task(&plan);
         let layout = RowLayout::new(&plan, self.tuning.near_bytes, rows);
         let placed_length = 3 * layout.length;
-        let spare = self.task_memory(&plan, placed_length + projected.scratch_length())?;
+        let length = placed_length + projected.scratch_length();
+        let spare = self.task_memory(&plan, length)?;
         self.each_range(&plan.sizes, layout.rows, |rows| {
             let mut memory = lock(&spare).pop().expect("one per worker");
+            memory.resize(length, E::Accumulator::ZERO);
             let (samples, scratch) = memory.split_at_mut(placed_length);
             let samples = SampleArrays::new(samples, rows.start);
             let placed = placed(&call.problem, &samples, &mask);
@@ -96,7 +98,8 @@ impl Cpu {
         let placed_length = 3 * layout.length;
         // All memory is there before anything is written.
         let gradients = ProjectedGradients::new(&call.problem, &call.gradients)?;
-        let spare = self.task_memory(&plan, 2 * placed_length + projected.scratch_length())?;
+        let length = 2 * placed_length + projected.scratch_length();
+        let spare = self.task_memory(&plan, length)?;
 
         if let Some(grad_value) = &call.gradients.value {
             let levels = LevelLayout::new(&plan);
@@ -111,6 +114,7 @@ impl Cpu {
             };
             self.each_range(&plan.sizes, layout.rows, |rows| {
                 let mut memory = lock(&spare).pop().expect("one per worker");
+                memory.resize(length, E::Accumulator::ZERO);
                 self.run(Place {
                     projected: &projected,
                     chunks: &levels.chunks,
@@ -131,6 +135,7 @@ impl Cpu {
         let of_reading = mask.filter(|_| !call.inputs.mask_is_applied);
         self.each_range(&plan.sizes, layout.rows, |rows| {
             let mut memory = lock(&spare).pop().expect("one per worker");
+            memory.resize(length, E::Accumulator::ZERO);
             let (samples, rest) = memory.split_at_mut(placed_length);
             let (by_sample, scratch) = rest.split_at_mut(placed_length);
             let samples = SampleArrays::new(samples, rows.start);
@@ -176,7 +181,7 @@ impl Cpu {
             .max(1)
     }
 
-    /// `length` zeros for each thread that works on rows.
+    /// Memory for `length` numbers for each thread that works on rows, which it fills with zeros.
     fn task_memory<E: Vectorized>(
         &self,
         plan: &Plan<E>,
@@ -185,13 +190,9 @@ impl Cpu {
         let sizes = &plan.sizes;
         let workers = match self.is_small(sizes.samples(), sizes.channels) {
             true => 1,
-            false => rayon::current_num_threads(),
+            false => self.threads(),
         };
-        let mut memory = workspaces(workers, length)?;
-        for buffer in &mut memory {
-            buffer.resize(length, E::Accumulator::ZERO);
-        }
-        Ok(Mutex::new(memory))
+        Ok(Mutex::new(workspaces(workers, length)?))
     }
 }
 
