@@ -1,28 +1,15 @@
-//! Thread pools for the CPU backend: as many threads as the caller's framework uses, safe after a fork.
-//!
-//! A forked process has none of its parent's threads, so a pool made before the fork would wait for them forever. Pools
-//! therefore belong to a process. They are kept in a lock-free list, since a lock could have been held at the moment of
-//! the fork by a thread that no longer exists.
+//! Calls on the CPU: with as many threads as the caller's framework uses, without Python's lock, and ending at Ctrl-C.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use fourtap::Result;
-use fourtap::cpu::{Cpu, Tuning};
+use fourtap::cpu::Cpu;
 use pyo3::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::raise;
-
-struct Node {
-    process: u32,
-    threads: usize,
-    pool: ThreadPool,
-    next: *const Node,
-}
-
-static POOLS: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Elements from which on a call may take a tenth of a second and more, so that somebody may want to interrupt it.
 const LONG: usize = 1 << 26;
@@ -38,14 +25,11 @@ pub fn run(
     elements: usize,
     work: impl FnOnce(Cpu) -> Result<()> + Send,
 ) -> PyResult<()> {
-    if elements >= LONG
-        && runs_signal_handlers(py)?
-        && let Some(pool) = pool(threads.max(1))
-    {
-        return run_interruptibly(py, pool, work);
+    let cpu = Cpu::new().with_threads(threads);
+    if elements >= LONG && runs_signal_handlers(py)? {
+        return run_interruptibly(py, cpu, work);
     }
-    py.detach(|| compute(threads, elements, work))
-        .map_err(|error| raise(py, error))
+    py.detach(|| work(cpu)).map_err(|error| raise(py, error))
 }
 
 /// Whether this is the thread that Python calls signal handlers on.
@@ -55,27 +39,32 @@ fn runs_signal_handlers(py: Python<'_>) -> PyResult<bool> {
     Ok(current.is(&threading.call_method0("main_thread")?))
 }
 
-/// Computes on the pool alone, while this thread, the main one, waits and looks for signals.
+/// Computes on other threads alone, while this one, the main one, waits and looks for signals.
 fn run_interruptibly(
     py: Python<'_>,
-    pool: &ThreadPool,
+    cpu: Cpu,
     work: impl FnOnce(Cpu) -> Result<()> + Send,
 ) -> PyResult<()> {
     // One for all calls: only the main thread makes such calls, and one made by a signal handler during another can at
     // worst cancel that too, which is then reported, not passed over.
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     INTERRUPTED.store(false, Ordering::Relaxed);
+    let mut work = Some(work);
     let mut computed = Ok(());
     let mut interruption = None;
     py.detach(|| {
-        pool.in_place_scope(|scope| {
+        thread::scope(|scope| {
             let (finished, news) = sync_channel(1);
-            let computed = &mut computed;
-            scope.spawn(move |_| {
-                *computed = work(Cpu::new().cancelled_by(&INTERRUPTED));
+            let (work, computed) = (&mut work, &mut computed);
+            let compute = move || {
+                if let Some(work) = work.take() {
+                    *computed = work(cpu.cancelled_by(&INTERRUPTED));
+                }
                 // Nobody listens once the call is interrupted.
                 finished.send(()).ok();
-            });
+            };
+            // Without another thread there is nothing to wait for.
+            thread::Builder::new().spawn_scoped(scope, compute).ok();
             while news.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 if let Err(raised) = Python::attach(|py| py.check_signals()) {
                     INTERRUPTED.store(true, Ordering::Relaxed);
@@ -84,62 +73,12 @@ fn run_interruptibly(
                 }
             }
         });
+        if let Some(work) = work {
+            computed = work(cpu);
+        }
     });
     match interruption {
         Some(raised) => Err(raised),
         None => computed.map_err(|error| raise(py, error)),
-    }
-}
-
-/// Runs `work` on a pool of `threads` threads, or only on the calling one if that is enough.
-fn compute<T: Send>(threads: usize, elements: usize, work: impl FnOnce(Cpu) -> T + Send) -> T {
-    let tuning = Tuning::default();
-    let small = elements < tuning.serial_work;
-    let pool = if threads <= 1 || small {
-        None
-    } else {
-        pool(threads)
-    };
-    match pool {
-        Some(pool) => pool.install(|| work(Cpu::new())),
-        None => work(Cpu::new().with_tuning(Tuning {
-            serial_work: usize::MAX,
-            ..tuning
-        })),
-    }
-}
-
-/// A pool of this process, never freed: there is one per thread count in use, so one or two. `None` if the system cannot
-/// start more threads.
-fn pool(threads: usize) -> Option<&'static ThreadPool> {
-    let process = std::process::id();
-    let mut next: *const Node = POOLS.load(Ordering::Acquire);
-    // SAFETY: nodes are never freed or changed once they are in the list.
-    while let Some(node) = unsafe { next.as_ref() } {
-        if node.process == process && node.threads == threads {
-            return Some(&node.pool);
-        }
-        next = node.next;
-    }
-    let pool = ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("fourtap-{index}"))
-        .build()
-        .ok()?;
-    let node = Box::into_raw(Box::new(Node {
-        process,
-        threads,
-        pool,
-        next: std::ptr::null(),
-    }));
-    let mut head = POOLS.load(Ordering::Acquire);
-    loop {
-        // SAFETY: nothing else refers to the node before it is in the list.
-        unsafe { (*node).next = head };
-        match POOLS.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: in the list, it is never freed or changed.
-            Ok(_) => return Some(unsafe { &(*node).pool }),
-            Err(now) => head = now,
-        }
     }
 }

@@ -46,6 +46,36 @@ def test_workers_compute_what_their_parent_does(method: str) -> None:
         assert pool.map_async(checksums, range(4)).get(timeout=60) == expected
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_children_forked_during_the_first_call_of_a_thread_compute(tmp_path: pathlib.Path) -> None:
+    # A PyTorch that takes long to import, and then cannot be.
+    (tmp_path / "torch.py").write_text("import time; time.sleep(1); raise ImportError('there is none')")
+    program = """
+import os, signal, threading, time, numpy, fourtap
+one = numpy.ones
+shape = (1, 500, 8, 1, 4)
+
+def call():
+    fourtap.ms_deform_attn(one((1, 64, 8, 32)), [(8, 8)], one((*shape, 2)) / 2, one(shape))
+
+threading.Thread(target=call).start()
+children = []
+for _ in range(20):
+    time.sleep(0.02)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # what hangs ends, and is seen
+        call()
+        os._exit(0)
+    children.append(child)
+print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["0"] * 20
+
+
 def test_many_threads_at_once_give_the_serial_results(device: str) -> None:
     problems = [reference.problem(seed, device=device, dtype=torch.float32, channels=32) for seed in range(8)]
     streams = [torch.cuda.Stream() for _ in problems] if device == "cuda" else []

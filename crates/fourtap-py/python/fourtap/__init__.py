@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fourtap import _native
 from fourtap._flops import register_when_imported as _register_flops
 from fourtap._kernels import installed_folder as _installed_folder
+from fourtap._lazy import import_lazily as _import_lazily
 from fourtap._native import __version__
 from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemoryError, UnsupportedError
 
@@ -63,9 +64,9 @@ _MODULES = {"compat", "nn", "onnx"}
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        found = getattr(importlib.import_module("fourtap.attention"), name)
+        found = getattr(_import_lazily("fourtap.attention"), name)
     elif name in _MODULES:
-        found = importlib.import_module(f"fourtap.{name}")
+        found = _import_lazily(f"fourtap.{name}")
     else:
         raise AttributeError(f"module 'fourtap' has no attribute {name!r}")
     globals()[name] = found

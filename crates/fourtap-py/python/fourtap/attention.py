@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
+# The first call needs it, and must import nothing: see fourtap._lazy.
+import numpy.ma
+
 from fourtap import _native
 from fourtap._broadcast import are_aligned, attend_broadcast
 from fourtap._route import Route

@@ -1,5 +1,6 @@
 //! NumPy arrays, by the array interface.
 
+use fourtap::cpu::Cpu;
 use fourtap::{DType, Place};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -216,12 +217,7 @@ impl Framework for NumPy {
     }
 
     fn threads(&self, _py: Python<'_>) -> PyResult<usize> {
-        let asked = std::env::var("RAYON_NUM_THREADS")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .filter(|&threads| threads > 0);
-        let there = || std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(asked.unwrap_or_else(there))
+        Ok(Cpu::available_threads())
     }
 
     fn stream(&self, _py: Python<'_>, _ordinal: usize) -> PyResult<usize> {

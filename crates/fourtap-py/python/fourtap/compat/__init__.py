@@ -16,8 +16,9 @@ An ``im2col_step`` is accepted wherever the original has one, and ignored: any b
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from fourtap._lazy import import_lazily
 
 if TYPE_CHECKING:
     from fourtap.compat import (
@@ -45,7 +46,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return importlib.import_module(f"fourtap.compat.{name}")
+        return import_lazily(f"fourtap.compat.{name}")
     raise AttributeError(f"module 'fourtap.compat' has no attribute {name!r}")
 
 

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from fourtap._lazy import import_lazily
 from fourtap.onnx.errors import PatternError, VerificationError
 from fourtap.onnx.library import library_path
 
@@ -40,6 +40,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fourtap.onnx' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"fourtap.onnx.{_HOMES[name]}"), name)
+    found = getattr(import_lazily(f"fourtap.onnx.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
