@@ -68,6 +68,7 @@ mod position {
     pub const KERNEL_INFO_GET_ATTRIBUTE_ARRAY_INT64: usize = 163;
     pub const KERNEL_CONTEXT_GET_GPU_COMPUTE_STREAM: usize = 193;
     pub const GET_TENSOR_MEMORY_INFO: usize = 194;
+    pub const KERNEL_CONTEXT_PARALLEL_FOR: usize = 274;
 }
 
 /// Functions that make something of a thing: `status function(thing, &mut out)`.
@@ -91,6 +92,8 @@ pub struct Domain(*mut OpaqueDomain);
 
 // SAFETY: it is changed only while it is made; later ONNX Runtime only reads it.
 unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
 
 impl Api {
     /// The table of this version; a status if this ONNX Runtime is too old to have it.
@@ -306,6 +309,31 @@ impl Api {
             self.check(get(context, &mut stream))?;
         }
         Ok(stream)
+    }
+
+    /// Calls a function with `data` and each index below `total`, on the threads of the session's intra-op pool, this one among them.
+    ///
+    /// # Safety
+    /// As for [`Api::input_count`]; the function may be called so from any thread.
+    pub unsafe fn parallel_for(
+        &self,
+        context: *const KernelContext,
+        function: unsafe extern "C" fn(data: *mut c_void, index: usize),
+        total: usize,
+        data: *mut c_void,
+    ) -> Result<()> {
+        type ParallelFor = unsafe extern "system" fn(
+            *const KernelContext,
+            unsafe extern "C" fn(*mut c_void, usize),
+            usize,
+            usize,
+            *mut c_void,
+        ) -> *mut Status;
+        // SAFETY: the function at this position; the rest as the caller promises. With 0 batches threads take indices one by one.
+        unsafe {
+            let run = self.function::<ParallelFor>(position::KERNEL_CONTEXT_PARALLEL_FOR);
+            self.check(run(context, function, total, 0, data))
+        }
     }
 
     /// The number of the device that a tensor is on.

@@ -1,6 +1,5 @@
 //! A node of a model, and its runs.
 
-use fourtap::cpu::Cpu;
 use fourtap::cuda::Cuda;
 use fourtap::msda::projections::{self, BoxScale, Points, ProjectedProblem, Projections};
 use fourtap::msda::{self, Inputs, Levels, Problem, Sizes};
@@ -11,6 +10,7 @@ use crate::attributes::Attributes;
 use crate::error::{Error, Result};
 use crate::levels;
 use crate::nodes::{Kind, Node, Provider, is_in_host_memory};
+use crate::parallel;
 use crate::tensor::Tensor;
 
 /// A node of a model. Several threads may run it at once.
@@ -48,6 +48,7 @@ impl Kernel {
     pub unsafe fn run(&self, context: *mut KernelContext) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe {
+            let _running = parallel::Running::new(self.api, context);
             let backend = self.backend(context)?;
             let inputs = self.inputs(context, backend.place)?;
             let levels = levels::read(inputs.required(1)?, inputs.optional(2))?;
@@ -81,7 +82,7 @@ impl Kernel {
     unsafe fn backend(&self, context: *mut KernelContext) -> Result<Located> {
         if self.node.provider == Provider::Cpu {
             return Ok(Located {
-                backend: Backend::Cpu(Cpu::new()),
+                backend: Backend::Cpu(parallel::cpu()),
                 place: Place::Host,
             });
         }

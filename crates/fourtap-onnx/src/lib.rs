@@ -11,14 +11,15 @@ mod error;
 mod kernel;
 mod levels;
 mod nodes;
+mod parallel;
 mod tensor;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::Mutex;
 
 use api::{Api, ApiBase, Domain, SessionOptions, Status};
 use error::Result;
+use fourtap::lock_free::List;
 
 /// The oldest API with all that is used here, that of ONNX Runtime 1.17.
 const API_VERSION: u32 = 17;
@@ -41,19 +42,20 @@ pub unsafe extern "system" fn RegisterCustomOps(
     answer(api, || {
         for domain in domains(api)? {
             // SAFETY: as the caller promises; domains live as long as the process.
-            unsafe { api.add_domain(options, domain)? };
+            unsafe { api.add_domain(options, *domain)? };
         }
         Ok(())
     })
 }
 
 /// Our domains, made once for every ONNX Runtime in the process: sessions go on using them.
-fn domains(api: Api) -> Result<Vec<Domain>> {
-    static MADE: Mutex<Vec<(Api, Vec<Domain>)>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((_, domains)) = made.iter().find(|(of, _)| *of == api) {
-        return Ok(domains.clone());
-    }
+fn domains(api: Api) -> Result<&'static [Domain]> {
+    static MADE: List<(Api, Vec<Domain>)> = List::new();
+    let made = MADE.find_or_add(|(of, _)| *of == api, || Ok((api, make_domains(api)?)));
+    made.map(|(_, domains)| domains.as_slice())
+}
+
+fn make_domains(api: Api) -> Result<Vec<Domain>> {
     let mut domains = Vec::new();
     for (name, nodes) in nodes::by_domain() {
         let domain = api.create_domain(name)?;
@@ -64,7 +66,6 @@ fn domains(api: Api) -> Result<Vec<Domain>> {
         }
         domains.push(domain);
     }
-    made.push((api, domains.clone()));
     Ok(domains)
 }
 

@@ -53,6 +53,7 @@ class Node:
         *,
         provider: Provider = CPU,
         config: dict[str, str] | None = None,
+        threads: int = 0,
         **attributes,
     ) -> None:
         order = PROJECTIONS if "FromProjections" in name else MSDA
@@ -60,7 +61,9 @@ class Node:
         names = [one if one in feed else "" for one in order]
         node = helper.make_node(name, names, ["out"], domain=domain, **attributes)
         out = helper.make_tensor_value_info("out", TYPES[str(feed["value"].dtype)], None)
-        self.session = session(library, [node], inputs, [out], domain, provider=provider, config=config)
+        self.session = session(
+            library, [node], inputs, [out], domain, provider=provider, config=config, threads=threads
+        )
         self.feed = feed
 
     def run(self, **changed: np.ndarray) -> np.ndarray:
@@ -76,6 +79,7 @@ def session(
     *domains: str,
     provider: Provider = CPU,
     config: dict[str, str] | None = None,
+    threads: int = 0,
 ) -> onnxruntime.InferenceSession:
     graph = helper.make_graph(nodes, "graph", inputs, outputs)
     opsets = [helper.make_opsetid("", 17)] + [helper.make_opsetid(one, 1) for one in domains if one]
@@ -83,6 +87,7 @@ def session(
     options = onnxruntime.SessionOptions()
     # What goes wrong is raised; nothing is to be printed too.
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
     options.register_custom_ops_library(str(library))
