@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use fourtap::cpu::Cpu;
 use fourtap::cuda::Cuda;
 use fourtap::{Backend, Place, Prepared};
 
@@ -81,7 +82,9 @@ impl Options {
                 let cuda = unsafe { cuda.on_stream(self.stream) };
                 Backend::Cuda(cuda.deterministic(self.flags & DETERMINISTIC != 0))
             }),
-            _ => Ok(Backend::Cpu(fourtap::cpu::Cpu::new())),
+            _ => Ok(Backend::Cpu(
+                Cpu::new().with_threads(Cpu::available_threads()),
+            )),
         };
         Ok(match backend {
             Ok(backend) => prepare(&backend)?,

@@ -1,19 +1,20 @@
-//! The examples in C and C++, built by the system's compiler against the header, with the shared and the static library, plain and under
+//! Programs in C and C++, the examples among them, built by the system's compiler against the header, with the shared and the static library, plain and under
 //! AddressSanitizer, print the numbers that they say. Skipped without a compiler, unless `FOURTAP_REQUIRE_CC` is set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Each example, and what it prints.
-const EXAMPLES: [(&str, &str); 3] = [
-    ("first.c", "15\n"),
+/// Each program, and what it prints.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("tests/integration/forks.c", "the child computed the same\n"),
+    ("examples/first.c", "15\n"),
     (
-        "gradients.c",
+        "examples/gradients.c",
         "0.25 0.375 0.375\n8 15\n\
          level_start_index[1]: expected a start from 0 to 1, so that 2 pixels fit, found 2\n",
     ),
     (
-        "attention.cpp",
+        "examples/attention.cpp",
         "10 15, log-sum-exp 0.000 0.693\n15, workspace of 0 bytes\n\
          interpolation: expected a fourtap_interpolation, found 7\n",
     ),
@@ -60,29 +61,30 @@ fn build_and_run(library: &[String], more: &[&str]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    for (example, expected) in EXAMPLES {
-        let Some(program) = build(folder.path(), example, library, more) else {
+    for (source, expected) in PROGRAMS {
+        let Some(program) = build(folder.path(), source, library, more) else {
             return;
         };
         let output = Command::new(program).output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{example}: {words}");
+        assert!(output.status.success(), "{source}: {words}");
         assert_eq!(
             String::from_utf8_lossy(&output.stdout),
             expected,
-            "{example}"
+            "{source}"
         );
     }
 }
 
 /// The program, without a warning; none if there is no compiler.
-fn build(folder: &Path, example: &str, library: &[String], more: &[&str]) -> Option<PathBuf> {
+fn build(folder: &Path, source: &str, library: &[String], more: &[&str]) -> Option<PathBuf> {
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (compiler, standard) = match example.ends_with(".cpp") {
+    let source = Path::new(source);
+    let (compiler, standard) = match source.extension().is_some_and(|it| it == "cpp") {
         true => ("c++", "-std=c++11"),
         false => ("cc", "-std=c99"),
     };
-    let program = folder.join(example).with_extension("");
+    let program = folder.join(source.file_stem().expect("a file"));
     let build = Command::new(compiler)
         .args([
             standard,
@@ -94,7 +96,7 @@ fn build(folder: &Path, example: &str, library: &[String], more: &[&str]) -> Opt
             "-I",
         ])
         .arg(crate_folder.join("include"))
-        .arg(crate_folder.join("examples").join(example))
+        .arg(crate_folder.join(source))
         .arg("-o")
         .arg(&program)
         .args(library)
@@ -110,6 +112,6 @@ fn build(folder: &Path, example: &str, library: &[String], more: &[&str]) -> Opt
         }
     };
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{example}: {words}");
+    assert!(output.status.success(), "{}: {words}", source.display());
     Some(program)
 }
