@@ -11,10 +11,12 @@ use std::thread::LocalKey;
 
 use super::driver::Context;
 use super::handle::{Cuda, Settings};
+use crate::bool_view::BoolView;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::place::Place;
-use crate::tensor::View;
+use crate::shape::{MAX_RANK, Shape};
+use crate::tensor::{View, ViewMut};
 
 /// Plans per thread and pass: enough for a model with several shapes.
 const MOST: usize = 16;
@@ -33,10 +35,11 @@ struct Entry<const TENSORS: usize, Detail, Plan> {
     plan: Arc<Plan>,
 }
 
-/// The tensors of a call: inputs, then outputs.
+/// The tensors of a call: inputs, masks among them, then outputs. Each belongs here and nowhere else in a key, so that
+/// none is compared without its place.
 pub(super) struct Tensors<'a, const TENSORS: usize> {
     /// `None` for one that the call does not have.
-    pub views: [Option<&'a View<'a>>; TENSORS],
+    pub views: [Option<Tensor<'a>>; TENSORS],
     /// Index of the first output.
     pub first_written: usize,
 }
@@ -91,10 +94,87 @@ impl<const TENSORS: usize, Detail, Plan> PlanCache<TENSORS, Detail, Plan> {
     }
 }
 
+/// A tensor of a call.
+#[derive(Clone, Copy)]
+pub(super) enum Tensor<'a> {
+    Numbers(&'a View<'a>),
+    Booleans(&'a BoolView<'a>),
+}
+
+impl<'a> From<&'a View<'a>> for Tensor<'a> {
+    fn from(view: &'a View<'a>) -> Self {
+        Tensor::Numbers(view)
+    }
+}
+
+impl<'a> From<&'a ViewMut<'a>> for Tensor<'a> {
+    fn from(view: &'a ViewMut<'a>) -> Self {
+        Tensor::Numbers(view.as_view())
+    }
+}
+
+impl<'a> From<&'a BoolView<'a>> for Tensor<'a> {
+    fn from(view: &'a BoolView<'a>) -> Self {
+        Tensor::Booleans(view)
+    }
+}
+
+/// A tensor that a call may lack.
+pub(super) fn optional<'a, View>(view: &'a Option<View>) -> Option<Tensor<'a>>
+where
+    &'a View: Into<Tensor<'a>>,
+{
+    view.as_ref().map(Into::into)
+}
+
+impl Tensor<'_> {
+    fn address(&self) -> usize {
+        match self {
+            Tensor::Numbers(view) => view.as_ptr() as usize,
+            Tensor::Booleans(view) => view.as_ptr() as usize,
+        }
+    }
+
+    fn place(&self) -> Place {
+        match self {
+            Tensor::Numbers(view) => view.place(),
+            Tensor::Booleans(view) => view.place(),
+        }
+    }
+
+    fn layout(&self) -> LayoutKey {
+        match self {
+            Tensor::Numbers(view) => LayoutKey::Numbers(*view.layout()),
+            Tensor::Booleans(view) => {
+                let mut strides = [0; MAX_RANK];
+                for (kept, &stride) in strides.iter_mut().zip(view.strides()) {
+                    *kept = stride;
+                }
+                LayoutKey::Booleans(view.shape(), strides)
+            }
+        }
+    }
+
+    /// The addresses it occupies; `None` without elements, or for one that no check accepts.
+    fn occupied(&self) -> Option<Range<usize>> {
+        let occupied = match self {
+            Tensor::Numbers(view) => view.check(""),
+            Tensor::Booleans(view) => view.check(""),
+        };
+        occupied.ok().filter(|occupied| !occupied.is_empty())
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum LayoutKey {
+    Numbers(Layout),
+    Booleans(Shape, [isize; MAX_RANK]),
+}
+
 /// Everything that checks and plans depend on of a tensor, except its address.
 struct TensorKey {
     place: Place,
-    layout: Layout,
+    layout: LayoutKey,
     /// Its address modulo [`ALIGNMENT`]: some kernels need more alignment than the elements do.
     remainder: usize,
     /// The bytes it occupies, relative to its first element.
@@ -106,27 +186,27 @@ const ALIGNMENT: usize = 256;
 
 impl TensorKey {
     /// `None` for a tensor without elements.
-    fn new(view: &View<'_>) -> Option<Self> {
-        let (lowest, highest) = view.layout().offsets("").ok()??;
-        let size = view.dtype().size() as isize;
+    fn new(tensor: Tensor<'_>) -> Option<Self> {
+        let (address, occupied) = (tensor.address(), tensor.occupied()?);
+        let from_first = |at: usize| at.wrapping_sub(address) as isize;
         Some(TensorKey {
-            place: view.place(),
-            layout: *view.layout(),
-            remainder: view.as_ptr() as usize % ALIGNMENT,
-            reach: lowest * size..(highest + 1) * size,
+            place: tensor.place(),
+            layout: tensor.layout(),
+            remainder: address % ALIGNMENT,
+            reach: from_first(occupied.start)..from_first(occupied.end),
         })
     }
 
-    fn is_like(&self, view: &View<'_>) -> bool {
-        let address = view.as_ptr() as usize;
+    fn is_like(&self, tensor: Tensor<'_>) -> bool {
+        let address = tensor.address();
         address != 0
             && address % ALIGNMENT == self.remainder
-            && self.layout == *view.layout()
-            && self.place == view.place()
+            && self.place == tensor.place()
+            && self.layout == tensor.layout()
     }
 
-    fn occupied(&self, view: &View<'_>) -> Range<usize> {
-        let address = view.as_ptr() as usize;
+    fn occupied(&self, tensor: Tensor<'_>) -> Range<usize> {
+        let address = tensor.address();
         address.wrapping_add_signed(self.reach.start)..address.wrapping_add_signed(self.reach.end)
     }
 }
@@ -165,6 +245,146 @@ impl<const TENSORS: usize> Tensors<'_, TENSORS> {
     }
 }
 
+/// Calls of any operator on memory that does not exist, to show what its key holds of each tensor.
+#[cfg(test)]
+pub(super) mod forged {
+    use super::*;
+    use crate::dtype::DType;
+
+    /// A tensor, described.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Forged {
+        name: &'static str,
+        place: Place,
+        address: u64,
+        dtype: DType,
+        shape: &'static [usize],
+        /// Elements between rows of the first axis, besides those of a row.
+        gap: isize,
+        is_there: bool,
+    }
+
+    impl Forged {
+        /// Row-major, on device 0, its memory apart from that of others with other numbers.
+        pub fn new(name: &'static str, number: u64, dtype: DType, shape: &'static [usize]) -> Self {
+            Forged {
+                name,
+                place: Place::Cuda { ordinal: 0 },
+                address: (number + 1) << 20,
+                dtype,
+                shape,
+                gap: 0,
+                is_there: true,
+            }
+        }
+
+        fn strides(&self) -> Vec<isize> {
+            let layout = Layout::contiguous(self.dtype, self.shape);
+            let mut strides = layout.strides().to_vec();
+            strides[0] += self.gap;
+            strides
+        }
+
+        pub fn view(&self) -> View<'static> {
+            let layout = Layout::strided(self.dtype, self.shape, &self.strides());
+            match self.place {
+                // SAFETY: never read.
+                Place::Host => unsafe {
+                    View::from_raw(ptr::without_provenance(self.address as usize), layout)
+                },
+                // SAFETY: never read.
+                Place::Cuda { ordinal } => unsafe { View::on_cuda(ordinal, self.address, layout) },
+            }
+        }
+
+        pub fn output(&self) -> ViewMut<'static> {
+            let layout = *self.view().layout();
+            match self.place {
+                // SAFETY: never written.
+                Place::Host => unsafe {
+                    ViewMut::from_raw(ptr::without_provenance_mut(self.address as usize), layout)
+                },
+                // SAFETY: never written.
+                Place::Cuda { ordinal } => unsafe {
+                    ViewMut::on_cuda(ordinal, self.address, layout)
+                },
+            }
+        }
+
+        pub fn booleans(&self) -> BoolView<'static> {
+            let strides = self.strides();
+            match self.place {
+                // SAFETY: never read.
+                Place::Host => unsafe {
+                    let first = ptr::without_provenance(self.address as usize);
+                    BoolView::from_raw(first, self.shape, &strides)
+                },
+                // SAFETY: never read.
+                Place::Cuda { ordinal } => unsafe {
+                    BoolView::on_cuda(ordinal, self.address, self.shape, &strides)
+                },
+            }
+        }
+
+        /// `None` for one that was left out.
+        pub fn if_there<View>(&self, view: impl Fn(&Self) -> View) -> Option<View> {
+            self.is_there.then(|| view(self))
+        }
+    }
+
+    const CHANGES: [(&str, fn(&mut Forged)); 6] = [
+        ("in host memory", |it| it.place = Place::Host),
+        ("on another device", |it| {
+            it.place = Place::Cuda { ordinal: 1 }
+        }),
+        ("without memory", |it| it.address = 0),
+        ("aligned less", |it| it.address += 16),
+        ("with gaps", |it| it.gap = 8),
+        ("absent", |it| it.is_there = false),
+    ];
+
+    /// Checks that a call does not use the plan of `known` if any tensor of it is elsewhere, or lies otherwise, or if an
+    /// output, of which the first is number `first_written`, lies where another tensor does. `is_like` tells whether the
+    /// second call uses the plan of the first.
+    pub fn expect_each_decides<const TENSORS: usize>(
+        known: [Forged; TENSORS],
+        optional: &[&str],
+        first_written: usize,
+        is_like: impl Fn(&[Forged; TENSORS], &[Forged; TENSORS]) -> bool,
+    ) {
+        assert!(is_like(&known, &known));
+        let moved = known.map(|mut tensor| {
+            tensor.address += ALIGNMENT as u64;
+            tensor
+        });
+        assert!(is_like(&known, &moved), "only addresses differ");
+        for (index, Forged { name, .. }) in known.iter().enumerate() {
+            for (change, apply) in CHANGES {
+                if change == "absent" && !optional.contains(name) {
+                    continue;
+                }
+                let mut changed = known;
+                apply(&mut changed[index]);
+                assert!(!is_like(&known, &changed), "{name} {change}");
+            }
+            for other in (0..TENSORS).filter(|&other| other != index) {
+                let mut changed = known;
+                changed[other].address = known[index].address;
+                let is_written = index.max(other) >= first_written;
+                let where_it_is = (known[other].name, name);
+                assert_eq!(!is_like(&known, &changed), is_written, "{where_it_is:?}");
+            }
+        }
+    }
+
+    impl<const TENSORS: usize> Tensors<'_, TENSORS> {
+        /// Whether a call with these tensors would use the plan of one with those.
+        pub fn are_like_those(&self, other: &Tensors<'_, TENSORS>) -> bool {
+            self.are_like(&other.known().expect("tensors with elements"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +403,7 @@ mod tests {
     }
 
     fn tensors<'a>(views: &'a [View<'a>; 4], with_last: bool) -> Tensors<'a, 4> {
-        let mut views = views.each_ref().map(Some);
+        let mut views = views.each_ref().map(|view| Some(view.into()));
         if !with_last {
             views[3] = None;
         }

@@ -37,41 +37,6 @@ pub struct AttnMaskDesc {
     pub strides: [isize; 4],
 }
 
-/// Everything that checks and plans depend on of such a tensor, except its address.
-#[cfg(feature = "cuda")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AttnMaskKey {
-    bias: Option<DType>,
-    shape: Shape,
-    strides: [isize; MOST_AXES],
-    place: Place,
-}
-
-/// Axes that a mask may have.
-#[cfg(feature = "cuda")]
-const MOST_AXES: usize = 4;
-
-#[cfg(feature = "cuda")]
-impl AttnMaskKey {
-    pub(crate) fn new(mask: &AttnMask<'_>) -> Self {
-        let (bias, place) = match mask {
-            AttnMask::Seen(view) => (None, view.place()),
-            AttnMask::Bias(view) => (Some(view.dtype()), view.place()),
-        };
-        let mut strides = [0; MOST_AXES];
-        // One with more axes is refused.
-        for (kept, stride) in strides.iter_mut().zip(mask.strides()) {
-            *kept = *stride;
-        }
-        AttnMaskKey {
-            bias,
-            shape: mask.shape(),
-            strides,
-            place,
-        }
-    }
-}
-
 impl AttnMask<'_> {
     /// The shape.
     pub fn shape(&self) -> Shape {
@@ -93,15 +58,6 @@ impl AttnMask<'_> {
         match self {
             AttnMask::Seen(view) => view.strides(),
             AttnMask::Bias(view) => view.layout().strides(),
-        }
-    }
-
-    /// Its address range.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn occupied(&self) -> Result<Range<usize>> {
-        match self {
-            AttnMask::Seen(view) => view.check(NAME),
-            AttnMask::Bias(view) => view.check(NAME),
         }
     }
 

@@ -49,8 +49,6 @@ mod model;
 pub mod oracle;
 mod problem;
 
-#[cfg(feature = "cuda")]
-pub(crate) use attn_mask::AttnMaskKey;
 pub use attn_mask::{AttnMask, AttnMaskDesc, MOST_BIAS};
 pub use backward::{Backward, BiasGradientDesc};
 pub use mask::{Alignment, Mask};

@@ -11,6 +11,7 @@ mod gpu;
 mod hostile;
 mod large;
 mod oracle;
+mod places;
 mod plan_cache;
 mod projections;
 mod reproducible;

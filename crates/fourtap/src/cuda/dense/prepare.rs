@@ -9,19 +9,59 @@ use super::plan::Plan;
 use super::specialised::KernelVariant;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
-use crate::cuda::plan_cache::{PlanCache, Tensors};
+use crate::cuda::plan_cache::{PlanCache, Tensor, Tensors, optional};
 use crate::cuda::step::{LoadedStep, load_together, parameter};
 use crate::dense::{
-    AttnMaskKey, Forward, ForwardResults, Gradients, Implementation, Inputs, Options, Outputs,
+    AttnMask, Forward, ForwardResults, Gradients, Implementation, Inputs, Mask, Options, Outputs,
 };
 use crate::error::Result;
 use crate::prepared::Prepared;
-use crate::tensor::{View, ViewMut};
+use crate::tensor::View;
 
-type ForwardCache = PlanCache<5, (Options, Option<AttnMaskKey>), Option<ForwardLaunch>>;
+type ForwardCache = PlanCache<6, OptionsKey, Option<ForwardLaunch>>;
 
 thread_local! {
     static FORWARD: ForwardCache = const { PlanCache::new() };
+}
+
+/// The options of a call as part of its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct OptionsKey {
+    /// The bits of the number: of zeros, those of gradients depend on the sign.
+    scale: Option<u64>,
+    mask: Mask,
+}
+
+impl OptionsKey {
+    pub fn new(options: &Options) -> Self {
+        let Options { scale, mask } = *options;
+        OptionsKey {
+            scale: scale.map(f64::to_bits),
+            mask,
+        }
+    }
+}
+
+/// The tensor that hides keys or is added to logits.
+pub(super) fn of_attn_mask<'v>(inputs: &'v Inputs<'v>) -> Option<Tensor<'v>> {
+    inputs.attn_mask.as_ref().map(|mask| match mask {
+        AttnMask::Seen(view) => view.into(),
+        AttnMask::Bias(view) => view.into(),
+    })
+}
+
+fn of_forward<'v>(inputs: &'v Inputs<'v>, outputs: &'v Outputs<'v>) -> Tensors<'v, 6> {
+    Tensors {
+        views: [
+            Some((&inputs.query).into()),
+            Some((&inputs.key).into()),
+            Some((&inputs.value).into()),
+            of_attn_mask(inputs),
+            Some((&outputs.out).into()),
+            optional(&outputs.lse),
+        ],
+        first_written: 4,
+    }
 }
 
 impl Implementation for Cuda {
@@ -33,27 +73,14 @@ impl Implementation for Cuda {
     ) -> Result<Prepared<'a>> {
         let cache: &'static LocalKey<ForwardCache> = &FORWARD;
         let addresses = Addresses::new(&inputs, &outputs);
-        let views = [
-            Some(&inputs.query),
-            Some(&inputs.key),
-            Some(&inputs.value),
-            Some(outputs.out.as_view()),
-            outputs.lse.as_ref().map(ViewMut::as_view),
-        ];
-        let tensors = Tensors {
-            views,
-            first_written: 3,
-        };
-        let mask = inputs.attn_mask.as_ref().map(AttnMaskKey::new);
-        let is_same = |(known, known_mask): &(Options, _)| {
-            *known == options && *known_mask == mask && !mask_is_written(&inputs, &outputs)
-        };
+        let tensors = of_forward(&inputs, &outputs);
+        let key = OptionsKey::new(&options);
         let make = || {
             let call = Forward::new(inputs, options, outputs.alias())?;
             call.problem.expect_in(self.place())?;
-            Ok((ForwardLaunch::new(self, &call)?, (options, mask)))
+            Ok((ForwardLaunch::new(self, &call)?, key))
         };
-        let plan = PlanCache::plan(cache, self, &tensors, is_same, make)?;
+        let plan = PlanCache::plan(cache, self, &tensors, |known| *known == key, make)?;
         let bytes = match &*plan {
             Some(launch) => launch.plan.workspace_bytes(),
             None => 0,
@@ -80,27 +107,6 @@ impl Implementation for Cuda {
     ) -> Result<Prepared<'a>> {
         backward::prepare(self, inputs, options, results, grad_out, gradients)
     }
-}
-
-/// Whether an output may lie where the mask does. The cache compares all other tensors; such a call is refused when it is
-/// checked.
-fn mask_is_written(inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> bool {
-    let lse = outputs.lse.as_ref().map(ViewMut::as_view);
-    mask_meets(inputs, [Some(outputs.out.as_view()), lse])
-}
-
-/// The same for these views.
-pub(super) fn mask_meets<const N: usize>(
-    inputs: &Inputs<'_>,
-    written: [Option<&View<'_>>; N],
-) -> bool {
-    let Some(read) = inputs.attn_mask.as_ref().map(|mask| mask.occupied()) else {
-        return false;
-    };
-    (written.into_iter().flatten()).any(|view| match (&read, view.check("")) {
-        (Ok(read), Ok(written)) => read.start < written.end && written.start < read.end,
-        _ => true,
-    })
 }
 
 impl Cuda {
@@ -185,5 +191,75 @@ impl ForwardLaunch {
             unsafe { step.launch(cuda, &mut [parameter(&arguments)]) }?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::plan_cache::forged::{Forged, expect_each_decides};
+    use crate::dtype::DType::F16;
+
+    fn call(tensors: &[Forged; 6], booleans: bool) -> (Inputs<'static>, Outputs<'static>) {
+        let mask = |tensor: &Forged| match booleans {
+            true => AttnMask::Seen(tensor.booleans()),
+            false => AttnMask::Bias(tensor.view()),
+        };
+        let inputs = Inputs {
+            query: tensors[0].view(),
+            key: tensors[1].view(),
+            value: tensors[2].view(),
+            attn_mask: tensors[3].if_there(mask),
+        };
+        let outputs = Outputs {
+            out: tensors[4].output(),
+            lse: tensors[5].if_there(Forged::output),
+        };
+        (inputs, outputs)
+    }
+
+    #[test]
+    fn every_tensor_of_forward_is_in_its_key() {
+        let known = [
+            Forged::new("query", 0, F16, &[2, 4, 5, 8]),
+            Forged::new("key", 1, F16, &[2, 2, 7, 8]),
+            Forged::new("value", 2, F16, &[2, 2, 7, 8]),
+            Forged::new("attn_mask", 3, F16, &[2, 1, 5, 7]),
+            Forged::new("out", 4, F16, &[2, 4, 5, 8]),
+            Forged::new("lse", 5, F16, &[2, 4, 5]),
+        ];
+        for booleans in [false, true] {
+            expect_each_decides(known, &["attn_mask", "lse"], 4, |known, found| {
+                let (known, found) = (call(known, booleans), call(found, booleans));
+                of_forward(&found.0, &found.1).are_like_those(&of_forward(&known.0, &known.1))
+            });
+        }
+        let (booleans, bias) = (call(&known, true), call(&known, false));
+        let bias = of_forward(&bias.0, &bias.1);
+        assert!(!bias.are_like_those(&of_forward(&booleans.0, &booleans.1)));
+    }
+
+    #[test]
+    fn options_are_in_the_key() {
+        let scaled = |scale| {
+            OptionsKey::new(&Options {
+                scale,
+                ..Options::default()
+            })
+        };
+        assert!(scaled(Some(0.5)) == scaled(Some(0.5)));
+        for (one, other) in [
+            (None, Some(0.0)),
+            (Some(0.5), Some(0.25)),
+            // Gradients are zeros of the other sign.
+            (Some(0.0), Some(-0.0)),
+        ] {
+            assert!(scaled(one) != scaled(other), "{one:?} {other:?}");
+        }
+        let causal = Options {
+            mask: Mask::causal(crate::dense::Alignment::TopLeft),
+            ..Options::default()
+        };
+        assert!(OptionsKey::new(&causal) != scaled(None));
     }
 }

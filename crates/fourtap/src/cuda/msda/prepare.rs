@@ -7,7 +7,7 @@ use super::backward::{BackwardLaunch, BackwardPlan};
 use super::forward::{ForwardLaunch, Plan};
 use crate::bool_view::BoolView;
 use crate::cuda::handle::Cuda;
-use crate::cuda::plan_cache::{PlanCache, Tensors};
+use crate::cuda::plan_cache::{PlanCache, Tensors, optional};
 use crate::error::Result;
 use crate::msda::projections::{ProjectionGradients, Projections};
 use crate::msda::{Backward, Forward, Gradients, Implementation, Inputs, LevelTable, Levels};
@@ -22,20 +22,42 @@ thread_local! {
     static BACKWARD: BackwardCache = const { PlanCache::new() };
 }
 
+fn of_forward<'v>(inputs: &'v Inputs<'v>, out: &'v ViewMut<'v>) -> Tensors<'v, 4> {
+    Tensors {
+        views: [
+            Some((&inputs.value).into()),
+            Some((&inputs.sampling_locations).into()),
+            Some((&inputs.attention_weights).into()),
+            Some(out.into()),
+        ],
+        first_written: 3,
+    }
+}
+
+fn of_backward<'v>(
+    inputs: &'v Inputs<'v>,
+    grad_out: &'v View<'v>,
+    gradients: &'v Gradients<'v>,
+) -> Tensors<'v, 7> {
+    Tensors {
+        views: [
+            Some((&inputs.value).into()),
+            Some((&inputs.sampling_locations).into()),
+            Some((&inputs.attention_weights).into()),
+            Some(grad_out.into()),
+            optional(&gradients.value),
+            optional(&gradients.sampling_locations),
+            optional(&gradients.attention_weights),
+        ],
+        first_written: 4,
+    }
+}
+
 impl Implementation for Cuda {
     fn prepare_forward<'a>(&self, inputs: Inputs<'a>, out: ViewMut<'a>) -> Result<Prepared<'a>> {
         let cache: &'static LocalKey<ForwardCache> = &FORWARD;
         let addresses = Addresses::new(&inputs, Some(&out));
-        let views = [
-            Some(&inputs.value),
-            Some(&inputs.sampling_locations),
-            Some(&inputs.attention_weights),
-            Some(out.as_view()),
-        ];
-        let tensors = Tensors {
-            views,
-            first_written: 3,
-        };
+        let tensors = of_forward(&inputs, &out);
         let is_same = |known: &LevelsKey| known.are(&inputs.levels);
         let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
             let call = Forward::new(inputs, out.alias())?;
@@ -62,19 +84,7 @@ impl Implementation for Cuda {
             Addresses::new(&inputs, None),
             GradientAddresses::new(&grad_out, &gradients),
         );
-        let views = [
-            Some(&inputs.value),
-            Some(&inputs.sampling_locations),
-            Some(&inputs.attention_weights),
-            Some(&grad_out),
-            gradients.value.as_ref().map(ViewMut::as_view),
-            gradients.sampling_locations.as_ref().map(ViewMut::as_view),
-            gradients.attention_weights.as_ref().map(ViewMut::as_view),
-        ];
-        let tensors = Tensors {
-            views,
-            first_written: 4,
-        };
+        let tensors = of_backward(&inputs, &grad_out, &gradients);
         let is_same = |known: &LevelsKey| known.are(&inputs.levels);
         let plan = PlanCache::plan(cache, self, &tensors, is_same, || {
             let call = Backward::new(inputs, grad_out, gradients.alias())?;
@@ -180,7 +190,63 @@ impl LevelsKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::plan_cache::forged::{Forged, expect_each_decides};
+    use crate::dtype::DType::F32;
     use crate::msda::CudaLevels;
+
+    /// One image of six pixels, two heads of eight channels, five queries, one level, two points.
+    fn inputs<'a>(tensors: &[Forged], levels: &'a Levels) -> Inputs<'a> {
+        Inputs {
+            value: tensors[0].view(),
+            levels: levels.into(),
+            sampling_locations: tensors[1].view(),
+            attention_weights: tensors[2].view(),
+        }
+    }
+
+    #[test]
+    fn every_tensor_of_forward_is_in_its_key() {
+        let levels = Levels::packed(&[(2, 3)]).unwrap();
+        let known = [
+            Forged::new("value", 0, F32, &[2, 6, 2, 8]),
+            Forged::new("sampling_locations", 1, F32, &[2, 5, 2, 1, 2, 2]),
+            Forged::new("attention_weights", 2, F32, &[2, 5, 2, 1, 2]),
+            Forged::new("out", 3, F32, &[2, 5, 16]),
+        ];
+        expect_each_decides(known, &[], 3, |known, found| {
+            let call = |tensors: &[Forged; 4]| (inputs(tensors, &levels), tensors[3].output());
+            let ((known, known_out), (found, out)) = (call(known), call(found));
+            of_forward(&found, &out).are_like_those(&of_forward(&known, &known_out))
+        });
+    }
+
+    #[test]
+    fn every_tensor_of_backward_is_in_its_key() {
+        let levels = Levels::packed(&[(2, 3)]).unwrap();
+        let known = [
+            Forged::new("value", 0, F32, &[2, 6, 2, 8]),
+            Forged::new("sampling_locations", 1, F32, &[2, 5, 2, 1, 2, 2]),
+            Forged::new("attention_weights", 2, F32, &[2, 5, 2, 1, 2]),
+            Forged::new("grad_out", 3, F32, &[2, 5, 16]),
+            Forged::new("grad_value", 4, F32, &[2, 6, 2, 8]),
+            Forged::new("grad_locations", 5, F32, &[2, 5, 2, 1, 2, 2]),
+            Forged::new("grad_weights", 6, F32, &[2, 5, 2, 1, 2]),
+        ];
+        let optional = ["grad_value", "grad_locations", "grad_weights"];
+        expect_each_decides(known, &optional, 4, |known, found| {
+            let call = |tensors: &[Forged; 7]| {
+                let gradients = Gradients {
+                    value: tensors[4].if_there(Forged::output),
+                    sampling_locations: tensors[5].if_there(Forged::output),
+                    attention_weights: tensors[6].if_there(Forged::output),
+                };
+                (inputs(tensors, &levels), tensors[3].view(), gradients)
+            };
+            let (known, found) = (call(known), call(found));
+            of_backward(&found.0, &found.1, &found.2)
+                .are_like_those(&of_backward(&known.0, &known.1, &known.2))
+        });
+    }
 
     #[test]
     fn other_levels_are_another_call() {

@@ -5,21 +5,45 @@ use std::thread::LocalKey;
 
 use super::arguments::{Addresses, BackwardArguments};
 use super::plan::BackwardPlan;
-use crate::cuda::dense::prepare::mask_meets;
+use crate::cuda::dense::prepare::{OptionsKey, of_attn_mask};
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
-use crate::cuda::plan_cache::{PlanCache, Tensors};
+use crate::cuda::plan_cache::{PlanCache, Tensors, optional};
 use crate::cuda::step::{LoadedStep, load_together, parameter};
-use crate::dense::{AttnMaskKey, Backward, ForwardResults, Gradients, Inputs, Options};
+use crate::dense::{Backward, ForwardResults, Gradients, Inputs, Options};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::prepared::Prepared;
-use crate::tensor::{View, ViewMut};
+use crate::tensor::View;
 
-type BackwardCache = PlanCache<10, (Options, Option<AttnMaskKey>), BackwardLaunch>;
+type BackwardCache = PlanCache<11, OptionsKey, BackwardLaunch>;
 
 thread_local! {
     static BACKWARD: BackwardCache = const { PlanCache::new() };
+}
+
+fn of_backward<'v>(
+    inputs: &'v Inputs<'v>,
+    results: &'v ForwardResults<'v>,
+    grad_out: &'v View<'v>,
+    gradients: &'v Gradients<'v>,
+) -> Tensors<'v, 11> {
+    Tensors {
+        views: [
+            Some((&inputs.query).into()),
+            Some((&inputs.key).into()),
+            Some((&inputs.value).into()),
+            of_attn_mask(inputs),
+            Some((&results.out).into()),
+            Some((&results.lse).into()),
+            Some(grad_out.into()),
+            optional(&gradients.query),
+            optional(&gradients.key),
+            optional(&gradients.value),
+            optional(&gradients.bias),
+        ],
+        first_written: 7,
+    }
 }
 
 /// Checks and plans a call, unless one like it was.
@@ -33,39 +57,14 @@ pub(in crate::cuda::dense) fn prepare<'a>(
 ) -> Result<Prepared<'a>> {
     let cache: &'static LocalKey<BackwardCache> = &BACKWARD;
     let addresses = Addresses::new(&inputs, &results, &grad_out, &gradients);
-    let written = [
-        gradients.query.as_ref(),
-        gradients.key.as_ref(),
-        gradients.value.as_ref(),
-        gradients.bias.as_ref(),
-    ];
-    let [query, key, value, bias] = written.map(|view| view.map(ViewMut::as_view));
-    let tensors = Tensors {
-        views: [
-            Some(&inputs.query),
-            Some(&inputs.key),
-            Some(&inputs.value),
-            Some(&results.out),
-            Some(&results.lse),
-            Some(&grad_out),
-            query,
-            key,
-            value,
-            bias,
-        ],
-        first_written: 6,
-    };
-    let mask = inputs.attn_mask.as_ref().map(AttnMaskKey::new);
-    let is_same = |(known, known_mask): &(Options, _)| {
-        let is_written = || mask_meets(&inputs, [query, key, value, bias]);
-        *known == options && *known_mask == mask && !is_written()
-    };
+    let tensors = of_backward(&inputs, &results, &grad_out, &gradients);
+    let key = OptionsKey::new(&options);
     let make = || {
         let call = Backward::new(inputs, options, results, grad_out, gradients.alias())?;
         call.problem.expect_in(cuda.place())?;
-        Ok((BackwardLaunch::new(cuda, &call)?, (options, mask)))
+        Ok((BackwardLaunch::new(cuda, &call)?, key))
     };
-    let plan = PlanCache::plan(cache, cuda, &tensors, is_same, make)?;
+    let plan = PlanCache::plan(cache, cuda, &tensors, |known| *known == key, make)?;
     let bytes = plan.plan.workspace_bytes();
     let cuda = *cuda;
     Ok(Prepared::new(bytes, move |lent| {
@@ -158,5 +157,67 @@ impl BackwardLaunch {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::plan_cache::forged::{Forged, expect_each_decides};
+    use crate::dense::AttnMask;
+    use crate::dtype::DType::F16;
+
+    #[test]
+    fn every_tensor_is_in_the_key() {
+        let known = [
+            Forged::new("query", 0, F16, &[2, 4, 5, 8]),
+            Forged::new("key", 1, F16, &[2, 2, 7, 8]),
+            Forged::new("value", 2, F16, &[2, 2, 7, 8]),
+            Forged::new("attn_mask", 3, F16, &[2, 1, 5, 7]),
+            Forged::new("out", 4, F16, &[2, 4, 5, 8]),
+            Forged::new("lse", 5, F16, &[2, 4, 5]),
+            Forged::new("grad_out", 6, F16, &[2, 4, 5, 8]),
+            Forged::new("grad_query", 7, F16, &[2, 4, 5, 8]),
+            Forged::new("grad_key", 8, F16, &[2, 2, 7, 8]),
+            Forged::new("grad_value", 9, F16, &[2, 2, 7, 8]),
+            Forged::new("grad_bias", 10, F16, &[2, 1, 5, 7]),
+        ];
+        let optional = [
+            "attn_mask",
+            "grad_query",
+            "grad_key",
+            "grad_value",
+            "grad_bias",
+        ];
+        for booleans in [false, true] {
+            let mask = |tensor: &Forged| match booleans {
+                true => AttnMask::Seen(tensor.booleans()),
+                false => AttnMask::Bias(tensor.view()),
+            };
+            let call = |tensors: &[Forged; 11]| {
+                let inputs = Inputs {
+                    query: tensors[0].view(),
+                    key: tensors[1].view(),
+                    value: tensors[2].view(),
+                    attn_mask: tensors[3].if_there(mask),
+                };
+                let results = ForwardResults {
+                    out: tensors[4].view(),
+                    lse: tensors[5].view(),
+                };
+                let gradients = Gradients {
+                    query: tensors[7].if_there(Forged::output),
+                    key: tensors[8].if_there(Forged::output),
+                    value: tensors[9].if_there(Forged::output),
+                    bias: tensors[10].if_there(Forged::output),
+                };
+                (inputs, results, tensors[6].view(), gradients)
+            };
+            expect_each_decides(known, &optional, 7, |known, found| {
+                let (known, found) = (call(known), call(found));
+                of_backward(&found.0, &found.1, &found.2, &found.3)
+                    .are_like_those(&of_backward(&known.0, &known.1, &known.2, &known.3))
+            });
+        }
     }
 }
