@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{self, Outcome, command, fourtap};
-use fourtap::cuda::jit::{Architecture, Cache, Nvrtc, NvrtcVersion, Pack, Program};
+use fourtap::cuda::jit::{
+    Architecture, Cache, Fingerprint, Nvrtc, NvrtcBuild, NvrtcVersion, Pack, Program,
+};
 use tempfile::TempDir;
 
 /// A cache of kernels by these names.
@@ -18,9 +20,12 @@ fn cache_of(names: &[&str]) -> TempDir {
             options: Vec::new(),
             architecture: Architecture::of_device(9, 0),
         };
-        let key = program.cache_key(NvrtcVersion {
-            major: 13,
-            minor: 0,
+        let key = program.cache_key(NvrtcBuild {
+            version: NvrtcVersion {
+                major: 13,
+                minor: 0,
+            },
+            id: Fingerprint::from_bytes([5; 32]),
         });
         cache.get_or_build(&key, || Ok(vec![7; 1000])).unwrap();
     }

@@ -24,7 +24,7 @@ pub use architecture::{Architecture, Feature};
 pub use cache::{Cache, ClearSummary, Entry, PruneLimits, State};
 pub use error::JitError;
 pub use folder::{PackFolder, Release};
-pub use nvrtc::{CompiledProgram, Nvrtc, NvrtcVersion};
+pub use nvrtc::{CompiledProgram, Nvrtc, NvrtcBuild, NvrtcVersion};
 pub use pack::{Pack, PackEntry};
 pub use pack_builder::PackBuilder;
 pub use packs::{pack_folder, packed, set_pack, set_pack_folder};
@@ -66,7 +66,7 @@ pub fn compiled(program: &Program) -> Result<(Vec<u8>, Origin), JitError> {
         Ok(compiled.code)
     };
     let code = match standard_cache() {
-        Some(cache) => cache.get_or_build(&program.cache_key(nvrtc.version()), &mut build)?,
+        Some(cache) => cache.get_or_build(&program.cache_key(nvrtc.build()), &mut build)?,
         None => build()?,
     };
     Ok((code, origin))

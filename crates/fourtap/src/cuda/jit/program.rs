@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Architecture, NvrtcVersion};
+use super::{Architecture, NvrtcBuild, NvrtcVersion};
 
 /// Options every kernel is compiled with. They are part of the fingerprint.
 pub(super) const FIXED_OPTIONS: [&str; 1] = ["-std=c++17"];
@@ -38,30 +38,41 @@ impl Program {
         for option in &self.options {
             text(option);
         }
-        Fingerprint(*hasher.finalize().as_bytes())
+        Fingerprint::of(&hasher)
     }
 
     /// Identifies this program compiled by this NVRTC: the key of the cache.
-    pub fn cache_key(&self, nvrtc: NvrtcVersion) -> CacheKey {
+    pub fn cache_key(&self, nvrtc: NvrtcBuild) -> CacheKey {
+        let NvrtcBuild { version, id } = nvrtc;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"fourtap cache 1\n");
+        hasher.update(b"fourtap cache 2\n");
         hasher.update(&self.fingerprint().0);
-        hasher.update(&nvrtc.major.to_le_bytes());
-        hasher.update(&nvrtc.minor.to_le_bytes());
+        hasher.update(&version.major.to_le_bytes());
+        hasher.update(&version.minor.to_le_bytes());
+        hasher.update(&id.0);
         CacheKey {
             name: self.name.clone(),
             architecture: self.architecture,
-            nvrtc,
-            hash: Fingerprint(*hasher.finalize().as_bytes()),
+            nvrtc: version,
+            hash: Fingerprint::of(&hasher),
         }
     }
 }
 
-/// A 32-byte hash of a program. Printed as hexadecimal digits.
+/// A 32-byte hash, of a program or a compiler. Printed as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub(super) [u8; 32]);
 
 impl Fingerprint {
+    pub(super) fn of(hasher: &blake3::Hasher) -> Self {
+        Fingerprint(*hasher.finalize().as_bytes())
+    }
+
+    /// These bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Fingerprint(bytes)
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -90,7 +101,7 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
-    /// Hash of the program's fingerprint and the compiler's version.
+    /// Hash of the program's fingerprint and the compiler's version and build.
     pub fn hash(&self) -> Fingerprint {
         self.hash
     }
@@ -144,10 +155,17 @@ mod tests {
 
     #[test]
     fn the_compiler_changes_the_cache_key_only() {
-        let hash = |major, minor| program().cache_key(NvrtcVersion { major, minor }).hash();
-        assert_ne!(hash(12, 9), hash(13, 9));
-        assert_ne!(hash(12, 8), hash(12, 9));
-        assert_ne!(hash(12, 9), program().fingerprint());
+        let hash = |major, minor, id| {
+            let build = NvrtcBuild {
+                version: NvrtcVersion { major, minor },
+                id: Fingerprint([id; 32]),
+            };
+            program().cache_key(build).hash()
+        };
+        assert_ne!(hash(12, 9, 0), hash(13, 9, 0));
+        assert_ne!(hash(12, 8, 0), hash(12, 9, 0));
+        assert_ne!(hash(12, 9, 0), hash(12, 9, 1), "a patch release");
+        assert_ne!(hash(12, 9, 0), program().fingerprint());
     }
 
     #[test]

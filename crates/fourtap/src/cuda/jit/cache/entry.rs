@@ -134,7 +134,7 @@ pub(super) fn recognise(file_name: &str) -> Option<(&str, Kind)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Program;
+    use super::super::super::{NvrtcBuild, Program};
     use super::*;
 
     fn key(name: &str) -> CacheKey {
@@ -144,9 +144,12 @@ mod tests {
             options: vec![],
             architecture: Architecture::of_device(9, 0),
         };
-        program.cache_key(NvrtcVersion {
-            major: 13,
-            minor: 0,
+        program.cache_key(NvrtcBuild {
+            version: NvrtcVersion {
+                major: 13,
+                minor: 0,
+            },
+            id: Fingerprint::from_bytes([5; 32]),
         })
     }
 

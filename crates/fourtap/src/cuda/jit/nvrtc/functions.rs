@@ -157,6 +157,11 @@ impl Functions {
             .into_owned()
     }
 
+    /// Where one of them is.
+    pub fn address(&self) -> *const () {
+        self.version as *const ()
+    }
+
     pub fn version(&self) -> Result<NvrtcVersion, JitError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the call writes two integers.

@@ -6,7 +6,7 @@ use libloading::Library;
 
 use super::functions::Functions;
 use super::locate::{self, Candidate, LoadTarget, ProcessEnvironment};
-use super::{JitError, Nvrtc, NvrtcVersion};
+use super::{JitError, Nvrtc, NvrtcVersion, build};
 
 /// The NVRTC `FOURTAP_NVRTC` names, else the first usable one of the usual places.
 pub(super) fn find() -> Result<Nvrtc, JitError> {
@@ -76,11 +76,13 @@ fn open(candidate: &Candidate) -> Result<Nvrtc, JitError> {
         });
     }
     let known = functions.known()?;
+    let identifiers = build::identify(functions.address(), &path, &locate::builtins_of(&path));
     // Never unloaded: NVRTC starts threads and registers exit handlers.
     std::mem::forget(library);
     Ok(Nvrtc {
         functions,
         version,
+        identifiers,
         path,
         found: candidate.found.clone(),
         known,

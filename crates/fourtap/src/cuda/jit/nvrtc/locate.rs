@@ -190,7 +190,6 @@ impl Search {
 /// The libraries with NVRTC's built-in functions that belong to an NVRTC: beside it, or beside what it links to.
 ///
 /// The 13.0 wheel's NVRTC does not look for them in its own directory, so they are loaded first.
-#[cfg_attr(not(unix), allow(dead_code))]
 pub(super) fn builtins_of(library: &Path) -> Vec<PathBuf> {
     let real = library.canonicalize().ok();
     let mut found = Vec::new();

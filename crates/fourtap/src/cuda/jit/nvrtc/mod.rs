@@ -1,5 +1,6 @@
 //! NVRTC, NVIDIA's compiler as a library, loaded when first needed.
 
+mod build;
 mod functions;
 mod load;
 mod locate;
@@ -13,6 +14,7 @@ use self::functions::{Functions, Unit};
 use super::architecture::Feature;
 use super::program::FIXED_OPTIONS;
 use super::{Architecture, JitError, Program};
+pub use build::NvrtcBuild;
 
 /// The version of an NVRTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +57,8 @@ pub struct CompiledProgram {
 pub struct Nvrtc {
     functions: Functions,
     version: NvrtcVersion,
+    /// Of the library and its built-ins.
+    identifiers: Vec<Vec<u8>>,
     path: PathBuf,
     found: String,
     /// Compute capabilities it compiles for, ascending.
@@ -86,6 +90,14 @@ impl Nvrtc {
     /// Its version.
     pub fn version(&self) -> NvrtcVersion {
         self.version
+    }
+
+    /// Its version and build, and the options that it takes from the environment now: what the code it makes depends on.
+    pub fn build(&self) -> NvrtcBuild {
+        NvrtcBuild {
+            version: self.version,
+            id: build::id(&self.identifiers, |name| std::env::var_os(name)),
+        }
     }
 
     /// The library's path, or only its name if the system does not report the path.
