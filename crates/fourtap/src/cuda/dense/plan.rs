@@ -50,6 +50,18 @@ pub struct Plan {
     pub(super) workspace: Workspace,
 }
 
+/// What a kernel of a plan is given. A kernel and this are always in one list, so that none is left out, or given what is
+/// another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    Mask,
+    Conversion,
+    /// The problem and, for Hopper, what TMA loads.
+    Problem,
+    /// The problem, whose parts are to be combined.
+    Results,
+}
+
 impl ProblemDesc {
     /// The plan of forward on such a device, untuned.
     pub fn plan(&self, device: DeviceSize) -> Result<Plan> {
@@ -249,11 +261,18 @@ impl Plan {
 
     /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
-        let mask = self.mask.as_ref().map(|mask| &mask.step);
-        let conversion = self.conversion.as_ref().map(|conversion| &conversion.step);
-        [mask, conversion, Some(&self.forward), self.combine.as_ref()]
-            .into_iter()
-            .flatten()
+        self.launches().map(|(step, _)| step)
+    }
+
+    /// The same, each with what it is given.
+    pub(super) fn launches(&self) -> impl Iterator<Item = (&Step<KernelVariant>, Given)> {
+        let mask = self.mask.iter().map(|mask| (&mask.step, Given::Mask));
+        let conversion = self.conversion.iter();
+        let conversion = conversion.map(|conversion| (&conversion.step, Given::Conversion));
+        let combine = self.combine.iter().map(|step| (step, Given::Results));
+        mask.chain(conversion)
+            .chain([(&self.forward, Given::Problem)])
+            .chain(combine)
     }
 
     /// Bytes of scratch memory: the partial results of blocks that share keys, and masks and numbers of f32 in the form

@@ -1,11 +1,12 @@
 //! Calls of this operator: checked and planned once, then launched.
 
+use std::ffi::c_void;
 use std::thread::LocalKey;
 
 use super::arguments::{Addresses, Arguments};
 use super::backward;
 use super::maps::{LoadedTensors, Maps};
-use super::plan::Plan;
+use super::plan::{Given, Plan};
 use super::specialised::KernelVariant;
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
@@ -124,7 +125,7 @@ impl Cuda {
 /// A prepared forward launch: everything but the addresses.
 struct ForwardLaunch {
     plan: Plan,
-    steps: Vec<LoadedStep>,
+    steps: Vec<(LoadedStep, Given)>,
     arguments: Arguments,
     /// What TMA loads, if the kernel does.
     tensors: Option<LoadedTensors>,
@@ -140,7 +141,8 @@ impl ForwardLaunch {
         }
         let plan = Plan::on(cuda, call)?;
         load_together(cuda, plan.steps());
-        let steps = plan.steps().map(|step| step.load(cuda));
+        let steps = plan.launches();
+        let steps = steps.map(|(step, given)| Ok((step.load(cuda)?, given)));
         Ok(Some(ForwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,
             arguments: Arguments::new(call, &plan),
@@ -164,31 +166,26 @@ impl ForwardLaunch {
     /// memory at `scratch` stay allocated until the stream has done the work.
     unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses, scratch: u64) -> Result<()> {
         let arguments = self.arguments.at(addresses, &self.plan, scratch);
-        let mut steps = self.steps.iter();
-        if self.plan.mask.is_some()
-            && let Some(step) = steps.next()
-        {
-            let of_mask = arguments.of_mask(addresses, &self.plan);
-            // SAFETY: as below.
-            unsafe { step.launch(cuda, &mut [parameter(&of_mask)]) }?;
-        }
-        if self.plan.conversion.is_some()
-            && let Some(step) = steps.next()
-        {
-            let of_conversion = arguments.of_conversion(&self.plan);
-            // SAFETY: as below.
-            unsafe { step.launch(cuda, &mut [parameter(&of_conversion)]) }?;
-        }
-        if let Some(tensors) = &self.tensors
-            && let Some(step) = steps.next()
-        {
-            let maps = Maps::new(cuda.context(), tensors, &arguments).map_err(CudaError::from)?;
-            // SAFETY: as below; the maps hold the addresses of tensors that stay allocated as long.
-            unsafe { step.launch(cuda, &mut [parameter(&arguments), parameter(&maps)]) }?;
-        }
-        for step in steps {
-            // SAFETY: each kernel takes these arguments, laid out as it declares them; the rest as the caller promises.
-            unsafe { step.launch(cuda, &mut [parameter(&arguments)]) }?;
+        for (step, given) in &self.steps {
+            // SAFETY: each kernel takes these arguments, laid out as it declares them; the rest as the caller promises. What
+            // TMA loads are tensors that stay allocated as long.
+            let launch = |parameters: &mut [*mut c_void]| unsafe { step.launch(cuda, parameters) };
+            match (given, &self.tensors) {
+                (Given::Mask, _) => {
+                    launch(&mut [parameter(&arguments.of_mask(addresses, &self.plan))])
+                }
+                (Given::Conversion, _) => {
+                    launch(&mut [parameter(&arguments.of_conversion(&self.plan))])
+                }
+                (Given::Problem, Some(tensors)) => {
+                    let maps = Maps::new(cuda.context(), tensors, &arguments);
+                    let maps = maps.map_err(CudaError::from)?;
+                    launch(&mut [parameter(&arguments), parameter(&maps)])
+                }
+                (Given::Problem, None) | (Given::Results, _) => {
+                    launch(&mut [parameter(&arguments)])
+                }
+            }?;
         }
         Ok(())
     }

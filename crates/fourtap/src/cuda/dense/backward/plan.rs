@@ -54,6 +54,24 @@ pub(super) struct GradientStep {
     pub value_sum: bool,
 }
 
+/// What a kernel of a plan is given. A kernel and this are always in one list, so that none is left out, or given what is
+/// another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    Statistics,
+    /// Rows are [`OF_QUERIES`] or [`OF_KEYS`].
+    Mask {
+        rows: usize,
+    },
+    Hopper(HopperPlan),
+    Finish(HopperPlan),
+    Gradient {
+        own_keys: bool,
+        sums: [bool; 2],
+    },
+    Bias,
+}
+
 /// What lies where in the scratch memory of a call: offsets in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BackwardWorkspace {
@@ -122,13 +140,33 @@ impl BackwardPlan {
 
     /// The kernels, in launch order.
     pub fn steps(&self) -> impl Iterator<Item = &Step<KernelVariant>> {
-        let masks = self.masks.iter().flatten().map(|mask| &mask.step);
-        let hopper = (self.hopper.iter()).flat_map(|it| [Some(&it.step), it.finish.as_ref()]);
+        self.launches().map(|(step, _)| step)
+    }
+
+    /// The same, each with what it is given.
+    pub(super) fn launches(&self) -> impl Iterator<Item = (&Step<KernelVariant>, Given)> {
+        let statistics = self.statistics.iter().map(|step| (step, Given::Statistics));
+        let masks = self.masks.iter().enumerate();
+        let masks =
+            masks.filter_map(|(rows, mask)| Some((&mask.as_ref()?.step, Given::Mask { rows })));
+        let hopper = self.hopper.iter().flat_map(|hopper| {
+            let finish = hopper.finish.as_ref();
+            let finish = finish.map(|step| (step, Given::Finish(*hopper)));
+            [Some((&hopper.step, Given::Hopper(*hopper))), finish]
+        });
+        let gradients = self.gradients.iter().map(|gradient| {
+            let given = Given::Gradient {
+                own_keys: gradient.own_keys,
+                sums: [gradient.sum, gradient.value_sum],
+            };
+            (&gradient.step, given)
+        });
         let bias = self.bias.iter().flat_map(|bias| [&bias.step, &bias.sum]);
-        (self.statistics.iter().chain(masks))
+        let bias = bias.flatten().map(|step| (step, Given::Bias));
+        (statistics.chain(masks))
             .chain(hopper.flatten())
-            .chain(self.gradients.iter().map(|gradient| &gradient.step))
-            .chain(bias.flatten())
+            .chain(gradients)
+            .chain(bias)
     }
 
     /// Bytes of scratch memory: eight for each query, masks in the form that kernels read, sums of a bias's gradient that several

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::thread::LocalKey;
 
 use super::arguments::{Addresses, BackwardArguments};
-use super::plan::BackwardPlan;
+use super::plan::{BackwardPlan, Given};
 use crate::cuda::dense::prepare::{OptionsKey, of_attn_mask};
 use crate::cuda::error::CudaError;
 use crate::cuda::handle::Cuda;
@@ -96,7 +96,7 @@ impl Cuda {
 /// A prepared launch: everything but the addresses.
 struct BackwardLaunch {
     plan: BackwardPlan,
-    steps: Vec<LoadedStep>,
+    steps: Vec<(LoadedStep, Given)>,
     arguments: BackwardArguments,
     dtype: DType,
 }
@@ -107,7 +107,8 @@ impl BackwardLaunch {
     fn new(cuda: &Cuda, call: &Backward<'_>) -> Result<Self> {
         let plan = BackwardPlan::on(cuda, call)?;
         load_together(cuda, plan.steps());
-        let steps = plan.steps().map(|step| step.load(cuda));
+        let steps = plan.launches();
+        let steps = steps.map(|(step, given)| Ok((step.load(cuda)?, given)));
         Ok(BackwardLaunch {
             steps: steps.collect::<std::result::Result<_, CudaError>>()?,
             arguments: BackwardArguments::new(call, &plan),
@@ -124,37 +125,24 @@ impl BackwardLaunch {
     unsafe fn launch(&self, cuda: &Cuda, addresses: Addresses, scratch: u64) -> Result<()> {
         let plan = &self.plan;
         let arguments = self.arguments.at(addresses, plan, scratch);
-        // In the order of `BackwardPlan::steps`.
-        let mut steps = self.steps.iter();
-        let mut launch = |parameters: &mut [*mut c_void]| match steps.next() {
+        for (step, given) in &self.steps {
             // SAFETY: each kernel is given its arguments, laid out as it declares them; the rest as the caller promises.
-            Some(step) => unsafe { step.launch(cuda, parameters) },
-            None => Ok(()),
-        };
-        if plan.statistics.is_some() {
-            launch(&mut [parameter(&arguments.of_statistics())])?;
-        }
-        for (rows, _) in (plan.masks.iter().enumerate()).filter(|(_, mask)| mask.is_some()) {
-            launch(&mut [parameter(&arguments.of_mask(rows))])?;
-        }
-        if let Some(hopper) = &plan.hopper {
-            let (context, dtype) = (cuda.context(), self.dtype);
-            let maps = (arguments.maps(context, hopper, dtype)).map_err(CudaError::from)?;
-            let of_hopper = arguments.of_hopper(hopper);
-            launch(&mut [parameter(&of_hopper), parameter(&maps)])?;
-            if hopper.finish.is_some() {
-                launch(&mut [parameter(&arguments.of_finish(hopper))])?;
-            }
-        }
-        for gradient in &plan.gradients {
-            let sums = [gradient.sum, gradient.value_sum];
-            launch(&mut [parameter(&arguments.of_gradient(gradient.own_keys, sums))])?;
-        }
-        if let Some(bias) = &plan.bias {
-            let of_bias = arguments.of_bias();
-            for _ in [&bias.step, &bias.sum].into_iter().flatten() {
-                launch(&mut [parameter(&of_bias)])?;
-            }
+            let launch = |parameters: &mut [*mut c_void]| unsafe { step.launch(cuda, parameters) };
+            match given {
+                Given::Statistics => launch(&mut [parameter(&arguments.of_statistics())]),
+                Given::Mask { rows } => launch(&mut [parameter(&arguments.of_mask(*rows))]),
+                Given::Hopper(hopper) => {
+                    let maps = arguments.maps(cuda.context(), hopper, self.dtype);
+                    let maps = maps.map_err(CudaError::from)?;
+                    let of_hopper = arguments.of_hopper(hopper);
+                    launch(&mut [parameter(&of_hopper), parameter(&maps)])
+                }
+                Given::Finish(hopper) => launch(&mut [parameter(&arguments.of_finish(hopper))]),
+                Given::Gradient { own_keys, sums } => {
+                    launch(&mut [parameter(&arguments.of_gradient(*own_keys, *sums))])
+                }
+                Given::Bias => launch(&mut [parameter(&arguments.of_bias())]),
+            }?;
         }
         Ok(())
     }

@@ -75,6 +75,48 @@ fn large_problems_are_for_the_kernels_for_hopper() {
 }
 
 #[test]
+fn every_kernel_is_given_what_it_declares() {
+    use super::plan::Given;
+    use crate::cuda::dense::KernelVariant;
+    let mut kinds = std::collections::BTreeSet::new();
+    for (device, channels, positions) in [
+        (HOPPER, 64, 2048),
+        (HOPPER, 256, 2048),
+        (SMALL, 64, 2048),
+        (SMALL, 256, 49),
+    ] {
+        for attn_mask in [None, Some(None), Some(Some(DType::F16))] {
+            let mut described = described(8, positions, channels);
+            described.attn_mask = attn_mask.map(|bias| AttnMaskDesc {
+                bias,
+                strides: [0, 0, positions as isize, 1],
+            });
+            let plan = described.plan_backward(device, None).unwrap();
+            assert_eq!(plan.steps().count(), plan.launches().count());
+            for (step, given) in plan.launches() {
+                let fits = match (step.kernel, given) {
+                    (KernelVariant::GradientStatistics(_), Given::Statistics)
+                    | (KernelVariant::PrepareMask(_), Given::Mask { .. })
+                    | (KernelVariant::GradientFinish(_), Given::Finish(_))
+                    | (KernelVariant::GradientBias(_), Given::Bias)
+                    | (KernelVariant::BiasSum(_), Given::Bias) => true,
+                    (KernelVariant::GradientWgmma(_), Given::Hopper(hopper)) => {
+                        hopper.step == *step
+                    }
+                    (KernelVariant::GradientMma(kernel), Given::Gradient { own_keys, sums }) => {
+                        kernel.common.own_keys == own_keys && [kernel.sum, kernel.value_sum] == sums
+                    }
+                    _ => false,
+                };
+                assert!(fits, "{plan}: {:?} is given {given:?}", step.kernel);
+                kinds.insert(step.kernel.entry());
+            }
+        }
+    }
+    assert_eq!(kinds.len(), 8, "{kinds:?}");
+}
+
+#[test]
 fn wide_heads_have_a_launch_for_each_sum() {
     let found = entries(described(4, 2048, 256), SMALL);
     let sums = found.iter().filter(|it| **it == "dense_gradient_mma");
