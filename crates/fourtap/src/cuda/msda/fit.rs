@@ -138,6 +138,12 @@ pub(super) fn has_short_places(value: &Operand) -> bool {
     last * layout.dtype().size() as i128 / 16 < 1 << 31
 }
 
+/// Whether neighbouring rows of any level lie less than 2^32 bytes apart, at `pixel_units` units of 16 bytes for each pixel: a
+/// level with two rows has at most half of all pixels in each.
+pub(super) fn has_near_rows(pixels: usize, pixel_units: usize) -> bool {
+    (pixels / 2) as u128 * pixel_units as u128 * 16 < 1 << 32
+}
+
 /// Whether a lane can read or write `per_lane` samples' locations and weights, or offsets and logits, at a time.
 pub(super) fn expect_samples(locations: &Operand, weights: &Operand, per_lane: usize) -> Fit<()> {
     for (tensor, operand, numbers) in [
@@ -156,4 +162,20 @@ pub(super) fn expect_samples(locations: &Operand, weights: &Operand, per_lane: u
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_very_wide_levels_are_too_far_apart() {
+        // Pixels of 2 KiB: two rows of 2^21 are 2^32 bytes apart.
+        assert!(has_near_rows(2 * ((1 << 21) - 1), 128));
+        assert!(!has_near_rows(2 << 21, 128));
+        // Pixels of 512 bytes, at most as many as any gather kernel serves.
+        assert!(has_near_rows((1 << 23) - 1, 32));
+        assert!(!has_near_rows(1 << 30, 1 << 16));
+        assert!(has_near_rows(1, usize::MAX));
+    }
 }

@@ -59,6 +59,14 @@ pub(super) fn plan(
 ) -> Fit<Plan> {
     let sizes = &operands.sizes;
     let pixel_units = fit::expect_gather(operands)?;
+    // The kernel counts the bytes between rows in 32 bits.
+    if !fit::has_near_rows(sizes.pixels, pixel_units) {
+        return Err(format!(
+            "an image of {} pixels, {} bytes each, is too large for tensor cores",
+            sizes.pixels,
+            16 * pixel_units
+        ));
+    }
     let mut matrix = operands
         .kind
         .forward_matrix(pixel_units as u32)

@@ -467,6 +467,30 @@ mod tests {
     }
 
     #[test]
+    fn rows_too_far_apart_for_32_bits_are_not_for_tensor_cores() {
+        let planned = |width: usize| {
+            let levels = Levels::packed(&[(2, width), (1, 1), (1, 1), (1, 1)]).unwrap();
+            let call = ProblemDesc {
+                images: 1,
+                queries: 1000,
+                heads: 32,
+                ..encoder(DType::F16, &levels)
+            };
+            let backward = call.backward(H200, KernelChoice::Best, false).unwrap();
+            (
+                backward.kernels()[0],
+                call.forward(H200, KernelChoice::Matrix),
+            )
+        };
+        // Pixels of 2 KiB.
+        assert_eq!(planned((1 << 21) - 2).0, "msda_backward_samples_matrix");
+        let (samples, forward) = planned(1 << 21);
+        assert_eq!(samples, "msda_backward_samples_gather");
+        let refused = forward.unwrap_err().to_string();
+        assert!(refused.contains("2048 bytes each"), "{refused}");
+    }
+
+    #[test]
     fn what_cannot_gather_says_why() {
         let levels = levels();
         let plan = encoder(DType::F64, &levels)

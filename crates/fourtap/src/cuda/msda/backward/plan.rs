@@ -330,7 +330,9 @@ fn gather(
     let units = pixel_units as u32;
     let matrix = kind
         .samples_matrix(units)
-        .filter(|_| fit::has_short_places(&operands.value));
+        .filter(|_| fit::has_short_places(&operands.value))
+        // Its kernel counts the bytes between rows in 32 bits.
+        .filter(|_| fit::has_near_rows(sizes.pixels, pixel_units));
     let on_matrix = matrix.is_some();
     let mut gather = matrix.unwrap_or_else(|| kind.samples_gather(units));
     let rows = sizes.images * sizes.queries * sizes.heads;
