@@ -332,7 +332,9 @@ pub(super) mod forged {
         }
     }
 
-    const CHANGES: [(&str, fn(&mut Forged)); 6] = [
+    type Change = fn(&mut Forged);
+
+    const CHANGES: [(&str, Change); 6] = [
         ("in host memory", |it| it.place = Place::Host),
         ("on another device", |it| {
             it.place = Place::Cuda { ordinal: 1 }

@@ -28,6 +28,8 @@ pub(super) struct Converted {
     head: u32,
     /// Tiles of all heads.
     blocks: u32,
+    /// Units of a tile: of values each channel has one.
+    units: u32,
 }
 
 /// `Conversion` of kernels/dense/prepare_f32.cu.
@@ -53,7 +55,7 @@ impl ConversionPlan {
     /// For a problem as the kernels see it, in tiles of this size; `None` if there would be too many.
     pub fn new(folded: &FoldedProblem, tile: &Tile, head: Head) -> Option<Self> {
         let key_heads = folded.heads.checked_div(folded.group).unwrap_or(0);
-        let converted = |heads: usize, rows: usize, tile: u32, head: u32| {
+        let converted = |heads: usize, rows: usize, tile: u32, head: u32, units: u32| {
             let tiles = rows.div_ceil(tile as usize);
             let blocks = u32::try_from(folded.batch * heads * tiles).ok()?;
             Some(Converted {
@@ -63,12 +65,13 @@ impl ConversionPlan {
                 tiles: tiles as u32,
                 head,
                 blocks,
+                units,
             })
         };
         let tensors = [
-            converted(folded.heads, folded.rows, tile.rows, head.key)?,
-            converted(key_heads, folded.keys, tile.keys, head.key)?,
-            converted(key_heads, folded.keys, tile.keys, head.value)?,
+            converted(folded.heads, folded.rows, tile.rows, head.key, 1)?,
+            converted(key_heads, folded.keys, tile.keys, head.key, 1)?,
+            converted(key_heads, folded.keys, tile.keys, head.value, head.value)?,
         ];
         let most = tensors.iter().map(|tensor| tensor.blocks).max()?;
         (most < 1 << 31).then_some(ConversionPlan {
@@ -87,7 +90,7 @@ impl Converted {
     /// Bytes of its numbers, and of the units of its tiles.
     pub fn bytes(&self) -> [usize; 2] {
         let numbers = self.blocks as usize * self.tile as usize * self.head as usize;
-        [numbers * 4, self.blocks as usize * 4]
+        [numbers * 4, self.blocks as usize * self.units as usize * 4]
     }
 
     /// The arguments to convert the tensor at `from`. `sign`, `kept`: bits to change and to leave.

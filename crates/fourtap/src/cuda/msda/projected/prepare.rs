@@ -390,7 +390,8 @@ mod tests {
         };
         let known = CallKey::new(&base);
         assert!(known.is(&base));
-        let changes: [(&str, fn(&mut Projections<'_>)); 6] = [
+        type Change = fn(&mut Projections<'_>);
+        let changes: [(&str, Change); 6] = [
             ("points", |it| it.points = Points::Each(1)),
             ("points listed", |it| it.points = Points::Listed(&[2])),
             ("mask_is_applied", |it| it.mask_is_applied = true),
