@@ -2,7 +2,8 @@
 // together keep 23 of its 24 digits.
 //
 // f16 holds little but 2^-24 to 2^16, so a tile of rows is counted in a unit, a power of two that makes its largest
-// number nearly as large as f16 can be: numbers 2^16 times smaller still keep all digits. Where a whole row is smaller than
+// number nearly as large as f16 can be: numbers 2^16 times smaller still keep all digits. Of values each channel of a tile
+// has a unit of its own, as a channel of the output is a sum over that channel alone. Where a whole row is smaller than
 // that the unit is NaN: its tile makes NaN, and rows that come out so are computed once more (careful.cuh). A row is
 // HEAD coarse parts and then as many fine ones, zero beyond the channels that there are; tiles are whole. Limited by memory.
 //
@@ -11,7 +12,7 @@
 struct Conversion {
     const float *from;
     u16 *to;
-    float *units;      // of each tile
+    float *units;      // of each tile; of values, of each of its HEAD channels
     i64 strides[4];    // of sequence, head, row, channel
     u32 heads, rows;   // of a sequence, of a head
     u32 tile, tiles;   // rows of a tile, tiles of a head
@@ -27,7 +28,17 @@ struct ConversionArguments {
 constexpr u32 THREADS = 256;
 constexpr u32 LARGEST = 14;    // a power of two below the largest f16
 constexpr u32 MOST_RANGE = 16; // powers of two between the largest numbers of the largest and the smallest row
-constexpr u32 MOST_ROWS = 128;
+constexpr u32 MOST_ROWS = 128, MOST_CHANNELS = 256;
+constexpr u32 VALUES = 2; // blockIdx.y
+
+static __device__ __forceinline__ u32 magnitude_of(float x) {
+    const u32 magnitude = __float_as_uint(x) & 0x7fffffffu;
+    return magnitude < 0x7f800000u ? magnitude : 0;
+}
+// The biased exponent of the largest number, at least so great that those of the factor and the unit are of normal numbers.
+static __device__ __forceinline__ u32 exponent_of(u32 largest) { return max(largest >> 23, LARGEST + 1); }
+static __device__ __forceinline__ float factor_of(u32 exponent) { return __uint_as_float((254 + LARGEST - exponent) << 23); }
+static __device__ __forceinline__ float unit_of(u32 exponent) { return __uint_as_float((exponent - LARGEST) << 23); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __grid_constant__ ConversionArguments arguments) {
     const Conversion &a = arguments.of[blockIdx.y];
@@ -49,44 +60,69 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
     };
 
     // Eight lanes have a row, each every eighth four channels of it.
-    __shared__ u32 row_largest[MOST_ROWS]; // as bits, which are ordered as the magnitudes are
+    __shared__ u32 row_largest[MOST_ROWS];         // as bits, which are ordered as the magnitudes are
+    __shared__ u32 channel_largest[MOST_CHANNELS]; // of values
     const u32 lane = threadIdx.x % 8;
-#pragma unroll 2
-    for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
-        u32 largest = 0;
-#pragma unroll 2
-        for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
-            float x[4];
-            load(row, channel, x);
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                const u32 magnitude = __float_as_uint(x[e]) & 0x7fffffffu;
-                if (magnitude < 0x7f800000u) largest = max(largest, magnitude);
-            }
-        }
-        // Tiles have a multiple of 16 rows, so that a warp's lanes are here together.
+    const bool by_channel = blockIdx.y == VALUES;
+    // Tiles have a multiple of 16 rows, so that a warp's lanes are here together.
+    const auto keep_row = [&](u32 row, u32 largest) {
 #pragma unroll
         for (u32 lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
         if (lane == 0) row_largest[row] = largest;
+    };
+    if (by_channel) {
+        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) channel_largest[channel] = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
+            u32 largest[4] = {};
+#pragma unroll 2
+            for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
+                float x[4];
+                load(row, channel, x);
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) largest[e] = max(largest[e], magnitude_of(x[e]));
+            }
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+#pragma unroll
+                for (u32 lanes = 8; lanes < 32; lanes *= 2) largest[e] = max(largest[e], __shfl_xor_sync(0xffffffffu, largest[e], lanes));
+                if (threadIdx.x % 32 < 8) atomicMax(&channel_largest[channel + e], largest[e]);
+            }
+        }
+    } else {
+#pragma unroll 2
+        for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
+            u32 largest = 0;
+#pragma unroll 2
+            for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
+                float x[4];
+                load(row, channel, x);
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) largest = max(largest, magnitude_of(x[e]));
+            }
+            keep_row(row, largest);
+        }
     }
     __syncthreads();
     u32 largest = 0, least = 0x7fffffffu;
-    for (u32 row = threadIdx.x % 32; row < a.tile; row += 32) {
-        const u32 magnitude = row_largest[row];
-        largest = max(largest, magnitude);
-        if (magnitude != 0) least = min(least, magnitude);
-    }
-    largest = __reduce_max_sync(0xffffffffu, largest);
-    least = __reduce_min_sync(0xffffffffu, least);
-    const bool wide = largest != 0 && (largest >> 23) - (least >> 23) > MOST_RANGE;
-    // Biased exponents: of the largest number, so that those of the factor and the unit are of normal numbers.
-    const u32 exponent = max(largest >> 23, LARGEST + 1);
-    const float factor = __uint_as_float((254 + LARGEST - exponent) << 23);
-    if (threadIdx.x == 0) a.units[blockIdx.x] = __uint_as_float(wide ? 0x7fffffffu : (exponent - LARGEST) << 23);
+    const auto range_of_rows = [&] {
+        for (u32 row = threadIdx.x % 32; row < a.tile; row += 32) {
+            const u32 magnitude = row_largest[row];
+            largest = max(largest, magnitude);
+            if (magnitude != 0) least = min(least, magnitude);
+        }
+        largest = __reduce_max_sync(0xffffffffu, largest);
+        least = __reduce_min_sync(0xffffffffu, least);
+    };
+    if (!by_channel) range_of_rows();
+    const u32 exponent = exponent_of(largest);
+    const float factor = factor_of(exponent);
 
     u16 *const to = a.to + static_cast<u64>(blockIdx.x) * a.tile * 2 * a.head;
 #pragma unroll 2
     for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
+        u32 row_scaled = 0;
 #pragma unroll 2
         for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
             float x[4];
@@ -94,13 +130,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
             u32 coarse[2], fine[2];
 #pragma unroll
             for (u32 pair = 0; pair < 2; pair++) {
-                const float low = __uint_as_float(__float_as_uint(x[2 * pair]) & a.kept ^ a.sign) * factor;
-                const float high = __uint_as_float(__float_as_uint(x[2 * pair + 1]) & a.kept ^ a.sign) * factor;
-                split<F16>(low, high, coarse[pair], fine[pair]);
+                float scaled[2];
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    const float number = x[2 * pair + e];
+                    const float of_channel = by_channel ? factor_of(exponent_of(channel_largest[channel + 2 * pair + e])) : factor;
+                    scaled[e] = __uint_as_float(__float_as_uint(number) & a.kept ^ a.sign) * of_channel;
+                    // A number that becomes 0 is none.
+                    row_scaled = max(row_scaled, max(magnitude_of(scaled[e]), min(magnitude_of(number), 1u)));
+                }
+                split<F16>(scaled[0], scaled[1], coarse[pair], fine[pair]);
             }
             u16 *const at = to + row * 2 * a.head + channel;
             *reinterpret_cast<uint2 *>(at) = {coarse[0], coarse[1]};
             *reinterpret_cast<uint2 *>(at + a.head) = {fine[0], fine[1]};
         }
+        if (by_channel) keep_row(row, row_scaled);
+    }
+    if (by_channel) {
+        __syncthreads();
+        range_of_rows();
+    }
+    const bool wide = largest != 0 && (largest >> 23) - (least >> 23) > MOST_RANGE;
+    const float nothing = __uint_as_float(0x7fffffffu);
+    if (by_channel) {
+        float *const units = a.units + static_cast<u64>(blockIdx.x) * a.head;
+        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) {
+            units[channel] = wide ? nothing : unit_of(exponent_of(channel_largest[channel]));
+        }
+    } else if (threadIdx.x == 0) {
+        a.units[blockIdx.x] = wide ? nothing : unit_of(exponent);
     }
 }

@@ -1,6 +1,7 @@
 //! Dense attention on a GPU.
 
 mod calls;
+mod channels;
 mod gradients;
 mod hostile;
 mod large;
