@@ -70,6 +70,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
                 multiply(grads, values_at + slab * 64 * 128 / 16, grads_at);
                 wait_for_products<1>();
                 const float scale = masking.apply(weights, a.scale, query);
+                hide_keys_after_last(a, weights[0], warp_key + static_cast<int>(64 * slab), lane);
                 weigh(weights[0], scale, statistics);
                 Fragments fragments;
                 pack(fragments, weights[0]);

@@ -76,6 +76,7 @@ static __device__ __forceinline__ void compute(const HopperArguments &h, const P
             multiply(grads, values_at, uniform(describe(of_grads + group * HALF_QUERIES * 128)));
             wait_for_products<1>();
             const float scale = masking.apply(weights, a.scale, query);
+            hide_keys_after_last(a, weights[0], warp_key, lane);
             weigh(weights[0], scale, statistics);
             Fragments fragments;
             pack(fragments, weights[0]);

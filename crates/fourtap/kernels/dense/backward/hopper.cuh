@@ -191,6 +191,18 @@ template <u32 COUNT> static __device__ __forceinline__ void store_fragments(cons
     }
 }
 
+// Keys after the last one, which TMA brings as zeros, are seen by no query. A logit of 0 would be a weight that is infinite where all
+// keys of a query have the lowest bias there is; grad_query, which is a sum over all of a block's keys, would be NaN, and be computed
+// once more. `key`: the warp's first.
+template <u32 TILES> static __device__ __forceinline__ void hide_keys_after_last(const Arguments &a, float (&logits)[TILES][4], int key, u32 lane) {
+    if (key + 16 <= a.queries) return;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        if (key + static_cast<int>(lane / 4 + i / 2 * 8) < a.queries) continue;
+#pragma unroll
+        for (u32 k = 0; k < TILES; k++) logits[k][i] = minus_infinity();
+    }
+}
 // Logits become weights, by what is known of the lane's queries at `at`.
 template <u32 TILES> static __device__ __forceinline__ void weigh(float (&logits)[TILES][4], float scale, u32 at) {
 #pragma unroll

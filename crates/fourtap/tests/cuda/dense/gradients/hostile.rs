@@ -176,6 +176,53 @@ fn what_is_hidden_may_hold_anything() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
+fn queries_that_have_the_lowest_bias_everywhere_match_the_oracle() {
+    let device = gpu::device();
+    // Neither is a whole number of tiles, and the last tile of keys is mostly empty.
+    let (queries, keys, padding) = (190, 261, 30);
+    for (number, channels) in [64, 128, 256, 64, 40].into_iter().enumerate() {
+        let (dtype, sizes) = (TYPES[number % 2], sizes(queries, keys, channels));
+        for bias_type in [dtype, DType::F32] {
+            let lowest = match bias_type {
+                DType::F16 => -65504.0,
+                DType::BF16 => -3.389_531_389_251_535_5e38,
+                _ => f64::from(f32::MIN),
+            };
+            let mut forward = clean_case(4, dtype, &sizes, Mask::default());
+            let mut at = 0;
+            let mut next = || {
+                let (query, key) = (at / keys, at % keys);
+                at += 1;
+                let is_padding = query % 5 == 0 || key >= keys - padding;
+                if is_padding { lowest } else { 0.0 }
+            };
+            let bias = Tensor::from_fn(bias_type, &[queries, keys], &Storage::dense(2), &mut next);
+            forward.attn_mask = Some(RandomMask::Bias(bias));
+            let case = DenseBackwardCase::whole(forward).unwrap();
+            let naive = ExpectedDenseGradients::stored(&case).unwrap().naive;
+            let expected = [&naive.query, &naive.key, &naive.value];
+            for cuda in ways(&device, &case) {
+                let found = run(&case, cuda);
+                let found = [found.query, found.key, found.value].map(Option::unwrap);
+                for (tensor, (found, naive)) in found.iter().zip(expected).enumerate() {
+                    let totals = naive.iter().map(|sum| f64::from(sum.total));
+                    let largest = totals.clone().map(f64::abs).fold(0.0, f64::max);
+                    for (index, (found, expected)) in found.to_f64().iter().zip(totals).enumerate()
+                    {
+                        assert!(
+                            (found - expected).abs() <= 2e-2 * largest,
+                            "{dtype}, bias {bias_type}, {channels} channels, gradient {tensor}: {index} is {found}, \
+                             not {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
 fn numbers_of_any_kind_give_what_the_oracle_gives() {
     // Large queries and keys would make logits whose last bits decide everything.
     const HOSTILE: [f64; 4] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 30.0];
