@@ -21,17 +21,17 @@ pub fn read(shapes: &Tensor, starts: Option<&Tensor>) -> Result<Levels> {
 
 fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     let count = tensor.sizes().iter().product();
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: an input in host memory has as many elements as its sizes say, and is not written while the node runs.
+    let (wide, narrow) = (tensor.data.cast::<i64>(), tensor.data.cast::<i32>());
+    // SAFETY: an input in host memory has as many elements as its sizes say, and is not written while the node runs. Whoever feeds a
+    // session may hand over memory that is not aligned, which ONNX Runtime does not look at.
     unsafe {
         match tensor.element {
-            INT64 => Ok(std::slice::from_raw_parts(tensor.data.cast::<i64>(), count).to_vec()),
-            INT32 => {
-                let narrow = std::slice::from_raw_parts(tensor.data.cast::<i32>(), count);
-                Ok(narrow.iter().map(|&size| size.into()).collect())
-            }
+            INT64 => Ok((0..count)
+                .map(|index| wide.add(index).read_unaligned())
+                .collect()),
+            INT32 => Ok((0..count)
+                .map(|index| narrow.add(index).read_unaligned().into())
+                .collect()),
             _ => Err(tensor.wrong_element("int64 or int32")),
         }
     }

@@ -170,3 +170,16 @@ def test_starts_are_read(library: Path) -> None:
     node = Node(library, "MSDeformAttn", "fourtap", feed)
     found = node.run(value=turned, level_start_index=np.array([2, 37, 0]))
     np.testing.assert_array_equal(found, expected(feed))
+
+
+@pytest.mark.parametrize("integers", [np.int32, np.int64])
+def test_sizes_and_starts_need_not_be_aligned(library: Path, integers: type) -> None:
+    """ONNX Runtime hands over the memory of arrays as it is."""
+    feed = msda_feed()
+    for name in ["spatial_shapes", "level_start_index"]:
+        aligned = feed[name].astype(integers)
+        memory = np.zeros(aligned.nbytes + 1, np.uint8)
+        feed[name] = memory[1:].view(integers).reshape(aligned.shape)
+        feed[name][...] = aligned
+        assert not feed[name].flags.aligned
+    np.testing.assert_array_equal(Node(library, "MSDeformAttn", "fourtap", feed).run(), expected(feed))
