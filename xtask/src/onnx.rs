@@ -24,15 +24,20 @@ const OLDEST: [&str; 4] = [
 
 /// Runs the tests; the Python package, whose results they compare with, is in this folder.
 pub fn test(package: &Path) -> Result<(), String> {
-    test_with("onnx", &PACKAGES, package)
+    test_with("onnx", &PACKAGES, package, 100)
 }
 
-/// The same with the oldest ONNX Runtime.
+/// The same with the oldest ONNX Runtime, and many random nodes.
 pub fn test_oldest() -> Result<(), String> {
-    test_with("onnx-oldest", &OLDEST, &python::install_for_tests()?)
+    test_with("onnx-oldest", &OLDEST, &python::install_for_tests()?, 3_000)
 }
 
-fn test_with(name: &str, packages: &[&str], package: &Path) -> Result<(), String> {
+fn test_with(
+    name: &str,
+    packages: &[&str],
+    package: &Path,
+    random_nodes: usize,
+) -> Result<(), String> {
     let environment = environment::of_packages(name, packages)?;
     cargo(["build", "--locked", "-p", "fourtap-onnx"])
         .step("build of the library for ONNX Runtime")?;
@@ -45,6 +50,7 @@ fn test_with(name: &str, packages: &[&str], package: &Path) -> Result<(), String
         environment
             .python(&["-m", "pytest", "crates/fourtap-onnx/tests"])
             .variable("PYTHONPATH", package)
+            .variable("FOURTAP_CASES", random_nodes.to_string())
             .variable(
                 "FOURTAP_ONNX_LIBRARY",
                 root().join("target/debug").join(library),

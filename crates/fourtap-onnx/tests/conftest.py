@@ -80,8 +80,10 @@ def session(
     provider: Provider = CPU,
     config: dict[str, str] | None = None,
     threads: int = 0,
+    initializer=(),
+    value_info=(),
 ) -> onnxruntime.InferenceSession:
-    graph = helper.make_graph(nodes, "graph", inputs, outputs)
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, list(initializer), value_info=list(value_info))
     opsets = [helper.make_opsetid("", 17)] + [helper.make_opsetid(one, 1) for one in domains if one]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     options = onnxruntime.SessionOptions()
