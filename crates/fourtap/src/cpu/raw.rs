@@ -35,11 +35,17 @@ impl<E: Element, const RANK: usize> Raw<E, RANK> {
     /// Address of the element at `index`; axes after the given ones have index 0.
     #[inline(always)]
     pub fn at<const GIVEN: usize>(&self, index: [usize; GIVEN]) -> *mut E {
-        let mut offset = 0isize;
-        for axis in 0..GIVEN {
-            // Wrapping, because the last row of an empty tensor has no valid address.
-            offset = offset.wrapping_add((index[axis] as isize).wrapping_mul(self.strides[axis]));
-        }
-        self.first.wrapping_offset(offset)
+        self.first.wrapping_offset(offset(&index, &self.strides))
     }
+}
+
+/// Elements from the first to that of an index, on as many axes as it has. Wrapping, because an index may be one that nothing is read at,
+/// in an empty tensor or beyond an axis of one element, whose strides may be any numbers.
+#[inline(always)]
+pub(super) fn offset(index: &[usize], strides: &[isize]) -> isize {
+    let mut offset = 0isize;
+    for (&index, &stride) in index.iter().zip(strides) {
+        offset = offset.wrapping_add((index as isize).wrapping_mul(stride));
+    }
+    offset
 }

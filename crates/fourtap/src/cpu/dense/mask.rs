@@ -4,6 +4,7 @@ use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
 use super::lanes::{KEYS, Lane, QUERIES};
+use crate::cpu::raw;
 use crate::cpu::simd::{Access, Isa, Kernel, Lanes, VectorReal, Vectorized, load_some};
 use crate::dense::{AttnMask, Inputs, MOST_BIAS, Problem};
 use crate::dtype::{DType, Real, bf16, f16};
@@ -57,12 +58,10 @@ impl MaskTensor {
 
     /// The numbers of a row, from its key 0 on.
     pub fn row(&self, [sequence, head, query]: [usize; 3]) -> MaskRow {
-        let index = [sequence, head, query];
-        let steps = index.iter().zip(&self.strides);
-        let offset: isize = steps.map(|(&index, &stride)| index as isize * stride).sum();
+        let offset = raw::offset(&[sequence, head, query], &self.strides);
         let size = self.bias.map_or(1, DType::size) as isize;
         MaskRow {
-            first: self.first.wrapping_offset(offset * size),
+            first: self.first.wrapping_offset(offset.wrapping_mul(size)),
             bias: self.bias,
             stride: self.strides[3],
         }

@@ -75,7 +75,7 @@ impl<E: Element> Given<E> {
         let follow = |run: usize, places: &Block<isize>, width: isize| {
             let runs = places[..samples.len()].chunks(run);
             runs.flat_map(|run| run.windows(2))
-                .all(|pair| pair[1] == pair[0] + width)
+                .all(|pair| pair[1] == pair[0].wrapping_add(width))
         };
         // Only whole queries of a block are read, so a run that divides the points is never split.
         let longest = [samples.len(), 8, 4, 2].into_iter().find(|&run| {

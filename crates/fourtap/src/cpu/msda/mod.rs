@@ -19,7 +19,7 @@ use self::samples::{GivenGradients, Gradient, SampleGradients};
 use self::sampling::Sampling;
 use self::scatter::{LevelWalk, Scatter};
 use super::Cpu;
-use super::raw::Raw;
+use super::raw::{self, Raw};
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
 use crate::bool_view::BoolView;
@@ -304,10 +304,8 @@ fn zero_pixels(call: &ZeroPixels<'_>) {
     let bytes = layout.dtype().size();
     let first = call.value.as_mut_ptr();
     let at = |index: [usize; 4]| {
-        let offset: isize = (index.iter().zip(strides))
-            .map(|(&index, &stride)| index as isize * stride)
-            .sum();
-        first.wrapping_offset(offset * bytes as isize)
+        let offset = raw::offset(&index, strides);
+        first.wrapping_offset(offset.wrapping_mul(bytes as isize))
     };
     for n in 0..sizes[0] {
         for s in 0..sizes[1] {

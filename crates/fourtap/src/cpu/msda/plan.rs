@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::geometry::{BLOCK, Block, Cells, Grid};
-use crate::cpu::raw::Raw;
+use crate::cpu::raw::{self, Raw};
 use crate::dtype::{Element, Real};
 use crate::msda::{Levels, Sizes};
 use crate::tensor::View;
@@ -26,13 +26,7 @@ pub(super) struct Slots<R, P> {
 
 /// Where `samples` lie in a tensor of these strides, from the row of the first query and head.
 pub(super) fn places(samples: &Block<[usize; 4]>, strides: &[isize]) -> Block<isize> {
-    samples.map(|sample| {
-        sample
-            .iter()
-            .zip(&strides[1..])
-            .map(|(&index, stride)| index as isize * stride)
-            .sum()
-    })
+    samples.map(|sample| raw::offset(&sample, &strides[1..]))
 }
 
 /// Some levels of all heads of one query.
@@ -182,9 +176,8 @@ impl<E: Element> Plan<E> {
                     block.grid.start[i] = shape.start as i64;
                     block.grid.scale[0][i] = Real::from_i32(width);
                     block.grid.scale[1][i] = Real::from_i32(height);
-                    block.row_bytes[i] = (shape.width as i64).wrapping_mul(self.pixel_bytes());
-                    block.head_bytes[i] = (head as i64)
-                        .wrapping_mul(self.value.strides[2] as i64 * size_of::<E>() as i64);
+                    block.row_bytes[i] = (shape.width as i64).wrapping_mul(self.bytes(1));
+                    block.head_bytes[i] = (head as i64).wrapping_mul(self.bytes(2));
                     block.samples[i] = sample;
                 }
                 block
@@ -192,10 +185,10 @@ impl<E: Element> Plan<E> {
             .collect()
     }
 
-    /// Bytes from a pixel of `value` to the next.
+    /// Bytes from one index of an axis of `value` to the next. Wrapping: an axis of one element may have any stride.
     #[inline(always)]
-    fn pixel_bytes(&self) -> i64 {
-        self.value.strides[1] as i64 * size_of::<E>() as i64
+    fn bytes(&self, axis: usize) -> i64 {
+        (self.value.strides[axis] as i64).wrapping_mul(size_of::<E>() as i64)
     }
 
     /// Where the four neighbours of each sample lie in one image of `value`. One outside its level is
@@ -208,7 +201,7 @@ impl<E: Element> Plan<E> {
         cells: &Cells<E::Accumulator>,
     ) -> [Block<*const E>; 4] {
         let value = self.value.at([image]).cast_const().cast::<u8>();
-        let pixel_bytes = self.pixel_bytes();
+        let pixel_bytes = self.bytes(1);
         let pixels = cells.pixels(&slots.grid);
         let mut neighbours = [[self.zeros(); BLOCK]; 4];
         for i in 0..BLOCK {

@@ -6,6 +6,7 @@ use super::placed::{Chunk, SampleArrays};
 use super::softmax::{HEADS, softmax};
 use crate::cpu::msda::coordinates::Coordinates;
 use crate::cpu::msda::geometry::{BLOCK, Block};
+use crate::cpu::raw;
 use crate::cpu::simd::{Isa, Kernel, Vectorized};
 use crate::dtype::{Element, Real};
 use crate::msda::projections::{Interpolation, ProjectedProblem, Projections};
@@ -66,10 +67,9 @@ impl<E: Element> Projected<E> {
         for (index, level) in problem.levels().iter().enumerate() {
             let factor = E::Accumulator::from_f64(problem.factors()[index]);
             for point in 0..problem.points(index) {
-                projected.reference_places.push(
-                    index as isize * references.strides[2]
-                        + (point % references.turns) as isize * references.strides[3],
-                );
+                let place = [index, point % references.turns];
+                let place = raw::offset(&place, &references.strides[2..]);
+                projected.reference_places.push(place);
                 for (xy, size) in [level.width, level.height].into_iter().enumerate() {
                     // `Levels` has shown that both fit.
                     let size = E::Accumulator::from_i32(size as i32);
