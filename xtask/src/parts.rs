@@ -41,14 +41,17 @@ pub const PARTS: [Part; 14] = [
     },
     Part {
         name: "c-library",
-        about: "the library for C as it is installed, and examples built with it by pkg-config and CMake",
+        about: "the library for C as it is installed, examples built with it by pkg-config and CMake, and thousands of random calls",
         protects: &[
             "Cargo.lock",
             "crates/fourtap-c",
             "crates/fourtap/Cargo.toml",
             "xtask/src/c_library.rs",
         ],
-        run: c_library::test,
+        run: || {
+            long_tests("fourtap-c integration", "random_calls")?;
+            c_library::test()
+        },
     },
     Part {
         name: "kernel-cache",
@@ -111,7 +114,7 @@ pub const PARTS: [Part; 14] = [
     },
     Part {
         name: "onnx-oldest",
-        about: "sessions of the oldest ONNX Runtime that is promised to work",
+        about: "sessions of the oldest ONNX Runtime that is promised to work, and thousands of random nodes",
         protects: &["crates/fourtap-onnx", "xtask/src/onnx.rs"],
         run: onnx::test_oldest,
     },

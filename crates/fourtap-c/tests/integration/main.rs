@@ -7,4 +7,5 @@ mod cuda;
 mod dense_calls;
 mod header;
 mod programs;
+mod random_calls;
 mod tensors;
