@@ -5,6 +5,7 @@ mod bad_numbers;
 mod calls;
 mod cuda;
 mod dense_calls;
+mod empty_calls;
 mod header;
 mod programs;
 mod random_calls;

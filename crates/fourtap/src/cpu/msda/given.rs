@@ -39,7 +39,9 @@ impl<E: Element> Given<E> {
     /// The problem, laid out for the kernels.
     pub fn plan(problem: &Problem, inputs: &Inputs<'_>) -> Plan<E> {
         let sizes = problem.sizes();
-        let first_samples = (0..=sizes.levels).map(|level| level * sizes.points);
+        // Without queries there may be more points than memory has room for.
+        let points = if sizes.queries == 0 { 0 } else { sizes.points };
+        let first_samples = (0..=sizes.levels).map(|level| level * points);
         Plan::new(
             sizes,
             problem.levels(),

@@ -18,10 +18,10 @@ use self::plan::Plan;
 use self::samples::{GivenGradients, Gradient, SampleGradients};
 use self::sampling::Sampling;
 use self::scatter::{LevelWalk, Scatter};
-use super::Cpu;
 use super::raw::{self, Raw};
 use super::simd::Vectorized;
 use super::workspace::{lock, workspaces};
+use super::{Cpu, writes_nothing};
 use crate::bool_view::BoolView;
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::{Error, Result};
@@ -105,6 +105,9 @@ impl Implementation for Cpu {
 impl Cpu {
     // Planned at launch, because the plan depends on the number of threads there.
     fn msda_forward(&self, call: &Forward<'_>) -> Result<()> {
+        if writes_nothing([&call.out]) {
+            return Ok(());
+        }
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
@@ -116,6 +119,15 @@ impl Cpu {
     }
 
     fn msda_backward(&self, call: &Backward<'_>) -> Result<()> {
+        let Gradients {
+            value,
+            sampling_locations,
+            attention_weights,
+        } = &call.gradients;
+        let outputs = [value, sampling_locations, attention_weights];
+        if writes_nothing(outputs.into_iter().flatten()) {
+            return Ok(());
+        }
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {

@@ -19,9 +19,12 @@ use super::{Cpu, forward};
 use crate::cpu::raw::Raw;
 use crate::cpu::simd::Vectorized;
 use crate::cpu::workspace::{lock, workspaces};
+use crate::cpu::writes_nothing;
 use crate::dtype::{DType, Real, bf16, f16};
 use crate::error::Result;
-use crate::msda::projections::{ProjectedBackward, ProjectedForward, ProjectedProblem};
+use crate::msda::projections::{
+    ProjectedBackward, ProjectedForward, ProjectedProblem, ProjectionGradients,
+};
 use crate::tensor::View;
 use crate::tuning::Class;
 use crate::tuning::spaces::cpu::{MSDA_BACKWARD, MSDA_FORWARD};
@@ -32,6 +35,9 @@ const PLACED_BYTES: usize = 3 << 18;
 
 impl Cpu {
     pub(super) fn projected_forward(&self, call: &ProjectedForward<'_>) -> Result<()> {
+        if writes_nothing([&call.out]) {
+            return Ok(());
+        }
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_FORWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
@@ -43,6 +49,16 @@ impl Cpu {
     }
 
     pub(super) fn projected_backward(&self, call: &ProjectedBackward<'_>) -> Result<()> {
+        let ProjectionGradients {
+            value,
+            reference_points,
+            sampling_offsets,
+            attention_logits,
+        } = &call.gradients;
+        let outputs = [value, reference_points, sampling_offsets, attention_logits];
+        if writes_nothing(outputs.into_iter().flatten()) {
+            return Ok(());
+        }
         let dtype = call.problem.value().dtype();
         let cpu = self.tuned(&MSDA_BACKWARD, Class::of_msda(call.problem.sizes()), dtype);
         match dtype {
