@@ -68,13 +68,12 @@ static __device__ __forceinline__ void multiply_keys(Logits &logits, u32 queries
     }
 }
 
-// `units`: what the tile's values are counted in, from the lane's first channel on. A tile's share of a channel is brought to the
-// others' as it is added: a channel may be as small as it likes beside another.
-static __device__ __forceinline__ void add_values(Rows &rows, const Weights &coarse, const Weights &fine, u32 values_at, const float *units) {
+// `whole`: what the tile's values are counted in, and whether some channels have units of their own, which are at `units` from the
+// lane's first channel on. A tile's share of a channel is brought to the others' as it is added.
+static __device__ __forceinline__ void add_values(Rows &rows, const Weights &coarse, const Weights &fine, u32 values_at, float2 whole, const float *units) {
+    const float tile_unit = whole.x / LARGER;
 #pragma unroll
     for (u32 c = 0; c < OUT_TILES; c += 2) {
-        // Asked for before the products, which take longer than they do.
-        const float2 of_left = *reinterpret_cast<const float2 *>(units + 8 * c), of_right = *reinterpret_cast<const float2 *>(units + 8 * c + 8);
         float large[ROW_TILES][2][4] = {}, small[ROW_TILES][2][4] = {};
 #pragma unroll
         for (u32 k = 0; k < KEY_TILES / 2; k++) {
@@ -88,7 +87,15 @@ static __device__ __forceinline__ void add_values(Rows &rows, const Weights &coa
                 multiply_pair(small[r][0], small[r][1], fine[r][k], b);
             }
         }
-        const float unit[2][2] = {{of_left.x * (1 / LARGER), of_left.y * (1 / LARGER)}, {of_right.x * (1 / LARGER), of_right.y * (1 / LARGER)}};
+        float unit[2][2] = {{tile_unit, tile_unit}, {tile_unit, tile_unit}};
+        if (whole.y != 0.0f) {
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                const float2 own = *reinterpret_cast<const float2 *>(units + 8 * (c + i));
+                unit[i][0] = own.x / LARGER;
+                unit[i][1] = own.y / LARGER;
+            }
+        }
 #pragma unroll
         for (u32 r = 0; r < ROW_TILES; r++) {
 #pragma unroll
@@ -114,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
     const Copier<2 * HEAD, BLOCK_M> queries(a.query_pieces, query_tile * BLOCK_M * 2 * HEAD, key_strides, 2 * HEAD);
     const Copier<2 * HEAD, BLOCK_N> keys(a.key_pieces, key_tile * BLOCK_N * 2 * HEAD, key_strides, 2 * HEAD);
     const Copier<2 * HEAD_V, BLOCK_N> values(a.value_pieces, key_tile * BLOCK_N * 2 * HEAD_V, value_strides, 2 * HEAD_V);
-    const float *const key_units = a.key_units + key_tile, *const value_units = a.value_units + key_tile * HEAD_V + 2 * (lane % 4);
+    const float *const key_units = a.key_units + key_tile, *const value_units = a.value_units + key_tile * (HEAD_V + 2);
     const u32 shared = shared_address(memory);
     const u32 queries_at = shared + KeyTile::place(warp * ROWS + lane % 16, lane / 16);
     const u32 keys_at = shared + KEYS_AT + KeyTile::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -140,7 +147,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
             const int key = work.key_of(j);
             const bool seen = masking.bounds.show(key, KEYS);
             masking.load(walk, j, key);
-            const float key_unit = key_units[work.first_tile + j], *const of_values = value_units + static_cast<i64>(work.first_tile + j) * HEAD_V;
+            const float key_unit = key_units[work.first_tile + j];
+            const float *const of_values = value_units + static_cast<i64>(work.first_tile + j) * (HEAD_V + 2);
+            const float2 value_unit = *reinterpret_cast<const float2 *>(of_values);
             const int next = walk.next(j + 1, lane);
             const u32 this_stage = stage, next_stage = STAGES > 1 ? STAGE_BYTES - stage : 0;
             wait_for_copies();
@@ -169,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward_f32(
                 split<F16>(LARGER * w[0], LARGER * w[1], coarse[r][k / 2][k % 2 * 2], fine[r][k / 2][k % 2 * 2]);
                 split<F16>(LARGER * w[2], LARGER * w[3], coarse[r][k / 2][k % 2 * 2 + 1], fine[r][k / 2][k % 2 * 2 + 1]);
             });
-            add_values(rows, coarse, fine, values_at + this_stage, of_values);
+            add_values(rows, coarse, fine, values_at + this_stage, value_unit, of_values + 2 + 2 * (lane % 4));
         }
     }
 

@@ -2,8 +2,8 @@
 // together keep 23 of its 24 digits.
 //
 // f16 holds little but 2^-24 to 2^16, so a tile of rows is counted in a unit, a power of two that makes its largest
-// number nearly as large as f16 can be: numbers 2^16 times smaller still keep all digits. Of values each channel of a tile
-// has a unit of its own, as a channel of the output is a sum over that channel alone. Where a whole row is smaller than
+// number nearly as large as f16 can be: numbers 2^16 times smaller still keep all digits. A channel of the output is a sum
+// over that channel of values alone, so one that is small beside others has a unit of its own. Where a whole row is smaller than
 // that the unit is NaN: its tile makes NaN, and rows that come out so are computed once more (careful.cuh). A row is
 // HEAD coarse parts and then as many fine ones, zero beyond the channels that there are; tiles are whole. Limited by memory.
 //
@@ -12,7 +12,7 @@
 struct Conversion {
     const float *from;
     u16 *to;
-    float *units;      // of each tile; of values, of each of its HEAD channels
+    float *units;      // of each tile; of values also whether there are others in it, and those of its HEAD channels
     i64 strides[4];    // of sequence, head, row, channel
     u32 heads, rows;   // of a sequence, of a head
     u32 tile, tiles;   // rows of a tile, tiles of a head
@@ -29,7 +29,8 @@ constexpr u32 THREADS = 256;
 constexpr u32 LARGEST = 14;    // a power of two below the largest f16
 constexpr u32 MOST_RANGE = 16; // powers of two between the largest numbers of the largest and the smallest row
 constexpr u32 MOST_ROWS = 128, MOST_CHANNELS = 256;
-constexpr u32 VALUES = 2; // blockIdx.y
+constexpr u32 VALUES = 2;         // blockIdx.y
+constexpr u32 CHANNEL_RANGE = 10; // powers of two between the largest numbers of a tile and of a channel counted in its unit
 
 static __device__ __forceinline__ u32 magnitude_of(float x) {
     const u32 magnitude = __float_as_uint(x) & 0x7fffffffu;
@@ -61,14 +62,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
 
     // Eight lanes have a row, each every eighth four channels of it.
     __shared__ u32 row_largest[MOST_ROWS];         // as bits, which are ordered as the magnitudes are
-    __shared__ u32 channel_largest[MOST_CHANNELS]; // of values
+    __shared__ u32 row_scaled[MOST_ROWS];          // the same of values in their channels' units
+    __shared__ u32 channel_largest[MOST_CHANNELS]; // of values; then the exponents of the channels' units
     const u32 lane = threadIdx.x % 8;
     const bool by_channel = blockIdx.y == VALUES;
     // Tiles have a multiple of 16 rows, so that a warp's lanes are here together.
-    const auto keep_row = [&](u32 row, u32 largest) {
+    const auto keep_row = [&](u32 *rows, u32 row, u32 largest) {
 #pragma unroll
         for (u32 lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-        if (lane == 0) row_largest[row] = largest;
+        if (lane == 0) rows[row] = largest;
     };
     if (by_channel) {
         for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) channel_largest[channel] = 0;
@@ -101,28 +103,48 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
 #pragma unroll
                 for (u32 e = 0; e < 4; e++) largest = max(largest, magnitude_of(x[e]));
             }
-            keep_row(row, largest);
+            keep_row(row_largest, row, largest);
         }
     }
     __syncthreads();
-    u32 largest = 0, least = 0x7fffffffu;
-    const auto range_of_rows = [&] {
+    // Whether some rows are so small beside others that they lose digits.
+    const auto is_wide = [&](const u32 *rows, u32 &largest) {
+        u32 least = 0x7fffffffu;
+        largest = 0;
         for (u32 row = threadIdx.x % 32; row < a.tile; row += 32) {
-            const u32 magnitude = row_largest[row];
+            const u32 magnitude = rows[row];
             largest = max(largest, magnitude);
             if (magnitude != 0) least = min(least, magnitude);
         }
         largest = __reduce_max_sync(0xffffffffu, largest);
         least = __reduce_min_sync(0xffffffffu, least);
+        return largest != 0 && (largest >> 23) - (least >> 23) > MOST_RANGE;
     };
-    if (!by_channel) range_of_rows();
+    u32 largest = 0;
+    bool wide = false, mixed = false;
+    if (by_channel) {
+        for (u32 channel = threadIdx.x % 32; channel < a.head; channel += 32) largest = max(largest, channel_largest[channel]);
+        largest = __reduce_max_sync(0xffffffffu, largest);
+    } else {
+        wide = is_wide(row_largest, largest);
+    }
     const u32 exponent = exponent_of(largest);
     const float factor = factor_of(exponent);
+    if (by_channel) {
+        __syncthreads();
+        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) {
+            const u32 own = channel_largest[channel];
+            const bool is_small = own != 0 && exponent_of(own) + CHANNEL_RANGE < exponent;
+            mixed |= is_small;
+            channel_largest[channel] = is_small ? exponent_of(own) : exponent;
+        }
+        mixed = __syncthreads_or(mixed);
+    }
 
     u16 *const to = a.to + static_cast<u64>(blockIdx.x) * a.tile * 2 * a.head;
 #pragma unroll 2
     for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
-        u32 row_scaled = 0;
+        u32 whole = 0, scaled_whole = 0;
 #pragma unroll 2
         for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
             float x[4];
@@ -134,10 +156,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
 #pragma unroll
                 for (u32 e = 0; e < 2; e++) {
                     const float number = x[2 * pair + e];
-                    const float of_channel = by_channel ? factor_of(exponent_of(channel_largest[channel + 2 * pair + e])) : factor;
+                    const float of_channel = by_channel ? factor_of(channel_largest[channel + 2 * pair + e]) : factor;
                     scaled[e] = __uint_as_float(__float_as_uint(number) & a.kept ^ a.sign) * of_channel;
+                    whole = max(whole, magnitude_of(number));
                     // A number that becomes 0 is none.
-                    row_scaled = max(row_scaled, max(magnitude_of(scaled[e]), min(magnitude_of(number), 1u)));
+                    scaled_whole = max(scaled_whole, max(magnitude_of(scaled[e]), min(magnitude_of(number), 1u)));
                 }
                 split<F16>(scaled[0], scaled[1], coarse[pair], fine[pair]);
             }
@@ -145,20 +168,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
             *reinterpret_cast<uint2 *>(at) = {coarse[0], coarse[1]};
             *reinterpret_cast<uint2 *>(at + a.head) = {fine[0], fine[1]};
         }
-        if (by_channel) keep_row(row, row_scaled);
+        if (by_channel) {
+            keep_row(row_largest, row, whole);
+            keep_row(row_scaled, row, scaled_whole);
+        }
     }
     if (by_channel) {
         __syncthreads();
-        range_of_rows();
+        // As they are, too: one number that is larger than all others makes a unit in which the rest of its channel is nothing.
+        wide = is_wide(row_largest, largest) || is_wide(row_scaled, largest);
     }
-    const bool wide = largest != 0 && (largest >> 23) - (least >> 23) > MOST_RANGE;
-    const float nothing = __uint_as_float(0x7fffffffu);
+    const float unit = wide ? __uint_as_float(0x7fffffffu) : unit_of(exponent);
     if (by_channel) {
-        float *const units = a.units + static_cast<u64>(blockIdx.x) * a.head;
-        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) {
-            units[channel] = wide ? nothing : unit_of(exponent_of(channel_largest[channel]));
-        }
+        float *const units = a.units + static_cast<u64>(blockIdx.x) * (a.head + 2);
+        if (threadIdx.x == 0) *reinterpret_cast<float2 *>(units) = {unit, mixed && !wide ? 1.0f : 0.0f};
+        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) units[2 + channel] = unit_of(channel_largest[channel]);
     } else if (threadIdx.x == 0) {
-        a.units[blockIdx.x] = wide ? nothing : unit_of(exponent);
+        a.units[blockIdx.x] = unit;
     }
 }

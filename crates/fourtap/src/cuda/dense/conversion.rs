@@ -71,7 +71,14 @@ impl ConversionPlan {
         let tensors = [
             converted(folded.heads, folded.rows, tile.rows, head.key, 1)?,
             converted(key_heads, folded.keys, tile.keys, head.key, 1)?,
-            converted(key_heads, folded.keys, tile.keys, head.value, head.value)?,
+            // Of a tile of values: its own, whether some channels have others, and those.
+            converted(
+                key_heads,
+                folded.keys,
+                tile.keys,
+                head.value,
+                2 + head.value,
+            )?,
         ];
         let most = tensors.iter().map(|tensor| tensor.blocks).max()?;
         (most < 1 << 31).then_some(ConversionPlan {
