@@ -61,20 +61,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
     };
 
     // Eight lanes have a row, each every eighth four channels of it.
-    __shared__ u32 row_largest[MOST_ROWS];         // as bits, which are ordered as the magnitudes are
-    __shared__ u32 row_scaled[MOST_ROWS];          // the same of values in their channels' units
-    __shared__ u32 channel_largest[MOST_CHANNELS]; // of values; then the exponents of the channels' units
+    __shared__ u32 row_largest[MOST_ROWS]; // as bits, which are ordered as the magnitudes are
+    __shared__ __align__(16) u32 channel_largest[THREADS / 32][MOST_CHANNELS]; // of values, by each warp
+    __shared__ u32 channel_exponent[MOST_CHANNELS]; // of their units
     const u32 lane = threadIdx.x % 8;
-    const bool by_channel = blockIdx.y == VALUES;
+    const bool values = blockIdx.y == VALUES;
     // Tiles have a multiple of 16 rows, so that a warp's lanes are here together.
-    const auto keep_row = [&](u32 *rows, u32 row, u32 largest) {
+    const auto keep_row = [&](u32 row, u32 largest, bool is_first) {
 #pragma unroll
         for (u32 lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-        if (lane == 0) rows[row] = largest;
+        if (lane == 0) row_largest[row] = is_first ? largest : max(largest, row_largest[row]);
     };
-    if (by_channel) {
-        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) channel_largest[channel] = 0;
-        __syncthreads();
+    if (values) {
 #pragma unroll 1
         for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
             u32 largest[4] = {};
@@ -82,15 +80,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
             for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
                 float x[4];
                 load(row, channel, x);
+                u32 whole = 0;
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) largest[e] = max(largest[e], magnitude_of(x[e]));
+                for (u32 e = 0; e < 4; e++) {
+                    const u32 magnitude = magnitude_of(x[e]);
+                    largest[e] = max(largest[e], magnitude);
+                    whole = max(whole, magnitude);
+                }
+                keep_row(row, whole, channel < 32);
             }
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
 #pragma unroll
                 for (u32 lanes = 8; lanes < 32; lanes *= 2) largest[e] = max(largest[e], __shfl_xor_sync(0xffffffffu, largest[e], lanes));
-                if (threadIdx.x % 32 < 8) atomicMax(&channel_largest[channel + e], largest[e]);
             }
+            if (threadIdx.x % 32 < 8) *reinterpret_cast<uint4 *>(&channel_largest[threadIdx.x / 32][channel]) = {largest[0], largest[1], largest[2], largest[3]};
         }
     } else {
 #pragma unroll 2
@@ -103,16 +107,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
 #pragma unroll
                 for (u32 e = 0; e < 4; e++) largest = max(largest, magnitude_of(x[e]));
             }
-            keep_row(row_largest, row, largest);
+            keep_row(row, largest, true);
         }
     }
     __syncthreads();
-    // Whether some rows are so small beside others that they lose digits.
-    const auto is_wide = [&](const u32 *rows, u32 &largest) {
+    // The largest number, and whether some rows are so small beside others that they lose digits; every warp finds the same.
+    u32 largest = 0;
+    const auto is_wide = [&] {
         u32 least = 0x7fffffffu;
         largest = 0;
         for (u32 row = threadIdx.x % 32; row < a.tile; row += 32) {
-            const u32 magnitude = rows[row];
+            const u32 magnitude = row_largest[row];
             largest = max(largest, magnitude);
             if (magnitude != 0) least = min(least, magnitude);
         }
@@ -120,70 +125,69 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense_prepare_f32(const __
         least = __reduce_min_sync(0xffffffffu, least);
         return largest != 0 && (largest >> 23) - (least >> 23) > MOST_RANGE;
     };
-    u32 largest = 0;
-    bool wide = false, mixed = false;
-    if (by_channel) {
-        for (u32 channel = threadIdx.x % 32; channel < a.head; channel += 32) largest = max(largest, channel_largest[channel]);
-        largest = __reduce_max_sync(0xffffffffu, largest);
-    } else {
-        wide = is_wide(row_largest, largest);
-    }
+    // Of the numbers as they are: one that is larger than all others makes a unit in which the rest of its channel is nothing.
+    bool wide = is_wide(), mixed = false;
     const u32 exponent = exponent_of(largest);
-    const float factor = factor_of(exponent);
-    if (by_channel) {
-        __syncthreads();
-        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) {
-            const u32 own = channel_largest[channel];
+    if (values && !wide) {
+        for (u32 channel = threadIdx.x % 32; channel < a.head; channel += 32) {
+            u32 own = 0;
+#pragma unroll
+            for (u32 warp = 0; warp < THREADS / 32; warp++) own = max(own, channel_largest[warp][channel]);
             const bool is_small = own != 0 && exponent_of(own) + CHANNEL_RANGE < exponent;
             mixed |= is_small;
-            channel_largest[channel] = is_small ? exponent_of(own) : exponent;
+            if (threadIdx.x < 32) channel_exponent[channel] = is_small ? exponent_of(own) : exponent;
         }
-        mixed = __syncthreads_or(mixed);
+        mixed = __any_sync(0xffffffffu, mixed);
+        if (mixed) __syncthreads();
     }
 
     u16 *const to = a.to + static_cast<u64>(blockIdx.x) * a.tile * 2 * a.head;
+    const auto convert = [&](bool by_channel) {
 #pragma unroll 2
-    for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
-        u32 whole = 0, scaled_whole = 0;
+        for (u32 row = threadIdx.x / 8; row < a.tile; row += THREADS / 8) {
+            u32 scaled_largest = 0;
 #pragma unroll 2
-        for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
-            float x[4];
-            load(row, channel, x);
-            u32 coarse[2], fine[2];
+            for (u32 channel = 4 * lane; channel < a.head; channel += 32) {
+                float x[4];
+                load(row, channel, x);
+                u32 coarse[2], fine[2];
 #pragma unroll
-            for (u32 pair = 0; pair < 2; pair++) {
-                float scaled[2];
+                for (u32 pair = 0; pair < 2; pair++) {
+                    float scaled[2];
 #pragma unroll
-                for (u32 e = 0; e < 2; e++) {
-                    const float number = x[2 * pair + e];
-                    const float of_channel = by_channel ? factor_of(channel_largest[channel + 2 * pair + e]) : factor;
-                    scaled[e] = __uint_as_float(__float_as_uint(number) & a.kept ^ a.sign) * of_channel;
-                    whole = max(whole, magnitude_of(number));
-                    // A number that becomes 0 is none.
-                    scaled_whole = max(scaled_whole, max(magnitude_of(scaled[e]), min(magnitude_of(number), 1u)));
+                    for (u32 e = 0; e < 2; e++) {
+                        const float number = x[2 * pair + e];
+                        const u32 own = by_channel ? channel_exponent[channel + 2 * pair + e] : exponent;
+                        scaled[e] = __uint_as_float(__float_as_uint(number) & a.kept ^ a.sign) * factor_of(own);
+                        // A number that becomes 0 is none.
+                        if (by_channel) scaled_largest = max(scaled_largest, max(magnitude_of(scaled[e]), min(magnitude_of(number), 1u)));
+                    }
+                    split<F16>(scaled[0], scaled[1], coarse[pair], fine[pair]);
                 }
-                split<F16>(scaled[0], scaled[1], coarse[pair], fine[pair]);
+                u16 *const at = to + row * 2 * a.head + channel;
+                *reinterpret_cast<uint2 *>(at) = {coarse[0], coarse[1]};
+                *reinterpret_cast<uint2 *>(at + a.head) = {fine[0], fine[1]};
             }
-            u16 *const at = to + row * 2 * a.head + channel;
-            *reinterpret_cast<uint2 *>(at) = {coarse[0], coarse[1]};
-            *reinterpret_cast<uint2 *>(at + a.head) = {fine[0], fine[1]};
+            if (by_channel) keep_row(row, scaled_largest, true);
         }
-        if (by_channel) {
-            keep_row(row_largest, row, whole);
-            keep_row(row_scaled, row, scaled_whole);
-        }
-    }
-    if (by_channel) {
+    };
+    if (mixed) {
+        // All have read what rows were as they are: the barrier above.
+        convert(true);
         __syncthreads();
-        // As they are, too: one number that is larger than all others makes a unit in which the rest of its channel is nothing.
-        wide = is_wide(row_largest, largest) || is_wide(row_scaled, largest);
+        // And of rows in their channels' units.
+        wide = is_wide();
+    } else {
+        convert(false);
     }
     const float unit = wide ? __uint_as_float(0x7fffffffu) : unit_of(exponent);
-    if (by_channel) {
-        float *const units = a.units + static_cast<u64>(blockIdx.x) * (a.head + 2);
-        if (threadIdx.x == 0) *reinterpret_cast<float2 *>(units) = {unit, mixed && !wide ? 1.0f : 0.0f};
-        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) units[2 + channel] = unit_of(channel_largest[channel]);
-    } else if (threadIdx.x == 0) {
-        a.units[blockIdx.x] = unit;
+    if (!values) {
+        if (threadIdx.x == 0) a.units[blockIdx.x] = unit;
+        return;
+    }
+    float *const units = a.units + static_cast<u64>(blockIdx.x) * (a.head + 2);
+    if (threadIdx.x == 0) *reinterpret_cast<float2 *>(units) = {unit, mixed && !wide ? 1.0f : 0.0f};
+    if (mixed) {
+        for (u32 channel = threadIdx.x; channel < a.head; channel += THREADS) units[2 + channel] = unit_of(channel_exponent[channel]);
     }
 }
