@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fourtap
 
-CASES = int(os.environ.get("FOURTAP_CASES", "2500"))
+CASES = int(os.environ.get("FOURTAP_CASES", "1500"))
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 5e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
 
