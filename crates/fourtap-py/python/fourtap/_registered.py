@@ -176,8 +176,14 @@ def has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
+_UNCHANGING = frozenset((int, float, tuple))
+
+
 def copy_of_list(argument: Any) -> Any:
     """The argument as it is now, for backward: the caller may change a list or an array before that."""
+    if type(argument) is list or type(argument) is tuple:
+        # The usual case, where it costs something: every call with gradients has one.
+        return [item if type(item) in _UNCHANGING else copy_of_list(item) for item in argument]
     if argument is None or isinstance(argument, (int, float, str, bytes, Tensor)) or not hasattr(argument, "__iter__"):
         return argument
     return [copy_of_list(item) for item in argument]
