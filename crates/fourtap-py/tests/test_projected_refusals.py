@@ -173,17 +173,6 @@ def test_forward_mode_is_refused(device: str) -> None:
             problem.attend()
 
 
-def test_transforms_of_torch_func_are_refused(device: str) -> None:
-    problem = projections.problem(5, device=device)
-
-    def total(offsets: torch.Tensor) -> torch.Tensor:
-        operands = (problem.value, problem.shapes, problem.references, offsets, problem.logits)
-        return fourtap.ms_deform_attn_from_projections(*operands).sum()
-
-    with pytest.raises(fourtap.UnsupportedError, match=r"expected gradients by torch.autograd, found a transform"):
-        torch.func.grad(total)(problem.offsets.detach())
-
-
 def test_nested_tensors_are_refused(device: str) -> None:
     wrong = arguments(device)
     logits = wrong["attention_logits"].detach()
