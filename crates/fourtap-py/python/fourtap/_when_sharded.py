@@ -18,7 +18,7 @@ _OPERATORS = ("msda", "msda_projected", "dense")
 
 
 def register_sharding() -> None:
-    """Register the rules if :mod:`torch.distributed.tensor` is there already, else when somebody imports it."""
+    """Register the rules if ``torch.distributed.tensor`` is there already, else when somebody imports it."""
     home = sys.modules.get(_HOME)
     if home is None or not hasattr(home, "DTensor"):
         _later.start()
