@@ -27,7 +27,9 @@ def build(name: str, device: str, seed: int = 0, images: int = 2) -> Built:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    return model.to(device).eval(), {name: tensor[:images].to(device) for name, tensor in inputs.items()}
+    # All are of two images; of words there may be several rows for each.
+    part = {name: tensor[: len(tensor) // 2 * images] for name, tensor in inputs.items()}
+    return model.to(device).eval(), {name: tensor.to(device) for name, tensor in part.items()}
 
 
 def floating(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
