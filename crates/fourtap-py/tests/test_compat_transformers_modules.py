@@ -119,11 +119,35 @@ def test_result_and_gradients_are_those_of_transformers(family: str, device: str
         assert len(calls) == 1 and (calls[0]["value_mask"] is not None) == masked
         calls.clear()
         assert torch.equal(unwanted, weights) if family in KEEP_WEIGHTS else unwanted is None
-        # D-FINE divides by the number of points with float32's 1 / 3, also in float64.
-        reference.assert_close(found, expected, 1e-7 if family in WITHOUT_MASKS else 1e-12)
+        reference.assert_close(found, expected, 1e-12)
         named = differentiable(module, given)
-        gradient_tolerance = 1e-6 if family in WITHOUT_MASKS else 1e-11
-        reference.assert_same_gradients(found, expected, named, torch.randn_like(expected), gradient_tolerance)
+        reference.assert_same_gradients(found, expected, named, torch.randn_like(expected), 1e-11)
+
+
+@pytest.mark.parametrize("family", [*ONLY_BOXES, "rt_detr_v2-discrete", "d_fine-discrete"])
+@pytest.mark.parametrize("factors", ["of all points", "of levels", "of points"])
+def test_the_scale_of_a_checkpoint_counts(family: str, factors: str, device: str, calls: list[dict[str, Any]]) -> None:
+    module = build(family, device)
+    name = "n_points_scale" if family.startswith("rt_detr_v2") else "num_points_scale"
+    scale = getattr(module, name)
+    state = module.state_dict()
+    state[name] = {
+        "of all points": scale * 2,
+        "of levels": scale.square(),
+        "of points": scale * (1 + torch.arange(len(scale), device=device)),
+    }[factors]
+    given = arguments(module, device)
+    usual, _ = module(**given)
+    module.load_state_dict(state)
+    expected, _ = module(**given)
+    assert (expected - usual).abs().max() > 1e-3
+    compat.patch()
+    found, _ = module(**given)
+    compat.unpatch()
+    assert len(calls) == 1
+    reference.assert_close(found, expected, 1e-12)
+    named = differentiable(module, given)
+    reference.assert_same_gradients(found, expected, named, torch.randn_like(expected), 1e-11)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -92,9 +92,17 @@ def accepted_type(tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(arithmetic_type(value.dtype))
 
 
-def project(module: Any, query: Tensor, *, heads: int, nearest: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Offsets and logits as :func:`attend_from_layers` takes them: what the two layers over the query put out."""
+def project(
+    module: Any, query: Tensor, *, heads: int, nearest: bool = False, offset_scale: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Offsets and logits as :func:`attend_from_layers` takes them: what the two layers over the query put out.
+
+    With ``offset_scale``, a number for each point of a head, the offsets are multiplied by it.
+    """
     first, second = module.sampling_offsets, module.attention_weights
+    if offset_scale is not None:
+        offsets = torch.unflatten(first(query), -1, (heads, -1, 2)) * offset_scale[:, None]
+        return offsets.flatten(-3), second(query)
     # Where they only choose pixels, offsets have no gradient: what both layers put out cannot be one tensor.
     fit = not nearest and is_untouched(first) and is_untouched(second)
     if fit and first.out_features == 2 * second.out_features and second.out_features % heads == 0:
@@ -175,6 +183,7 @@ def attend_with_layers(
     names: Mapping[str, str],
     nearest: bool = False,
     box_scale: Sequence[float] | None = None,
+    offset_scale: Tensor | None = None,
 ) -> Tensor:
     """A whole module: ``layers`` has ``sampling_offsets``, ``attention_weights``, ``value_proj`` and ``output_proj``.
 
@@ -196,7 +205,7 @@ def attend_with_layers(
     if padding_mask is not None:
         require_shape(named("value_mask"), padding_mask, [batch, features.shape[1]])
         padding_mask = padding_mask.bool()
-    offsets, logits = project(layers, query, heads=heads, nearest=nearest)
+    offsets, logits = project(layers, query, heads=heads, nearest=nearest, offset_scale=offset_scale)
     try:
         attended = attend_from_layers(
             value,

@@ -12,7 +12,7 @@ from fourtap.compat._drop_in import attend
 from fourtap.errors import InputError
 from fourtap.nn import SpatialShapes, arithmetic_type, level_sizes
 
-__all__ = ["attend_point_lists", "is_unlike_ours", "result_type", "steps", "type_from_projections"]
+__all__ = ["attend_point_lists", "is_unlike_ours", "result_type", "type_from_projections"]
 
 # In units of a level: far enough outside that no bilinear sample of any level reaches a pixel.
 _OUTSIDE = -10.0
@@ -122,8 +122,3 @@ def is_unlike_ours(method: str, query: Tensor, reference_points: Tensor) -> bool
     if method == "discrete":
         return torch.promote_types(query.dtype, reference_points.dtype).itemsize < 4
     return method != "default"
-
-
-def steps(offset_scale: float, points: Sequence[int]) -> list[float]:
-    """What an offset of 1 is of a box, for each level."""
-    return [offset_scale / max(count, 1) for count in points]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fourtap._joined import is_watched
 from fourtap._tracing import length
 from fourtap.compat._drop_in import is_written_with
-from fourtap.compat._point_lists import is_unlike_ours, steps, type_from_projections
+from fourtap.compat._offset_scale import offset_scale_of
+from fourtap.compat._point_lists import is_unlike_ours, type_from_projections
 from fourtap.errors import InputError
 from fourtap.nn import (
     SpatialShapes,
@@ -105,6 +106,7 @@ def _rt_detr_v2(
     """RT-DETRv2, with a number of points for each level and two ways to sample."""
     if _samples_otherwise(self.method, query, reference_points, value_spatial_shapes):
         return None
+    scale = offset_scale_of(self, self.num_points_scale, self.offset_scale, self.num_points_list)
     return _attend(
         self,
         query,
@@ -114,7 +116,8 @@ def _rt_detr_v2(
         value_mask,
         points=self.num_points_list,
         nearest=self.method == "discrete",
-        box_scale=steps(self.offset_scale, self.num_points_list),
+        box_scale=scale.by_level,
+        offset_scale=scale.by_point,
     )
 
 
@@ -165,7 +168,8 @@ def _d_fine(
     joined = one_tensor(value, value_spatial_shapes)
     require_shape("value[0]", value[0], [batch, heads, "D", "H * W"])
     nearest = self.method == "discrete"
-    offsets, logits = project(self, query, heads=heads, nearest=nearest)
+    scale = offset_scale_of(self, self.num_points_scale, self.offset_scale, self.num_points_list)
+    offsets, logits = project(self, query, heads=heads, nearest=nearest, offset_scale=scale.by_point)
     try:
         attended = attend_from_layers(
             joined.flatten(2),
@@ -176,11 +180,12 @@ def _d_fine(
             heads=heads,
             points=self.num_points_list,
             nearest=nearest,
-            box_scale=steps(self.offset_scale, self.num_points_list),
+            box_scale=scale.by_level,
         )
     except InputError as error:
         raise renamed(error, _NAMES) from error
-    return attended.to(type_from_projections(joined, query, reference_points, offsets.dtype, self.method))
+    dtype = (offsets if logits is None else logits).dtype
+    return attended.to(type_from_projections(joined, query, reference_points, dtype, self.method))
 
 
 def _samples_otherwise(method: str, query: Tensor, references: Tensor, shapes: SpatialShapes) -> bool:

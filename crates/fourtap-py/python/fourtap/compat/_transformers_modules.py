@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 
-from fourtap.compat._point_lists import is_unlike_ours, steps, type_from_projections
+from fourtap.compat._offset_scale import OffsetScale, offset_scale_of
+from fourtap.compat._point_lists import is_unlike_ours, type_from_projections
 from fourtap.nn import attend_from_layers, project
 
 __all__ = ["from_projections"]
@@ -167,7 +168,7 @@ def _rt_detr_v2(
         *_levels(spatial_shapes, spatial_shapes_list, None),
         points=self.n_points_list,
         nearest=self.method == "discrete",
-        box_scale=steps(self.offset_scale, self.n_points_list),
+        scale=offset_scale_of(self, self.n_points_scale, self.offset_scale, self.n_points_list),
     )
     return self.output_proj(attended), logits.softmax(-1) if weights_wanted else None
 
@@ -200,7 +201,7 @@ def _d_fine(
         *_levels(spatial_shapes, spatial_shapes_list, None),
         points=self.num_points_list,
         nearest=self.decoder_method == "discrete",
-        box_scale=steps(self.offset_scale, self.num_points_list),
+        scale=offset_scale_of(self, self.num_points_scale, self.offset_scale, self.num_points_list),
     )
     dtype = type_from_projections(
         encoder_hidden_states, hidden_states, reference_points, logits.dtype, self.decoder_method
@@ -241,10 +242,11 @@ def _attend(
     *,
     points: int | Sequence[int],
     nearest: bool = False,
-    box_scale: Sequence[float] | None = None,
+    scale: OffsetScale | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The attention, before any projection of it, and the logits, ``[N, Q, M, K]``."""
-    offsets, logits = project(self, hidden_states, heads=self.n_heads, nearest=nearest)
+    by_level, by_point = scale or (None, None)
+    offsets, logits = project(self, hidden_states, heads=self.n_heads, nearest=nearest, offset_scale=by_point)
     attended = attend_from_layers(
         value,
         shapes,
@@ -257,7 +259,7 @@ def _attend(
         value_layer=getattr(self, "value_proj", None),
         level_start_index=starts,
         nearest=nearest,
-        box_scale=box_scale,
+        box_scale=by_level,
     )
     if logits is None:
         logits = offsets[..., self.sampling_offsets.out_features :]
