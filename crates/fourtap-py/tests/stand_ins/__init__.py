@@ -15,6 +15,17 @@ ULTRALYTICS = {
     "ultralytics.nn.modules.transformer": "ultralytics_transformer",
 }
 RF_DETR = {"rfdetr.models.ops.modules.ms_deform_attn": "rfdetr_ms_deform_attn"}
+# As packages are: without their compiled parts, and mmcv with it.
+MMCV_LITE = {
+    "mmcv.ops.multi_scale_deform_attn": "mmcv_multi_scale_deform_attn",
+    "mmcv.ops.nms": "mmcv_nms",
+    "bevformer.multi_scale_deformable_attn_function": "bevformer_function",
+}
+MMCV = {**MMCV_LITE, "mmcv._ext": "mmcv_ext"}
+DETREX = {
+    "detrex.layers.multi_scale_deform_attn": "detrex_multi_scale_deform_attn",
+    "detrex.layers.transformer": "detrex_user",
+}
 # No package has this name; repositories call theirs ``src`` or ``engine``.
 REPOSITORY = {
     "repository.zoo.utils": "rtdetr_utils",

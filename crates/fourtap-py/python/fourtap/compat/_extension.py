@@ -17,11 +17,26 @@ __all__ = ["Extension"]
 class Extension:
     """An extension module of another project, by its name and the functions that it has."""
 
-    def __init__(self, name: str, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """Nothing happens before :meth:`install`."""
+    def __init__(
+        self, name: str, functions: Mapping[str, Callable[..., Any]], others: Callable[[str], Any] | None = None
+    ) -> None:
+        """Nothing happens before :meth:`install`.
+
+        Args:
+            name: Of the extension, with that of its package.
+            functions: What it has of ours.
+            others: What else it has, by name, where there is no real one.
+
+        """
         self._name = name
         self._functions = dict(functions)
+        self._others = others
         self._replaced = Replacements()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is replaced now."""
+        return self._replaced.names
 
     def install(self, *, force: bool = False) -> None:
         """Makes ``import`` of the name load our functions; with ``force``, one imported before gets them."""
@@ -31,6 +46,8 @@ class Extension:
             # importlib.util.find_spec, which some use to test for the extension, fails on modules without a spec.
             extension.__spec__ = importlib.machinery.ModuleSpec(self._name, loader=None, origin="fourtap.compat")
             vars(extension).update(self._functions)
+            if self._others is not None:
+                vars(extension)["__getattr__"] = self._others
             self._replaced.set_item(self._name, sys.modules, self._name, extension)
             return
         if all(getattr(extension, name, None) is function for name, function in self._functions.items()):

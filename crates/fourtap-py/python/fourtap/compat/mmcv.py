@@ -1,6 +1,6 @@
 """mmcv's operator and module, and the same in detrex.
 
-To make an installed mmcv or detrex use fourtap, in models built before or after::
+To make an installed mmcv, mmcv-lite or detrex use fourtap, in models built before or after::
 
     import fourtap.compat.mmcv
     fourtap.compat.mmcv.patch()
@@ -10,7 +10,6 @@ To make an installed mmcv or detrex use fourtap, in models built before or after
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fourtap._tracing import length
+from fourtap.compat import _mmcv_extensions
 from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
@@ -35,7 +35,10 @@ __all__ = [
 MultiScaleDeformableAttnFunction = MSDeformAttnFunction
 multi_scale_deformable_attn_pytorch = ms_deform_attn_core_pytorch
 
-_PATCHABLE = ("mmcv.ops.multi_scale_deform_attn", "detrex.layers.multi_scale_deform_attn")
+_PATCHABLE = {
+    "mmcv.ops.multi_scale_deform_attn": _mmcv_extensions.mmcv_with_extension,
+    "detrex.layers.multi_scale_deform_attn": _mmcv_extensions.detrex_with_extension,
+}
 _replaced = Replacements()
 
 
@@ -163,16 +166,20 @@ def patch() -> list[str]:
     """Makes mmcv and detrex, whichever is installed, call fourtap; also in models that exist already.
 
     It replaces their function and autograd function in every module that has imported them, and the ``forward`` of
-    their module where that is one we know; class names, registries and checkpoints stay as they are.
+    their module where that is one we know; class names, registries and checkpoints stay as they are. mmcv's extension
+    gets our functions, too, so that BEVFormer and others with autograd functions of their own use them.
+
+    Neither extension need be built: where one cannot be imported, ours is in its place, and all else that it should
+    have raises :class:`fourtap.UnsupportedError` when it is called.
 
     Returns:
         The names of what is replaced now.
 
     """
     failures = []
-    for name in _PATCHABLE:
+    for name, import_it in _PATCHABLE.items():
         try:
-            module = importlib.import_module(name)
+            module = import_it()
         except ImportError as error:
             failures.append(f"{name} ({error})")
             continue
@@ -183,12 +190,13 @@ def patch() -> list[str]:
         replace_forward(_replaced, module, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
     if len(failures) == len(_PATCHABLE):
         raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
-    return _replaced.names
+    return sorted([*_replaced.names, *_mmcv_extensions.installed_names()])
 
 
 def unpatch() -> None:
     """Undoes :func:`patch`."""
     _replaced.undo()
+    _mmcv_extensions.uninstall()
 
 
 # What the ``forward`` of their modules uses in every version, and what some versions use beside it.
@@ -198,8 +206,8 @@ _ALWAYS = frozenset(
     "softmax stack sum torch value_proj view".split()
 )
 _SOMETIMES = frozenset(
-    "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device float format "
-    "is_available is_cuda is_mlu is_musa type".split()
+    "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device dtype float float16 "
+    "float32 format is_available is_cuda is_mlu is_musa to type".split()
 )
 
 
