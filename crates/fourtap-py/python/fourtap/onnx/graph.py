@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fourtap.onnx.errors import PatternError
+from fourtap.onnx.inference import Inferred
 from fourtap.onnx.packages import require
 
 __all__ = ["Graph"]
+
+_FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 
 
 class Graph:
     """The nodes of a model, by what they make and by what they take."""
 
-    def __init__(self, model: Any) -> None:
-        """Of an ``onnx.ModelProto``."""
+    def __init__(self, model: Any, inferred: Inferred) -> None:
+        """Of an ``onnx.ModelProto``, and what is known of its tensors."""
         self._onnx = require("onnx", "a search for patterns")
-        self.model = model
+        self.inferred = inferred
         self.nodes = list(model.graph.node)
         self._producers = {name: node for node in self.nodes for name in node.output}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -66,6 +71,23 @@ class Graph:
                 return name
         return source
 
+    def shape(self, name: str) -> Sequence[int | None] | None:
+        """Sizes of a tensor's axes, None for one that may change; None if the number of axes is not known."""
+        return self.inferred.shapes.get(name)
+
+    def cast_to(self, node: Any) -> str:
+        """The element type that a Cast makes, by its name."""
+        return str(self._onnx.TensorProto.DataType.Name(self.attribute(node, "to", 0)))
+
+    def producer_in_float(self, name: str, through: Sequence[str] = ()) -> Any:
+        """The node that makes a tensor, behind nodes of these kinds and casts that round, but do not cut off."""
+        node = self.producer(name)
+        while node is not None and (
+            node.op_type in through or (node.op_type == "Cast" and self.cast_to(node) in _FLOATS)
+        ):
+            node = self.producer(node.input[0])
+        return node
+
     def attribute(self, node: Any, name: str, default: Any) -> Any:
         """An attribute of a node."""
         for attribute in node.attribute:
@@ -77,19 +99,23 @@ class Graph:
         """How a node permutes axes; None if that is not what it does."""
         return list(self.attribute(node, "perm", [])) if node.op_type == "Transpose" else None
 
-    def constant(self, name: str) -> list[Any] | None:
-        """The numbers of a constant tensor; None if it is computed."""
-        to_array = self._onnx.numpy_helper.to_array
+    def array(self, name: str) -> Any:
+        """The numbers of a constant tensor, in its shape; None if it is computed."""
         if name in self._initializers:
-            return list(to_array(self._initializers[name]).ravel().tolist())
-        node = self.producer_through(name, ("Identity",))
+            return self._onnx.numpy_helper.to_array(self._initializers[name])
+        node = self.producer(name)
+        if node is not None and node.op_type == "Identity":
+            return self.array(node.input[0])
         if node is None or node.op_type != "Constant":
             return None
         value = node.attribute[0]
         content = self._onnx.helper.get_attribute_value(value)
-        if value.name == "value":
-            return list(to_array(content).ravel().tolist())
-        return list(content) if isinstance(content, list | tuple) else [content]
+        return self._onnx.numpy_helper.to_array(content) if value.name == "value" else np.array(content)
+
+    def constant(self, name: str) -> list[Any] | None:
+        """The same in one list."""
+        array = self.array(name)
+        return None if array is None else list(array.ravel().tolist())
 
     def number(self, name: str) -> Any:
         """The number in a constant tensor of one; None if it is not such a tensor."""

@@ -5,7 +5,8 @@ points of a level on an axis of their own; or by points, as by RT-DETRv2 and D-F
 one axis. Both exporters of PyTorch make the same nodes of them, but for how a level is cut out.
 
 Only what must be known is looked at: which tensors go in and which comes out. That what is between them computes
-deformable attention is for :mod:`fourtap.onnx.verification` to see.
+deformable attention is for :mod:`fourtap.onnx.verification` to see. A softmax and the arithmetic of locations become
+part of a node only where they are proven to be the node's own, at every size: see :mod:`fourtap.onnx.folding`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fourtap.onnx.errors import PatternError
+from fourtap.onnx.folding import Size, boxes_and_offsets, logits_of, points_and_offsets
 from fourtap.onnx.graph import Graph
+from fourtap.onnx.tracing import Origin, Tracer
 
 __all__ = ["Attention", "find"]
 
 _SLICES = ("Slice", "Split", "Gather")
-_AXES = ("Squeeze", "Unsqueeze", "Identity")
-_VIEWS = ("Reshape", "Flatten", *_AXES)
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 
 
 @dataclass
@@ -110,17 +112,22 @@ def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
     _require(len({name for name, _ in grids}) == 1, "expected places of all levels in one tensor, found several")
     counts = [count for _, count in grids]
     places = grids[0][0]
-    sizes = [_size(graph, one) for one in samplers]
+    tracer = Tracer(graph)
+    sizes = [_size(graph, tracer, one) for one in samplers]
     locations = _from_zero_to_one(graph, places)
+    projections, boxes = None, None
+    if locations is not None and not by_points:
+        projections = points_and_offsets(graph, tracer, locations, weights, [traced for _, traced in sizes])
+        boxes = boxes_and_offsets(graph, tracer, locations, weights)
     attention = Attention(
         value=values.pop(),
-        sizes=sizes,
+        sizes=[where for where, _ in sizes],
         grids=places,
         locations=locations,
         weights=weights,
-        logits=_logits(graph, weights),
-        projections=None if by_points or locations is None else _projections(graph, locations, sizes),
-        boxes=None if by_points or locations is None else _boxes(graph, locations),
+        logits=logits_of(graph, tracer, weights),
+        projections=projections,
+        boxes=boxes,
         points=[count for count in counts if count is not None] if by_points and None not in counts else None,
         by_points=by_points,
         out=end.output[0],
@@ -165,19 +172,18 @@ def _value(graph: Graph, sampler: Any) -> str:
     raise PatternError("expected an image that is part of a value [N, S, M, D]")
 
 
-def _size(graph: Graph, sampler: Any) -> tuple[int, int] | str:
+def _size(graph: Graph, tracer: Tracer, sampler: Any) -> tuple[tuple[int, int] | str, Size | None]:
+    """Height and width of a level, or the tensor that has them; and where they come from, if that is known."""
     node = graph.producer(sampler.input[0])
     _require(node is not None and node.op_type == "Reshape", "expected an image that was reshaped to its size")
-    shape = graph.constant(node.input[1])
-    if shape is None:
-        # The batch may be computed, while the image is not.
-        joined = graph.producer(node.input[1])
-        is_apart = joined is not None and joined.op_type == "Concat" and len(joined.input) == 4
-        shape = [graph.number(name) for name in joined.input] if is_apart else [None] * 4
-    if None in shape[2:]:
-        return str(node.input[1])
-    _require(len(shape) == 4 and min(shape[2:]) > 0, f"expected an image of known height and width, found {shape}")
-    return int(shape[2]), int(shape[3])
+    shape = tracer.numbers(node.input[1])
+    if shape is None or shape.shape != (4,):
+        return str(node.input[1]), None
+    known = [int(size) for size in shape[2:] if not isinstance(size, Origin)]
+    words = [size if isinstance(size, int) else "any" for size in shape]
+    _require(all(size > 0 for size in known), f"expected an image of known height and width, found {words}")
+    traced = (shape[2], shape[3])
+    return (known[0], known[1]) if len(known) == 2 else str(node.input[1]), traced
 
 
 def _grid(graph: Graph, sampler: Any) -> tuple[str, int | None]:
@@ -208,13 +214,6 @@ def _weights(graph: Graph, name: str) -> tuple[str, bool]:
     raise PatternError("expected weights by heads")
 
 
-def _logits(graph: Graph, weights: str) -> str | None:
-    node = graph.producer_through(weights, ("Reshape", "Identity"))
-    if node is None or node.op_type != "Softmax" or graph.attribute(node, "axis", -1) not in (-1, 3):
-        return None
-    return str(node.input[0])
-
-
 def _from_zero_to_one(graph: Graph, grids: str) -> str | None:
     """What was doubled and moved to make places from -1 to 1."""
     moved = graph.producer(grids)
@@ -227,52 +226,6 @@ def _from_zero_to_one(graph: Graph, grids: str) -> str | None:
         if graph.number(factor) == 2:
             return str(one)
     return None
-
-
-def _projections(graph: Graph, locations: str, sizes: list[tuple[int, int] | str]) -> tuple[str, str] | None:
-    """Points and offsets, where offsets are divided by the sizes of levels; not boxes, whose offsets are not."""
-    total = graph.producer(locations)
-    if total is None or total.op_type != "Add":
-        return None
-    for points, moved in (total.input, reversed(total.input)):
-        quotient = graph.producer_through(moved, ("Cast",))
-        if quotient is None or quotient.op_type != "Div":
-            continue
-        known = [number for size in sizes if not isinstance(size, str) for number in reversed(size)]
-        divisor = graph.constant(quotient.input[1])
-        if divisor is None or divisor == known or len(known) < 2 * len(sizes):
-            return str(points), str(quotient.input[0])
-    return None
-
-
-def _boxes(graph: Graph, locations: str) -> tuple[str, str, str, float] | None:
-    """Boxes and offsets, where offsets are multiplied by the sizes of boxes and by numbers."""
-    total = graph.producer(locations)
-    if total is None or total.op_type != "Add":
-        return None
-    for centres, moved in (total.input, reversed(total.input)):
-        factors, scale = _factors(graph, moved)
-        kinds = [getattr(graph.producer_through(name, ("Cast", *_AXES)), "op_type", None) for name in factors]
-        if len(factors) == 2 and sorted(kind in ("Slice", "Split") for kind in kinds) == [False, True]:
-            first_is_extent = kinds[0] in ("Slice", "Split")
-            extents, offsets = factors if first_is_extent else reversed(factors)
-            return str(centres), extents, offsets, scale
-    return None
-
-
-def _factors(graph: Graph, name: str) -> tuple[list[str], float]:
-    """What a product is made of: tensors, and all numbers in one."""
-    number = graph.number(name)
-    if number is not None:
-        return [], float(number)
-    node = graph.producer_through(name, ("Cast",))
-    if node is not None and node.op_type == "Mul":
-        (left, one), (right, other) = (_factors(graph, given) for given in node.input)
-        return left + right, one * other
-    if node is not None and node.op_type == "Div" and graph.number(node.input[1]):
-        left, one = _factors(graph, node.input[0])
-        return left, one / float(graph.number(node.input[1]))
-    return [str(name)], 1.0
 
 
 def _back(graph: Graph, name: str, kinds: tuple[str, ...]) -> Iterator[Any]:

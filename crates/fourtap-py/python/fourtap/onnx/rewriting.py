@@ -13,6 +13,7 @@ from fourtap.errors import InputError
 from fourtap.onnx.errors import PatternError
 from fourtap.onnx.functions import DOMAIN, FROM_LOCATIONS, FROM_PROJECTIONS, Call, functions
 from fourtap.onnx.graph import Graph
+from fourtap.onnx.inference import infer
 from fourtap.onnx.packages import require
 from fourtap.onnx.pattern import Attention, find
 
@@ -93,8 +94,8 @@ def rewrite(
     original = source if isinstance(source, onnx.ModelProto) else _load(onnx, source)
     model = onnx.ModelProto()
     model.CopyFrom(original)
-    types = _element_types(onnx, model)
-    graph = Graph(model)
+    graph = Graph(model, infer(model))
+    types = graph.inferred.types
     replacements = [
         _Replacing(onnx, attention, types, f"fourtap_{at}", to).made() for at, attention in enumerate(find(graph))
     ]
@@ -155,17 +156,6 @@ def _load(onnx: Any, source: str | os.PathLike[str]) -> Any:
         raise InputError(f"{os.fspath(source)}: expected a file that can be read, found {error}") from error
     except Exception as error:  # protobuf's own, which differs from version to version
         raise InputError(f"{os.fspath(source)}: expected a model of ONNX, found {error}") from error
-
-
-def _element_types(onnx: Any, model: Any) -> dict[str, int]:
-    """The element types of tensors, as far as they can be inferred."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
-    except Exception:  # a model that is too large, or that has nodes nobody knows
-        graph = model.graph
-    infos = [*graph.value_info, *graph.input, *graph.output]
-    types = {info.name: info.type.tensor_type.elem_type for info in infos}
-    return types | {tensor.name: tensor.data_type for tensor in model.graph.initializer}
 
 
 def _import(onnx: Any, model: Any, domain: str) -> None:
