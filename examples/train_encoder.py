@@ -5,7 +5,8 @@
 
 With torchrun each process has a GPU of its own, or shares the CPU, and a share of every batch; the loss is the same as
 of one process. With `--checkpoint` a training that was interrupted goes on where it was last saved, with any number of
-processes; `torchrun --max-restarts 3` does so by itself.
+processes; `torchrun --max-restarts 3` does so by itself. With more `--steps` than before it goes on with the learning
+rate of a training of that length.
 
 Ends with "loss FIRST -> LAST", and with exit code 1 if the last loss is not below a fifth of the first.
 """
@@ -67,6 +68,13 @@ class Plan:
     checkpoint_every: int = 50
 
 
+def schedule_of(optimizer: torch.optim.Optimizer, steps: int, done: int = 0) -> torch.optim.lr_scheduler.OneCycleLR:
+    """The learning rate of so many steps, some of which may be done."""
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.15, last_epoch=done - 1
+    )
+
+
 def train(model: ShapeFinder, plan: Plan, world: World) -> Iterator[float]:
     """The loss of every step, each on images never seen before.
 
@@ -76,13 +84,16 @@ def train(model: ShapeFinder, plan: Plan, world: World) -> Iterator[float]:
     model.train()
     together = spread(model, model.layers, plan.strategy, world)
     optimizer = torch.optim.AdamW(together.parameters(), lr=2e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=plan.steps, pct_start=0.15)
+    schedule = schedule_of(optimizer, plan.steps)
     losses: list[float] = []
     if plan.checkpoint and plan.checkpoint.exists():
         state = restore(plan.checkpoint, together, optimizer)
-        schedule.load_state_dict(state["schedule"])
         losses = state["losses"]
         yield from losses
+        if len(losses) >= plan.steps:
+            return
+        # Not the schedule's own state, which would end with the steps that it was begun with.
+        schedule = schedule_of(optimizer, plan.steps, len(losses))
     count = plan.steps * plan.batch
     pictures = Subset(Pictures(count, plan.seed, device), range(len(losses) * plan.batch, count))
     sampler = DistributedSampler(pictures, world.size, world.rank, shuffle=False)
@@ -97,7 +108,7 @@ def train(model: ShapeFinder, plan: Plan, world: World) -> Iterator[float]:
         schedule.step()
         losses.append(world.mean(loss).item())
         if plan.checkpoint and (len(losses) % plan.checkpoint_every == 0 or len(losses) == plan.steps):
-            save(plan.checkpoint, together, optimizer, world, schedule=schedule.state_dict(), losses=losses)
+            save(plan.checkpoint, together, optimizer, world, losses=losses)
         yield losses[-1]
 
 
