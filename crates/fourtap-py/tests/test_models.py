@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,6 +115,24 @@ def test_outputs_under_autocast_have_the_types_they_have_without_us(
     compat.patch()
     assert types() == expected
     assert len(calls) == CASES[name].calls
+
+
+@pytest.mark.parametrize("name", all_cases("pp_doclayout_v3"))
+@torch.no_grad()
+def test_float32_is_as_accurate_as_without_us(name: str, device: str, calls: list[object]) -> None:
+    # Where a model makes a rounding larger, its own are as large: both are compared with float64.
+    model, inputs = build(name, device)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
+    exact = dict(floating("", copy.deepcopy(model).double()(**wide)))
+    theirs = dict(floating("", model(**inputs)))
+    compat.patch()
+    ours = dict(floating("", model(**inputs)))
+    assert len(calls) == CASES[name].calls and ours.keys() == exact.keys()
+    for output, expected in exact.items():
+        finite = expected.isfinite()
+        assert torch.equal(ours[output].isfinite(), finite), output
+        off, allowed = ((found[output] - expected)[finite].abs().max() for found in (ours, theirs))
+        assert off <= 2 * allowed + 4 * torch.finfo(torch.float32).eps * expected[finite].abs().max(), output
 
 
 @pytest.mark.parametrize(("name", "images"), [*all_cases(*QUICK, images=2), *all_cases("d_fine-normed", images=1)])
