@@ -236,7 +236,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert not onnx.load(after).functions
     for arguments, code, words in (
         ((str(tmp_path / "none.onnx"), str(after)), 1, "expected a file that can be read"),
-        ((str(before), str(after), "--size", "h"), 1, "--size: expected NAME=NUMBER, found 'h'"),
+        ((str(before), str(after), "--size", "h"), 1, "--size: expected NAME=NUMBER or NAME=NUMBER,NUMBER, found 'h'"),
         ((str(before), str(after), "--inputs", str(before)), 1, "expected arrays as numpy.savez writes them"),
         ((str(before), str(after), "--to", "nowhere"), 2, "invalid choice: 'nowhere'"),
     ):

@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rewrite.add_argument("--no-functions", action="store_true", help="leave out what only other runtimes need")
     rewrite.add_argument("--inputs", metavar="FILE.npz", help="what to run the models on, instead of random numbers")
     rewrite.add_argument(
-        "--size", metavar="NAME=NUMBER", action="append", default=[], help="a dynamic axis, for random numbers"
+        "--size",
+        metavar="NAME=NUMBER[,NUMBER]",
+        action="append",
+        default=[],
+        help="a dynamic axis, for random numbers; of two sizes, both are compared",
     )
     options = parser.parse_args(arguments)
     try:
@@ -76,11 +80,12 @@ def _inputs(file: str | None) -> dict[str, object] | None:
         raise InputError(f"{file}: expected arrays as numpy.savez writes them, found {error}") from error
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not name or not number.isdecimal():
-        raise InputError(f"--size: expected NAME=NUMBER, found {text!r}")
-    return name, int(number)
+def _size(text: str) -> tuple[str, list[int]]:
+    name, _, numbers = text.partition("=")
+    both = numbers.split(",")
+    if not name or len(both) > 2 or not all(number.isdecimal() for number in both):
+        raise InputError(f"--size: expected NAME=NUMBER or NAME=NUMBER,NUMBER, found {text!r}")
+    return name, [int(number) for number in both]
 
 
 if __name__ == "__main__":

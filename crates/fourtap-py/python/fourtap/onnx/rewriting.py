@@ -61,7 +61,7 @@ def rewrite(
     to: str = "fourtap",
     verify: bool = True,
     inputs: Mapping[str, Any] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
     with_functions: bool = True,
     overwrite_source: bool = False,
 ) -> Rewritten:
@@ -73,9 +73,10 @@ def rewrite(
         source: A file, or an ``onnx.ModelProto``, which is not changed.
         target: Where to write the result, if anywhere.
         to: ``"fourtap"``: our nodes; ``"tensorrt"``: those of TensorRT's plugin, which our library has, too.
-        verify: Whether to run both models and compare them, in ONNX Runtime on the CPU.
-        inputs: What to run them on; by default random numbers, and ones for integers.
-        sizes: Numbers for the names of dynamic axes, for random inputs.
+        verify: Whether to run both models and compare them, in ONNX Runtime on the CPU, with our library and, where the
+            result carries functions, without it.
+        inputs: What to run them on; by default random images and other numbers, at two sizes where axes are dynamic.
+        sizes: Of dynamic axes by their names, for random inputs; two numbers are used one after the other.
         with_functions: Whether the result carries our nodes as functions, so that it runs where our library is not
             registered, too. TensorRT's node has none.
         overwrite_source: Whether ``target`` may be the file that ``source`` is.
@@ -83,7 +84,8 @@ def rewrite(
     Raises:
         InputError: The source cannot be read, or the target cannot be written or is the source.
         PatternError: There is no deformable attention in it, or none that the node can compute.
-        VerificationError: The result is not that of the model, or they could not be run.
+        VerificationError: The result is not that of the model, or they could not be run, or what the model computes on
+            these inputs tells nothing: too few finite numbers other than zero.
 
     """
     onnx = require("onnx", _PURPOSE)

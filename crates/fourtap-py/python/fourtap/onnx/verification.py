@@ -1,37 +1,38 @@
 """Runs a model and what was made of it on the same numbers, in ONNX Runtime, and compares.
 
 Each node is compared with what it replaces, on the numbers that this gets in the original model: there nothing but
-rounding differs. Outputs of whole models are compared, too, but not judged: where a model chooses its best queries, two
-that score alike come in another order.
+rounding differs. It is run by our library, and by the function that the file carries for runtimes without that. Outputs
+of whole models are compared, too, but not judged: where a model chooses its best queries, two that score alike come in
+another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fourtap.errors import InputError
 from fourtap.onnx.errors import VerificationError
+from fourtap.onnx.functions import DOMAIN
 from fourtap.onnx.library import library_path
 from fourtap.onnx.packages import require
+from fourtap.onnx.random_inputs import feeds
 
 __all__ = ["verify"]
 
 _PURPOSE = "a comparison of models"
 _TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-4}
-# Enough for the strides of any backbone.
-_IMAGE = 128
-_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(double)": "float64",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(uint8)": "uint8",
-    "tensor(bool)": "bool",
-}
+# Of the numbers that a call computes; fewer prove nothing. Masks and points outside an image make zeros of many.
+_LEAST_SHARE = 0.1
+_OTHERS = "other inputs can be given: --inputs and --size, or inputs= and sizes="
+# What no runtime has without our library, unless a file carries it.
+_NODES_OF_LIBRARY = (
+    "MMCVMultiScaleDeformableAttention",
+    "MultiscaleDeformableAttnPlugin_TRT",
+    "MSDeformAttn",
+    "MSDeformAttnFromProjections",
+)
 
 
 def verify(
@@ -40,34 +41,65 @@ def verify(
     replacements: Sequence[Any],
     types: Mapping[str, int],
     inputs: Mapping[str, Any] | None,
-    sizes: Mapping[str, int] | None,
+    sizes: Mapping[str, int | Sequence[int]] | None,
 ) -> tuple[float, dict[str, float]]:
     """The largest error of a node, and that of each output of the model; an error if a node is wrong."""
-    onnx = require("onnx", _PURPOSE)
     runtime = require("onnxruntime", _PURPOSE)
-    outputs = [info.name for info in original.graph.output]
-    wanted = list(dict.fromkeys(name for one in replacements for name in [*_given(one), one.attention.out]))
-    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in original.graph.initializer}
-    watched = _copy(original)
-    computed = [name for name in wanted if name not in constants and name not in outputs]
-    of_inputs = {info.name for info in original.graph.input}
-    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed if name not in of_inputs)
-    session = _load(runtime, watched, "the model as it was", repair=lambda model: _in_float(onnx, model, types))
-    feed = _feed(session, inputs, sizes)
-    names = [output.name for output in session.get_outputs()]
-    found = dict(zip(names, _run(session, names, feed, "the model as it was"), strict=True)) | feed | constants
+    before = _Original(runtime, original, replacements, types)
+    after = [(_load(runtime, rewritten, "the model as rewritten"), "the model as rewritten")]
+    if _carries_functions(rewritten) and not _needs_library(rewritten):
+        which = "the model as rewritten, by the functions that it carries"
+        after.append((_load(runtime, rewritten, which, with_library=False), which))
     worst = 0.0
-    for at, one in enumerate(replacements):
-        error, allowed = _error_of(onnx, runtime, rewritten, one, found)
-        if not error <= allowed:
-            raise VerificationError(
-                f"call {at} of {len(replacements)}, {one.attention.out}: expected an error of at most {allowed:g}, "
-                f"found {error:g}"
-            )
-        worst = max(worst, error)
-    whole = _load(runtime, rewritten, "the model as rewritten")
-    results = _run(whole, outputs, feed, "the model as rewritten")
-    return worst, {name: _error(result, found[name]) for name, result in zip(outputs, results, strict=True)}
+    of_outputs: dict[str, float] = {}
+    for feed in feeds(before.session, inputs, sizes):
+        found = before.run(feed)
+        for at, one in enumerate(replacements):
+            which = f"call {at} of {len(replacements)}, {one.attention.out}"
+            expected = found[one.attention.out]
+            _require_numbers(expected, which)
+            for result, ran in _results(runtime, rewritten, one, found):
+                error, allowed = _error(result, expected), _TOLERANCE.get(str(result.dtype), _TOLERANCE["float16"])
+                if not error <= allowed:
+                    raise VerificationError(f"{which}{ran}: expected an error of at most {allowed:g}, found {error:g}")
+                worst = max(worst, error)
+        for session, ran in after:
+            for name, result in zip(before.outputs, _run(session, before.outputs, feed, ran), strict=True):
+                of_outputs[name] = max(of_outputs.get(name, 0.0), _error(result, found[name]))
+    return worst, of_outputs
+
+
+class _Original:
+    """The model as it was, which shows the tensors around each call."""
+
+    def __init__(self, runtime: Any, model: Any, replacements: Sequence[Any], types: Mapping[str, int]) -> None:
+        onnx = require("onnx", _PURPOSE)
+        self.outputs = [info.name for info in model.graph.output]
+        self._constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        wanted = dict.fromkeys(name for one in replacements for name in [*_given(one), one.attention.out])
+        known = {*self._constants, *self.outputs, *(info.name for info in model.graph.input)}
+        watched = _copy(model)
+        watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
+        self.session = _load(
+            runtime, watched, "the model as it was", repair=lambda model: _in_float(onnx, model, types)
+        )
+
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """All tensors that are known, by their names."""
+        names = [output.name for output in self.session.get_outputs()]
+        found = _run(self.session, names, feed, "the model as it was")
+        return {**self._constants, **feed, **dict(zip(names, found, strict=True))}
+
+
+def _carries_functions(model: Any) -> bool:
+    return any(function.domain == DOMAIN for function in model.functions)
+
+
+def _needs_library(model: Any) -> bool:
+    carried = {(function.domain, function.name) for function in model.functions}
+    return any(
+        node.op_type in _NODES_OF_LIBRARY and (node.domain, node.op_type) not in carried for node in model.graph.node
+    )
 
 
 def _given(replacement: Any) -> list[str]:
@@ -77,22 +109,34 @@ def _given(replacement: Any) -> list[str]:
     return list(dict.fromkeys(name for node in replacement.nodes for name in node.input if name and name not in made))
 
 
-def _error_of(
-    onnx: Any, runtime: Any, rewritten: Any, replacement: Any, found: Mapping[str, Any]
-) -> tuple[float, float]:
-    """How far the new nodes are from what they replace, and how far they may be."""
+def _results(runtime: Any, rewritten: Any, replacement: Any, found: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """What the new nodes compute, and by what, if not by our library."""
+    onnx = require("onnx", _PURPOSE)
     helper = onnx.helper
-    given = _given(replacement)
+    given = {name: found[name] for name in _given(replacement)}
     infos = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(found[name].dtype), None) for name in given
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
+        for name, array in given.items()
     ]
-    expected = found[replacement.attention.out]
     out = onnx.ValueInfoProto(name=replacement.attention.out)
     graph = helper.make_graph(replacement.nodes, "part", infos, [out], replacement.initializers)
     part = helper.make_model(graph, opset_imports=rewritten.opset_import, ir_version=rewritten.ir_version)
-    session = _load(runtime, part, "a node as rewritten")
-    (result,) = _run(session, None, {name: found[name] for name in given}, "a node as rewritten")
-    return _error(result, expected), _TOLERANCE.get(str(result.dtype), _TOLERANCE["float16"])
+    which = "a node as rewritten"
+    yield _run(_load(runtime, part, which), None, given, which)[0], ""
+    part.functions.extend(function for function in rewritten.functions if function.domain == DOMAIN)
+    if not _needs_library(part):
+        ran = ", by the function that the file carries"
+        yield _run(_load(runtime, part, which + ran, with_library=False), None, given, which + ran)[0], ran
+
+
+def _require_numbers(expected: Any, which: str) -> None:
+    """Refuse what tells nothing: NaN or zeros are the same whatever a node computes."""
+    told = np.count_nonzero(np.isfinite(expected) & (expected != 0))
+    if told < max(_LEAST_SHARE * expected.size, 1):
+        raise VerificationError(
+            f"{which}: expected at least {_LEAST_SHARE:.0%} of the numbers to be finite and not zero, so that they can "
+            f"be compared, found {told} of {expected.size} ({_OTHERS})"
+        )
 
 
 def _error(found: Any, expected: Any) -> float:
@@ -104,7 +148,7 @@ def _error(found: Any, expected: Any) -> float:
         return float("inf")
     finite = np.isfinite(expected)
     if not finite.any():
-        return 0.0
+        return 0.0  # outputs of a model, which are not judged; of calls, numbers are required
     off = np.abs(found[finite] - expected[finite]).max()
     scale = np.abs(expected[finite]).max()
     return float(off / scale) if scale else float(off)
@@ -116,12 +160,12 @@ def _copy(model: Any) -> Any:
     return copied
 
 
-def _load(runtime: Any, model: Any, which: str, *, repair: Any = None) -> Any:
+def _load(runtime: Any, model: Any, which: str, *, with_library: bool = True, repair: Any = None) -> Any:
     options = runtime.SessionOptions()
     # What goes wrong is raised; nothing is to be printed too.
     options.log_severity_level = 4
-    # Another order of additions is no fault of a rewritten model.
-    options.register_custom_ops_library(library_path())
+    if with_library:
+        options.register_custom_ops_library(library_path())
     try:
         return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
@@ -134,34 +178,10 @@ def _run(session: Any, names: Sequence[str] | None, feed: Mapping[str, Any], whi
     try:
         return list(session.run(names, dict(feed)))
     except Exception as error:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
         raise VerificationError(
-            f"{which}: expected one that runs on these inputs (others can be given), found {error}"
+            f"{which}: expected one that runs on inputs of {shapes} ({_OTHERS}), found {error}"
         ) from error
-
-
-def _feed(session: Any, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> dict[str, Any]:
-    """What is given, or random numbers; ones where only whole numbers do: words that exist, masks that let all pass."""
-    source = np.random.default_rng(0)
-    feed: dict[str, Any] = {}
-    for given in session.get_inputs():
-        if inputs is not None and given.name in inputs:
-            feed[given.name] = np.asarray(inputs[given.name])
-            continue
-        shape = []
-        for axis, size in enumerate(given.shape):
-            if not isinstance(size, int):
-                usual = _IMAGE if len(given.shape) == 4 and axis >= 2 else 1
-                size = (sizes or {}).get(str(size), usual)
-            shape.append(size)
-        kind = _TYPES.get(given.type)
-        if kind is None:
-            raise InputError(f"{given.name}: expected to be given, as it is a {given.type}, found nothing")
-        numbers = source.standard_normal(shape) if kind.startswith("float") else np.ones(shape)
-        feed[given.name] = numbers.astype(kind)
-    unknown = sorted(set(inputs or {}) - set(feed))
-    if unknown:
-        raise InputError(f"inputs: expected names of {sorted(feed)}, found {unknown}")
-    return feed
 
 
 def _in_float(onnx: Any, model: Any, types: Mapping[str, int]) -> Any:
