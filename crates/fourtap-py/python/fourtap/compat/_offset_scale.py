@@ -6,6 +6,7 @@ hand says otherwise. It counts as it is at every call.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def offset_scale_of(module: nn.Module, buffer: Tensor, factor: float, points: Se
 
     """
     numbers = _numbers_of(module, buffer)
-    scale = None if numbers is None else _by_level(numbers, factor, points)
+    scale = None if numbers is None else _by_level(tuple(numbers), factor, tuple(points))
     return OffsetScale([factor] * len(points), buffer) if scale is None else OffsetScale(scale, None)
 
 
@@ -79,7 +80,9 @@ def _numbers_of(module: nn.Module, buffer: Tensor) -> list[float] | None:
     return known.found
 
 
-def _by_level(numbers: list[float], factor: float, points: Sequence[int]) -> list[float] | None:
+# All layers of a model have the same, in all calls.
+@functools.lru_cache
+def _by_level(numbers: tuple[float, ...], factor: float, points: tuple[int, ...]) -> list[float] | None:
     """The scale of each level; None if its points differ, or the operator would refuse it."""
     if len(numbers) != sum(points):
         return None
