@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fourtap.compat import transformers as compat
 from fourtap.compat._frozen_batch_norm import NAME, in_one_operator
+from fourtap.compat._trial import Disagreement
 
 pytest.importorskip("transformers")
 
@@ -156,5 +157,7 @@ def test_a_class_that_computes_something_else_is_left_alone() -> None:
     class Unknown(nn.Module):
         pass
 
-    assert in_one_operator(OtherFrozenBatchNorm2d) is None
-    assert in_one_operator(Unknown) is None
+    with pytest.raises(Disagreement, match=r"^its results differ by .* with images$"):
+        in_one_operator(OtherFrozenBatchNorm2d)
+    with pytest.raises(Disagreement):
+        in_one_operator(Unknown)

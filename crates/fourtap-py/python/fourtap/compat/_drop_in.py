@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
+import operator
 import sys
 from collections.abc import Callable, Set
 from types import CodeType, FunctionType, ModuleType
@@ -12,10 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from fourtap import attention
+from fourtap.compat._trial import Disagreement
 from fourtap.errors import UnsupportedError
 from fourtap.nn import SpatialShapes, accepted_type
 
 _MISSING = object()
+_log = logging.getLogger("fourtap.compat")
 
 
 def attend(
@@ -90,11 +94,72 @@ def require_installed(package: str) -> None:
         raise UnsupportedError(f"{package}: expected it to be installed, found no such package")
 
 
+class _Tried:
+    """What came of a trial, and of what."""
+
+    def __init__(self, state: list[Any]) -> None:
+        self._state = state
+        self.found: Any = None
+        self.reason = ""
+
+    def is_of(self, state: list[Any]) -> bool:
+        """Whether all of these are what was tried."""
+        return len(state) == len(self._state) and all(map(operator.is_, state, self._state))
+
+
 class Replacements:
     """Patched attributes of other packages' modules and classes, so that they can be restored."""
 
     def __init__(self) -> None:
         self._undo: dict[str, Callable[[], None]] = {}
+        self._tried: dict[str, _Tried] = {}
+        self.is_strict = False
+        "Whether it is an error that something is left alone."
+
+    def try_forward(self, name: str, owner: type, make: Callable[[], Callable[..., Any] | None]) -> None:
+        """Gives a class the ``forward`` that ``make`` returns, if there is one.
+
+        Args:
+            name: See :meth:`set_attribute`.
+            owner: The class.
+            make: Raises :class:`Disagreement` if theirs computes something else. That is logged, or refused where
+                :attr:`is_strict`; and it is not called again as long as theirs is the same.
+
+        """
+        if name not in self._undo:
+            found = self._try(name, owner.forward, list(vars(owner).values()), make)  # type: ignore[attr-defined]
+            if found is not None:
+                self.set_attribute(name, owner, "forward", found)
+
+    def try_code(self, name: str, function: FunctionType, make: Callable[[], CodeType | None]) -> None:
+        """The same for the body of a function."""
+        if name not in self._undo:
+            found = self._try(name, function, [], make)
+            if found is not None:
+                self.set_code(name, function, found)
+
+    def _try(self, name: str, theirs: Any, others: list[Any], make: Callable[[], Any]) -> Any:
+        written = inspect.unwrap(theirs)
+        if not isinstance(written, FunctionType):
+            return None
+        around = [written.__globals__.get(used) for used in written.__code__.co_names]
+        state = [theirs, written.__code__, *around, *others]
+        known = self._tried.get(name)
+        if known is None or not known.is_of(state):
+            known = _Tried(state)
+            self._tried[name] = known
+            try:
+                known.found = make()
+            except Disagreement as why:
+                known.reason = f"{name}: expected what fourtap computes, found that {why}"
+                if not self.is_strict:
+                    _log.warning("%s; it is left alone", known.reason)
+            if known.found is None and not known.reason:
+                # There is nothing to try yet.
+                del self._tried[name]
+        if known.reason and self.is_strict:
+            raise UnsupportedError(known.reason)
+        return known.found
 
     @property
     def names(self) -> list[str]:

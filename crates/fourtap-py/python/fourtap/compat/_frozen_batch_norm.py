@@ -6,11 +6,14 @@ them: a third of all operators of RT-DETR are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from fourtap.compat._trial import Case, bare_module, require_agreement, require_arguments
+from fourtap.compat._trial_cases import Numbers
 
 #: What the names of such classes end in.
 NAME = "FrozenBatchNorm2d"
@@ -19,8 +22,13 @@ _EPSILON = 1e-5
 _BUFFERS = ("weight", "bias", "running_mean", "running_var")
 
 
-def in_one_operator(theirs: type[nn.Module]) -> Callable[[nn.Module, Tensor], Tensor] | None:
-    """A ``forward`` for that class that gives the same; ``None`` if the class is not what it is named after."""
+def in_one_operator(theirs: type[nn.Module]) -> Callable[[nn.Module, Tensor], Tensor]:
+    """A ``forward`` for that class that gives the same.
+
+    Raises:
+        Disagreement: The class is not what it is named after.
+
+    """
     composed = cast("Callable[[nn.Module, Tensor], Tensor]", theirs.forward)
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
@@ -37,21 +45,23 @@ def in_one_operator(theirs: type[nn.Module]) -> Callable[[nn.Module, Tensor], Te
             return torch.addcmul(shift.view(1, -1, 1, 1), x, scale.view(1, -1, 1, 1))
         return nn.functional.batch_norm(x, mean, variance, weight, bias, training=False, eps=_EPSILON)
 
-    return forward if _agree(theirs, forward) else None
+    require_arguments(composed, ("self", "x", "input"))
+    require_agreement(composed, forward, _cases(theirs))
+    return forward
 
 
-def _agree(theirs: type[nn.Module], ours: Callable[[nn.Module, Tensor], Tensor]) -> bool:
-    """Whether both give the same for numbers that tell apart what a class may do otherwise."""
-    try:
-        with torch.device("cpu"):
-            layer = theirs(2)
-            for name, numbers in zip(_BUFFERS, ([2.0, -3.0], [0.5, 1.5], [-1.0, 4.0], [1e-5, 9.0]), strict=True):
-                getattr(layer, name).copy_(torch.tensor(numbers))
-            x = torch.tensor([[[[1.0, -2.0]], [[0.25, 8.0]]]])
-        with torch.no_grad():
-            expected = theirs.forward(layer, x)
-            agree = torch.allclose(expected, ours(layer, x), rtol=1e-5, atol=1e-5)
-        return agree and torch.allclose(expected, ours(layer, x.requires_grad_()), rtol=1e-5, atol=1e-5)
-    # Whatever a class of another version does: it is then left as it is.
-    except Exception:
-        return False
+def _cases(theirs: type[nn.Module]) -> Iterator[Case]:
+    """Numbers that tell apart what a class may do otherwise."""
+    numbers = Numbers(4)
+    every = ([2.0, -3.0, 0.5], [0.5, 1.5, -2.0], [-1.0, 4.0, 0.25], [1e-5, 9.0, 2e-4])
+    statistics = {
+        name: torch.tensor(values, dtype=torch.float64, device="cpu")
+        for name, values in zip(_BUFFERS, every, strict=True)
+    }
+    for training in (False, True):
+        module = bare_module(theirs, statistics, training=training)
+
+        def call(function: Callable[..., Tensor], given: Mapping[str, Tensor], module: nn.Module = module) -> Tensor:
+            return function(module, given["x"])
+
+        yield Case("images", {"x": numbers(2, 3, 4, 5, high=4.0)}, call, module)

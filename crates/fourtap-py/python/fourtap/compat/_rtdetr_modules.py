@@ -1,12 +1,13 @@
 """The attention modules of RT-DETR's and D-FINE's repositories, from their projections on.
 
-They are written in three ways. A module whose ``forward`` uses other names than one of these keeps it.
+They are written in three ways. Which one it is, or none, is tried.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from fourtap._joined import is_watched
 from fourtap._tracing import length
-from fourtap.compat._drop_in import is_written_with
+from fourtap.compat import _trial_cases as cases
 from fourtap.compat._offset_scale import offset_scale_of
 from fourtap.compat._point_lists import is_unlike_ours, type_from_projections
+from fourtap.compat._trial import Case, bare_module, require_agreement, require_arguments, require_one_of
 from fourtap.errors import InputError
 from fourtap.nn import (
     SpatialShapes,
@@ -32,31 +34,25 @@ __all__ = ["from_projections", "one_tensor"]
 
 _NAMES = {"spatial_shapes": "value_spatial_shapes"}
 
-# What the ``forward`` of all modules uses.
-_ALWAYS = frozenset(
-    "F attention_weights flip ms_deformable_attn_core num_heads num_levels reshape sampling_offsets shape softmax "
-    "tensor torch".split()
-)
-_SOMETIMES = frozenset("ValueError astype dtype format sum to unsqueeze".split())
-_PROJECTED = frozenset(("head_dim", "output_proj", "value_proj"))
-_LISTED = frozenset(("num_points_list", "num_points_scale", "offset_scale"))
 
-
-def from_projections(owner: type[nn.Module], is_ours: Callable[[object], bool]) -> Callable[..., Tensor] | None:
-    """A ``forward`` in place of the class's own, or None if that is not known.
+def from_projections(
+    owner: type[nn.Module], cores: Sequence[Callable[..., Tensor]], is_ours: Callable[[object], bool]
+) -> Callable[..., Tensor] | None:
+    """A ``forward`` in place of the class's own, or None if it has none.
 
     Args:
         owner: The class with the projections.
+        cores: Our functions that sample: RT-DETR's, and the one of those with lists of points.
         is_ours: Whether the function that samples, an attribute of the module, is fourtap.
+
+    Raises:
+        Disagreement: It computes something else.
 
     """
     original = vars(owner).get("forward")
     if not isinstance(original, FunctionType):
         return None
-    attend = next((attend for names, factors, attend in _WAYS if _is_way(original, names, factors)), None)
-    if attend is None:
-        return None
-    known = attend
+    known = _find_way(owner, original, cores)
 
     @functools.wraps(original)
     def forward(
@@ -79,8 +75,15 @@ def from_projections(owner: type[nn.Module], is_ours: Callable[[object], bool]) 
     return forward
 
 
-def _is_way(original: FunctionType, names: frozenset[str], factors: frozenset[float]) -> bool:
-    return is_written_with(original, _ALWAYS | names, _SOMETIMES, factors)
+def _find_way(
+    owner: type[nn.Module], original: FunctionType, cores: Sequence[Callable[..., Tensor]]
+) -> Callable[..., Tensor | None]:
+    def require(way: _Way) -> None:
+        attend, make_cases = way
+        require_arguments(original, inspect.signature(attend).parameters)
+        require_agreement(original, attend, make_cases(owner, cores))
+
+    return require_one_of(_WAYS, require)[0]
 
 
 def _rt_detr(
@@ -234,8 +237,72 @@ def _are_neighbours(levels: Sequence[Tensor]) -> bool:
     return True
 
 
-_WAYS: tuple[tuple[frozenset[str], frozenset[float], Callable[..., Tensor | None]], ...] = (
-    (_PROJECTED | {"num_points"}, frozenset((0.5,)), _rt_detr),
-    (_PROJECTED | _LISTED, frozenset(), _rt_detr_v2),
-    (_LISTED, frozenset(), _d_fine),
+def _attributes(samples: int, *, projected: bool) -> dict[str, Any]:
+    """What all modules have."""
+    return {
+        "embed_dim": cases.CHANNELS,
+        "num_heads": cases.HEADS,
+        "head_dim": cases.CHANNELS // cases.HEADS,
+        "num_levels": len(cases.SHAPES),
+        "total_points": cases.HEADS * samples,
+        **cases.layers(samples, projected=projected),
+    }
+
+
+def _cases_with_points(owner: type[nn.Module], cores: Sequence[Callable[..., Tensor]]) -> Iterator[Case]:
+    attributes = _attributes(len(cases.SHAPES) * cases.POINTS, projected=True)
+    attributes |= {"num_points": cases.POINTS, "ms_deformable_attn_core": cores[0]}
+
+    def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
+        mask = given["padding"]
+        levels = [list(shape) for shape in cases.SHAPES]
+        return function(module, given["query"], given["references"], given["features"], levels, mask)
+
+    for operands in cases.operands():
+        yield operands.case(bare_module(owner, attributes, training=operands.training), call)
+
+
+def _cases_with_point_lists(
+    owner: type[nn.Module], cores: Sequence[Callable[..., Tensor]], *, projected: bool
+) -> Iterator[Case]:
+    points = [3, 1]
+    # Not what the numbers of points would make it.
+    scale = cases.Numbers(5)(sum(points), low=0.2, high=0.9)
+    for method, shapes in (("default", cases.SHAPES), ("discrete", ((5, 5), (3, 3)))):
+        attributes = {
+            **_attributes(sum(points), projected=projected),
+            "num_points_list": points,
+            "num_points_scale": scale,
+            "offset_scale": 0.7,
+            "method": method,
+            "ms_deformable_attn_core": functools.partial(cores[1], method=method),
+        }
+
+        def call(
+            function: Callable[..., Any],
+            module: nn.Module,
+            given: Mapping[str, Tensor | None],
+            shapes: Sequence[tuple[int, int]] = shapes,
+        ) -> Any:
+            features: Any = given["features"]
+            levels = [list(shape) for shape in shapes]
+            if projected:
+                return function(module, given["query"], given["references"], features, levels, given["padding"])
+            return function(module, given["query"], given["references"], cases.by_level(features, shapes), levels)
+
+        # With points, the shapes in the originals do not fit each other.
+        for operands in cases.operands(shapes, points=False, levels=False, padding=projected):
+            words = f", {method}"
+            yield operands.case(bare_module(owner, attributes, training=operands.training), call, words=words)
+
+
+# As ``forward``, and the cases that it is tried in.
+_Way = tuple[
+    Callable[..., Tensor | None],
+    Callable[[type[nn.Module], Sequence[Callable[..., Tensor]]], Iterator[Case]],
+]
+_WAYS: tuple[_Way, ...] = (
+    (_rt_detr, _cases_with_points),
+    (_rt_detr_v2, functools.partial(_cases_with_point_lists, projected=True)),
+    (_d_fine, functools.partial(_cases_with_point_lists, projected=False)),
 )

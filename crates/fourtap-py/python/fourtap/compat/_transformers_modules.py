@@ -1,13 +1,13 @@
 """The attention modules of transformers, from their projections on: no locations and no softmax in between.
 
-They are written in four ways. A module whose ``forward`` uses other names than one of these keeps it.
+They are written in four ways. Which one it is, or none, is tried.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 
+from fourtap.compat import _trial_cases as cases
 from fourtap.compat._offset_scale import OffsetScale, offset_scale_of
 from fourtap.compat._point_lists import is_unlike_ours, type_from_projections
+from fourtap.compat._trial import Case, bare_module, require_agreement, require_arguments, require_one_of
 from fourtap.nn import attend_from_layers, project
 
 __all__ = ["from_projections"]
@@ -25,26 +27,21 @@ __all__ = ["from_projections"]
 # What the modules return: the result, and the weights if somebody wants them.
 _Attended = tuple[Tensor, Any]
 
-# Names that say nothing about which of the ways it is.
-_COMMON = frozenset(
-    "F ValueError attention_weights d_model device dtype flip float functional im2col_step long masked_fill n_heads "
-    "n_levels n_points nn reshape sampling_offsets shape softmax stack sum tensor to torch torch_compilable_check "
-    "unsqueeze view".split()
-)
-
 
 @dataclass(frozen=True)
 class _Way:
     """How a module is written."""
 
-    names: frozenset[str]
-    "All that its ``forward`` uses, but for the common ones."
-    factors: frozenset[float]
-    "All fractions in it."
     core: str
     "The attribute, or global function, that samples."
+    home: str
+    "What it is, in the module of transformers: a class or a function."
     attend: Callable[..., _Attended | None]
     "As ``forward``; None if the arguments are not those of a model."
+    attributes: Callable[[], Iterator[Mapping[str, Any]]]
+    "All kinds of modules, by their attributes."
+    operands: Mapping[str, Any]
+    "Which operands the original can be called with."
     argument_tells: bool = False
     "Whether the models that use it pass ``output_attentions`` to it truthfully."
 
@@ -52,32 +49,31 @@ class _Way:
 def from_projections(
     modeling: ModuleType, attention_class: type[nn.Module], is_ours: Callable[[object], bool]
 ) -> Callable[..., Any] | None:
-    """A ``forward`` in place of the module's own, or None if that is not known.
+    """A ``forward`` in place of the module's own, or None if nothing that samples there is fourtap.
 
     Args:
         modeling: The module of transformers that the class is in.
         attention_class: The class with the projections.
         is_ours: Whether what samples, a layer or a function, is fourtap.
 
+    Raises:
+        Disagreement: It computes something else.
+
     """
     original = vars(attention_class).get("forward")
     if not isinstance(original, FunctionType):
         return None
-    code = original.__code__
-    names = frozenset(code.co_names) - _COMMON
-    factors = frozenset(constant for constant in code.co_consts if isinstance(constant, float))
-    way = next((way for way in _WAYS if way.names == names and way.factors == factors), None)
-    if way is None:
+    found = _find_way(modeling, attention_class, original, is_ours)
+    if found is None:
         return None
-    # Some models say which pixels count, some which do not.
-    inverted = any(instruction.opname == "UNARY_INVERT" for instruction in dis.get_instructions(code))
+    way, inverted = found
     # The weights are for whoever asks for them. The models of Grounding DINO and OmDet-Turbo do not ask but keep them.
     asks = way.argument_tells or _is_recorded(modeling, attention_class)
-    known, attend = way, way.attend
+    core_name, attend = way.core, way.attend
 
     @functools.wraps(original)
     def forward(self: Any, hidden_states: Tensor, *others: Any, **named: Any) -> Any:
-        core = getattr(self, known.core, None) or getattr(modeling, known.core, None)
+        core = getattr(self, core_name, None) or getattr(modeling, core_name, None)
         if others or not is_ours(core):
             return original(self, hidden_states, *others, **named)
         wanted = not asks or named.get("output_attentions") or self._forward_hooks or _hooks._global_forward_hooks
@@ -85,6 +81,57 @@ def from_projections(
         return original(self, hidden_states, **named) if found is None else found
 
     return forward
+
+
+def _find_way(
+    modeling: ModuleType,
+    attention_class: type[nn.Module],
+    original: FunctionType,
+    is_ours: Callable[[object], bool],
+) -> tuple[_Way, bool] | None:
+    """The way that it is written, and whether its masks are true for pixels that count; None if there is no core."""
+    cores = [(way, _core_of(modeling, way)) for way in _WAYS]
+    choices = [(way, core, inverted) for way, core in cores if is_ours(core) for inverted in (True, False)]
+    if not choices:
+        return None
+
+    def require(choice: tuple[_Way, Any, bool]) -> None:
+        way, core, inverted = choice
+        ours = functools.partial(way.attend, inverted=inverted, weights_wanted=True)
+        require_arguments(original, {"output_attentions", *inspect.signature(way.attend).parameters})
+        require_agreement(original, ours, _cases(way, attention_class, original, core))
+
+    way, _, inverted = require_one_of(choices, require)
+    return way, inverted
+
+
+def _core_of(modeling: ModuleType, way: _Way) -> Any:
+    """What samples in modules of this way."""
+    home = vars(modeling).get(way.home)
+    return bare_module(home, {}) if isinstance(home, type) and issubclass(home, nn.Module) else home
+
+
+def _cases(way: _Way, attention_class: type[nn.Module], original: FunctionType, core: Any) -> Iterator[Case]:
+    known = inspect.signature(original).parameters
+
+    def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
+        every = {
+            "attention_mask": given["padding"],
+            "encoder_hidden_states": given["features"],
+            "position_embeddings": given["position"],
+            "reference_points": given["references"],
+            "spatial_shapes": cases.tensor_of(),
+            "spatial_shapes_list": list(cases.SHAPES),
+            "level_start_index": cases.starts_of(),
+        }
+        named = {name: argument for name, argument in every.items() if name in known}
+        return function(module, given["query"], **named)
+
+    for attributes in way.attributes():
+        for operands in cases.operands(**way.operands):
+            every = {**attributes, way.core: core}
+            module = bare_module(attention_class, every, training=operands.training)
+            yield operands.case(module, call)
 
 
 def _is_recorded(modeling: ModuleType, attention_class: type[nn.Module]) -> bool:
@@ -266,27 +313,67 @@ def _attend(
     return attended, torch.unflatten(logits, -1, (self.n_heads, -1))
 
 
-_PROJECTED = ("value_proj", "output_proj")
+def _attributes() -> dict[str, Any]:
+    """What all modules have."""
+    return {
+        "d_model": cases.CHANNELS,
+        "n_heads": cases.HEADS,
+        "n_levels": len(cases.SHAPES),
+        "n_points": cases.POINTS,
+        "im2col_step": 64,
+        "disable_custom_kernels": False,
+    }
+
+
+def _with_points() -> Iterator[dict[str, Any]]:
+    yield {**_attributes(), **cases.layers(len(cases.SHAPES) * cases.POINTS)}
+
+
+def _with_point_lists(
+    points: Sequence[int], names: tuple[str, str, str], *, projected: bool
+) -> Iterator[dict[str, Any]]:
+    """``names`` are those of the list, of what the offsets are scaled by, and of the way to sample."""
+    # Not what the numbers of points would make it.
+    scale = cases.Numbers(5)(sum(points), low=0.2, high=0.9)
+    for method in ("default", "discrete"):
+        lists = dict(zip(names, (list(points), scale, method), strict=True))
+        layers = cases.layers(sum(points), projected=projected)
+        yield {**_attributes(), **lists, "offset_scale": 0.7, **layers}
+
+
+_POINTS = {"points": True, "boxes": True, "levels": True, "padding": True}
 _WAYS = (
-    _Way(frozenset(("attn", *_PROJECTED)), frozenset((0.5,)), "attn", _deformable_detr),
+    _Way("attn", "MultiScaleDeformableAttention", _deformable_detr, _with_points, _POINTS),
     _Way(
-        frozenset(("multi_scale_deformable_attention", "with_pos_embed", *_PROJECTED)),
-        frozenset((0.5,)),
+        "multi_scale_deformable_attention",
         "multi_scale_deformable_attention",
         _deformable_detr,
+        _with_points,
+        _POINTS,
         argument_tells=True,
     ),
     _Way(
-        frozenset("multi_scale_deformable_attention_v2 method n_points_list n_points_scale offset_scale".split())
-        | frozenset(_PROJECTED),
-        frozenset(),
+        "multi_scale_deformable_attention_v2",
         "multi_scale_deformable_attention_v2",
         _rt_detr_v2,
+        functools.partial(
+            _with_point_lists,
+            [cases.POINTS] * len(cases.SHAPES),
+            ("n_points_list", "n_points_scale", "method"),
+            projected=True,
+        ),
+        {**_POINTS, "points": False, "levels": False},
     ),
     _Way(
-        frozenset("ms_deformable_attn_core decoder_method num_points_list num_points_scale offset_scale".split()),
-        frozenset(),
         "ms_deformable_attn_core",
+        "multi_scale_deformable_attention_v2",
         _d_fine,
+        functools.partial(
+            _with_point_lists,
+            [3, 1],
+            ("num_points_list", "num_points_scale", "decoder_method"),
+            projected=False,
+        ),
+        {**_POINTS, "points": False, "levels": False, "padding": False},
     ),
 )

@@ -9,16 +9,25 @@ They are not packages, so what to change is named, after it is imported: a model
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
-from fourtap.compat._drop_in import Replacements, attend, takes_the_same
+from fourtap.compat import _trial_cases as cases
+from fourtap.compat._drop_in import Replacements, attend
 from fourtap.compat._point_lists import attend_point_lists
 from fourtap.compat._rtdetr_modules import from_projections, one_tensor
+from fourtap.compat._trial import (
+    require_agreement,
+    require_one_of,
+    require_plain_function,
+    require_same_arguments,
+)
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import SpatialShapes
 
@@ -88,41 +97,53 @@ def deformable_attention_core_func_v2(
     )
 
 
-def patch(*things: nn.Module | ModuleType) -> list[str]:
+def patch(*things: nn.Module | ModuleType, strict: bool = False) -> list[str]:
     """Makes models of these repositories call fourtap; those that exist already, and all that are built afterwards.
 
     It replaces the bodies of their functions, which are reached through every name, and the ``forward`` of their
-    ``MSDeformableAttention`` where that is one we know; class names and checkpoints stay as they are. Compile models
-    afterwards.
+    ``MSDeformableAttention``; class names and checkpoints stay as they are. What computes something else than fourtap
+    does is left alone: both are tried on small cases first. Compile models afterwards.
 
     Args:
         things: Models, or modules of Python with the functions or classes: ``rtdetrv2_decoder``, ``utils``. All that is
             imported from below a package counts, so it may be ``src`` or ``engine``.
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``.
 
     Returns:
         The names of what is replaced now.
 
     Raises:
-        fourtap.UnsupportedError: One of them has nothing in it that could be replaced.
+        fourtap.UnsupportedError: One of them has nothing in it that could be replaced; or with ``strict``, and then
+            nothing is replaced.
 
     """
+    _replaced.is_strict = strict
+    try:
+        _patch(things)
+    except UnsupportedError:
+        if strict:
+            unpatch()
+        raise
+    return _replaced.names
+
+
+def _patch(things: Iterable[nn.Module | ModuleType]) -> None:
     for thing in things:
         if not isinstance(thing, nn.Module | ModuleType):
             raise InputError(f"things: expected models or modules, found {type(thing).__name__}")
         found = list(_of_model(thing) if isinstance(thing, nn.Module) else _of_module(thing))
-        functions = [function for function, _ in found if function is not None]
-        classes = {owner: None for _, owner in found if owner is not None}
-        if not functions and not classes:
+        if not found:
             name = thing.__name__ if isinstance(thing, ModuleType) else type(thing).__name__
             raise UnsupportedError(
                 f"{name}: expected {_CLASS} or deformable_attention_core_func of RT-DETR, RT-DETRv2, D-FINE or DEIM, "
                 "found none of them"
             )
-        for function in functions:
-            _patch_function(function)
-        for owner in classes:
-            _patch_class(owner)
-    return _replaced.names
+        for function, _ in found:
+            if function is not None:
+                _patch_function(function)
+        for function, owner in found:
+            if owner is not None and _calls_ours(owner, function):
+                _patch_class(owner)
 
 
 def unpatch() -> None:
@@ -142,7 +163,7 @@ def _of_model(model: nn.Module) -> Iterator[_Found]:
         core = getattr(module, "ms_deformable_attn_core", None)
         # A partial function, where there are several ways to sample.
         function = getattr(core, "func", core)
-        if _body_for(function) is not None:
+        if _is_core(function):
             yield function, type(module)
 
 
@@ -151,24 +172,36 @@ def _of_module(home: ModuleType) -> Iterator[_Found]:
     inner = [module for name, module in list(sys.modules.items()) if name.startswith(below)]
     for module in [home, *inner]:
         for thing in list(getattr(module, "__dict__", {}).values()):
-            if _body_for(thing) is not None:
+            if _is_core(thing):
                 yield thing, None
             elif isinstance(thing, type) and issubclass(thing, nn.Module) and thing.__name__ == _CLASS:
                 yield None, thing
 
 
+def _is_core(thing: object) -> TypeGuard[FunctionType]:
+    return isinstance(thing, FunctionType) and any(thing.__name__ == ours.__name__ for ours, _ in _BODIES)
+
+
 def _patch_function(function: FunctionType) -> None:
-    body = _body_for(function)
-    if body is not None and function not in _functions:
-        # The function stays and gets another body: the models' layers hold the function itself.
-        _replaced.set_code(f"{function.__module__}.{function.__name__}", function, body)
+    name = f"{function.__module__}.{function.__name__}"
+    # The function stays and gets another body: the models' layers hold the function itself.
+    _replaced.try_code(name, function, functools.partial(_body_for, function))
+    if function not in _functions and any(function.__code__ is body.__code__ for _, body in _BODIES):
         _functions.append(function)
 
 
 def _patch_class(owner: type[nn.Module]) -> None:
-    forward = from_projections(owner, _is_ours)
-    if forward is not None:
-        _replaced.set_attribute(f"{owner.__module__}.{owner.__qualname__}.forward", owner, "forward", forward)
+    name = f"{owner.__module__}.{owner.__qualname__}.forward"
+    cores = (deformable_attention_core_func, deformable_attention_core_func_v2)
+    _replaced.try_forward(name, owner, functools.partial(from_projections, owner, cores, _is_ours))
+
+
+def _calls_ours(owner: type[nn.Module], function: FunctionType | None) -> bool:
+    """Whether its modules may call a function of ours; with theirs, a ``forward`` of ours would change nothing."""
+    if function is not None:
+        return function in _functions
+    known = owner.forward.__globals__.values()
+    return any(isinstance(thing, FunctionType) and thing in _functions for thing in known)
 
 
 def _is_ours(core: object) -> bool:
@@ -211,17 +244,34 @@ def _body_deim(
     return ours(value, value_spatial_shapes, sampling_locations, attention_weights, *others)
 
 
-_BODIES: tuple[tuple[str, Callable[..., Tensor]], ...] = (
-    (deformable_attention_core_func.__name__, _body),
-    (deformable_attention_core_func_v2.__name__, _body_v2),
-    (deformable_attention_core_func_v2.__name__, _body_deim),
+_BODIES: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor]], ...] = (
+    (deformable_attention_core_func, _body),
+    (deformable_attention_core_func_v2, _body_v2),
+    (deformable_attention_core_func_v2, _body_deim),
 )
 
 
-def _body_for(function: object) -> CodeType | None:
-    """The new body for a function, if it is one of theirs."""
-    if not isinstance(function, FunctionType) or function.__closure__:
-        return None
-    bodies = (body for name, body in _BODIES if function.__name__ == name and takes_the_same(function, body))
-    body = next(bodies, None)
-    return None if body is None else body.__code__
+def _body_for(function: FunctionType) -> CodeType:
+    """The new body for one of theirs."""
+    require_plain_function(function)
+    known = [(ours, body) for ours, body in _BODIES if function.__name__ == ours.__name__]
+    ours, body = require_one_of(known, lambda pair: require_same_arguments(function, pair[1]))
+    _require_same_function(function, ours)
+    return body.__code__
+
+
+def _require_same_function(function: FunctionType, ours: Callable[..., Tensor]) -> None:
+    if ours is deformable_attention_core_func:
+        require_agreement(function, ours, cases.function_cases())
+        return
+    # Of levels that are higher than wide they read columns that are not there.
+    shapes = ((4, 7), (2, 3))
+    by_level = functools.partial(cases.by_level, shapes=shapes)
+    by_level_cases = cases.point_list_cases(by_level, shapes)
+    whole_cases = cases.point_list_cases(lambda value: value, shapes)
+    if len(inspect.signature(function).parameters) > len(inspect.signature(_body_v2).parameters):
+        # DEIM's, which is told what the value is.
+        require_agreement(function, ours, by_level_cases)
+        require_agreement(functools.partial(function, value_shape="reshape"), ours, whole_cases)
+        return
+    require_one_of((whole_cases, by_level_cases), lambda every: require_agreement(function, ours, every))

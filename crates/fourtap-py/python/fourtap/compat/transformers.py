@@ -22,21 +22,25 @@ Dense attention, for models of all kinds, is an attention implementation as tran
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
-from fourtap.compat._drop_in import Replacements, attend, require_installed, takes_the_same
+from fourtap.compat import _trial_cases as cases
+from fourtap.compat._drop_in import Replacements, attend, require_installed
 from fourtap.compat._frozen_batch_norm import NAME, in_one_operator
 from fourtap.compat._imports import WhenImported
 from fourtap.compat._point_lists import attend_point_lists
 from fourtap.compat._transformers_attention import attention_forward, register_attention
 from fourtap.compat._transformers_modules import from_projections
+from fourtap.compat._trial import Case, bare_module, require_agreement, require_plain_function, require_same_arguments
+from fourtap.errors import UnsupportedError
 from fourtap.nn import SpatialShapes
 
 __all__ = [
@@ -173,7 +177,7 @@ def local_kernel_path() -> Path:
     return Path(__file__).parent / "hub_kernel"
 
 
-def patch() -> list[str]:
+def patch(*, strict: bool = False) -> list[str]:
     """Makes transformers call fourtap in all :data:`FAMILIES`; also in models that exist already.
 
     Batch norms of their backbones with fixed statistics are computed in one operator instead of eleven: the same up to
@@ -182,16 +186,30 @@ def patch() -> list[str]:
     It imports nothing: families that are imported later are changed then. A model loaded with ``use_kernels=True``
     after this uses fourtap too; one that got its layers from the hub before keeps them. Compile models afterwards.
 
+    What computes something else than fourtap does is left alone: both are tried on small cases first.
+
+    Args:
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``;
+            also in families that are imported later.
+
     Returns:
         The names of what is replaced now, in the modules that are imported.
 
+    Raises:
+        fourtap.UnsupportedError: There is no transformers; or with ``strict``, and then nothing is replaced.
+
     """
     require_installed("transformers")
+    _replaced.is_strict = strict
     # First, so that no module is missed that another thread imports meanwhile.
     _later.start()
-    for name, module in list(sys.modules.items()):
-        if _is_changed(name) and isinstance(module, ModuleType):
-            _patch_module(module)
+    try:
+        for name, module in list(sys.modules.items()):
+            if _is_changed(name) and isinstance(module, ModuleType):
+                _patch_module(module)
+    except UnsupportedError:
+        unpatch()
+        raise
     return _replaced.names
 
 
@@ -211,8 +229,10 @@ def _patch_module(module: ModuleType) -> None:
         _patch_kernel_mapping(module)
         return
     _patch_layer(module)
-    _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__)
-    _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__)
+    every = cases.function_cases
+    _patch_function(module, multi_scale_deformable_attention, _forward_attention.__code__, every)
+    every = functools.partial(cases.point_list_cases, lambda value: value)
+    _patch_function(module, multi_scale_deformable_attention_v2, _forward_attention_v2.__code__, every)
     _patch_modules(module)
     if module.__name__.split(".")[2] in FAMILIES:
         _patch_batch_norms(module)
@@ -223,18 +243,44 @@ _later = WhenImported(_is_changed, _patch_module)
 
 def _patch_layer(module: ModuleType) -> None:
     layer = vars(module).get(_LAYER)
-    ours = MultiScaleDeformableAttention.forward
-    if isinstance(layer, type) and takes_the_same(getattr(layer, "forward", None), ours):
+    if isinstance(layer, type) and issubclass(layer, nn.Module):
         # The class stays and gets another method, so that existing layers use it too.
-        _replaced.set_attribute(f"{layer.__module__}.{_LAYER}", layer, "forward", ours)
+        _replaced.try_forward(f"{layer.__module__}.{_LAYER}", layer, functools.partial(_forward_for, layer))
 
 
-def _patch_function(module: ModuleType, ours: Callable[..., Tensor], forwarding: CodeType) -> None:
+def _forward_for(layer: type[nn.Module]) -> Callable[..., Tensor]:
+    ours = MultiScaleDeformableAttention.forward
+    require_same_arguments(layer.forward, ours)
+    require_agreement(layer.forward, ours, _layer_cases(layer))
+    return ours
+
+
+def _layer_cases(layer: type[nn.Module]) -> Iterator[Case]:
+    module, levels = bare_module(layer, {}), (cases.tensor_of(), list(cases.SHAPES), cases.starts_of())
+
+    def call(function: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:
+        return function(module, given["value"], *levels, given["locations"], given["weights"], 64)
+
+    tensors = cases.core_tensors((len(cases.SHAPES), cases.POINTS))
+    yield Case("points inside and outside", tensors, call, module)
+
+
+def _patch_function(
+    module: ModuleType, ours: Callable[..., Tensor], forwarding: CodeType, trial: Callable[[], Iterator[Case]]
+) -> None:
     theirs = vars(module).get(ours.__name__)
-    if isinstance(theirs, FunctionType) and not theirs.__closure__ and takes_the_same(theirs, ours):
-        # The function stays and gets another body. Another function in its place would not be noticed by the layers
-        # of D-FINE and its descendants, which hold it, and which are pickled with a reference to it by name.
-        _replaced.set_code(f"{theirs.__module__}.{theirs.__name__}", theirs, forwarding)
+    if not isinstance(theirs, FunctionType):
+        return
+
+    def make() -> CodeType:
+        require_plain_function(theirs)
+        require_same_arguments(theirs, ours)
+        require_agreement(theirs, ours, trial())
+        return forwarding
+
+    # The function stays and gets another body. Another function in its place would not be noticed by the layers
+    # of D-FINE and its descendants, which hold it, and which are pickled with a reference to it by name.
+    _replaced.try_code(f"{theirs.__module__}.{theirs.__name__}", theirs, make)
 
 
 def _patch_modules(module: ModuleType) -> None:
@@ -253,19 +299,20 @@ def _patch_modules(module: ModuleType) -> None:
         return unchanged and type(core).forward is MultiScaleDeformableAttention.forward
 
     for name, found in list(vars(module).items()):
-        if isinstance(found, type) and found.__module__ == module.__name__ and name.endswith(_MODULE):
-            forward = from_projections(module, found, is_ours)
-            if forward is not None:
-                _replaced.set_attribute(f"{module.__name__}.{name}", found, "forward", forward)
+        if _is_defined_in(found, module) and name.endswith(_MODULE):
+            make = functools.partial(from_projections, module, found, is_ours)
+            _replaced.try_forward(f"{module.__name__}.{name}", found, make)
+
+
+def _is_defined_in(found: object, module: ModuleType) -> TypeGuard[type[nn.Module]]:
+    return isinstance(found, type) and issubclass(found, nn.Module) and found.__module__ == module.__name__
 
 
 def _patch_batch_norms(module: ModuleType) -> None:
     """Those of the backbones, which take more launches than all attention."""
     for name, found in list(vars(module).items()):
-        if isinstance(found, type) and found.__module__ == module.__name__ and name.endswith(NAME):
-            forward = in_one_operator(found)
-            if forward is not None:
-                _replaced.set_attribute(f"{module.__name__}.{name}", found, "forward", forward)
+        if _is_defined_in(found, module) and name.endswith(NAME):
+            _replaced.try_forward(f"{module.__name__}.{name}", found, functools.partial(in_one_operator, found))
 
 
 # The bodies run in the module of the function that gets them, so they can use nothing of this one.

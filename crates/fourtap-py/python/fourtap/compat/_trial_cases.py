@@ -1,0 +1,208 @@
+"""The cases of all drop-ins: small numbers of everything, all of them different, so that no two axes can be mistaken.
+
+Two levels that are not square; places outside the image; reference points and boxes, one for all levels or one for
+each; with and without padding; in training and not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fourtap.compat._trial import Case
+
+__all__ = [
+    "CHANNELS",
+    "HEADS",
+    "POINTS",
+    "SHAPES",
+    "Numbers",
+    "Operands",
+    "by_level",
+    "core_tensors",
+    "function_cases",
+    "layers",
+    "operands",
+    "point_list_cases",
+    "starts_of",
+    "tensor_of",
+]
+
+BATCH, QUERIES, HEADS, POINTS = 3, 11, 5, 4
+CHANNELS = HEADS * 6
+SHAPES: tuple[tuple[int, int], ...] = ((4, 7), (3, 2))
+
+
+def tensor_of(shapes: Sequence[tuple[int, int]] = SHAPES) -> Tensor:
+    """The sizes as a tensor."""
+    return torch.tensor(shapes, dtype=torch.int64, device="cpu")
+
+
+def starts_of(shapes: Sequence[tuple[int, int]] = SHAPES) -> Tensor:
+    """The first pixel of each level."""
+    counts = [_pixels(shapes[:level]) for level in range(len(shapes))]
+    return torch.tensor(counts, dtype=torch.int64, device="cpu")
+
+
+def _pixels(shapes: Sequence[tuple[int, int]]) -> int:
+    return sum(height * width for height, width in shapes)
+
+
+class Numbers:
+    """Numbers that are the same every time, from a source of their own."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = torch.Generator("cpu").manual_seed(seed)
+
+    def __call__(self, *sizes: int, low: float = -1.0, high: float = 1.0) -> Tensor:
+        """Between the two."""
+        drawn = torch.rand(sizes, generator=self._source, dtype=torch.float64, device="cpu")
+        return drawn * (high - low) + low
+
+
+def core_tensors(samples: Sequence[int], shapes: Sequence[tuple[int, int]] = SHAPES) -> dict[str, Tensor]:
+    """Value, ``[N, S, M, D]``, locations and weights, whose ``[N, Q, M]`` are followed by ``samples``."""
+    numbers = Numbers(1)
+    return {
+        "value": numbers(BATCH, _pixels(shapes), HEADS, CHANNELS // HEADS),
+        "locations": numbers(BATCH, QUERIES, HEADS, *samples, 2, low=-0.3, high=1.3),
+        "weights": numbers(BATCH, QUERIES, HEADS, *samples),
+    }
+
+
+def by_level(value: Tensor, shapes: Sequence[tuple[int, int]] = SHAPES) -> tuple[Tensor, ...]:
+    """``[N, M, D, H * W]`` for each level, of ``[N, S, C]`` or ``[N, S, M, D]``."""
+    whole = value if value.dim() == 4 else torch.unflatten(value, -1, (HEADS, -1))
+    return torch.split(whole.permute(0, 2, 3, 1), [height * width for height, width in shapes], dim=-1)
+
+
+def function_cases(*, joined: bool = False) -> Iterator[Case]:
+    """For a function of value, sizes, locations and weights; ``joined`` are levels and points, in one axis."""
+    samples = (len(SHAPES) * POINTS,) if joined else (len(SHAPES), POINTS)
+    tensors = core_tensors(samples)
+    yield Case(
+        "points inside and outside",
+        tensors,
+        lambda function, given: function(given["value"], list(SHAPES), given["locations"], given["weights"]),
+    )
+
+
+def point_list_cases(value: Callable[[Tensor], Any], shapes: Sequence[tuple[int, int]] = SHAPES) -> Iterator[Case]:
+    """For a function of lists of points, too; ``value`` makes what it takes of ``[N, S, M, D]``."""
+    for points in ([3, 1], [2, 2]):
+        for method in ("default", "discrete"):
+
+            def call(
+                function: Callable[..., Any],
+                given: Mapping[str, Tensor],
+                points: list[int] = points,
+                method: str = method,
+            ) -> Any:
+                operands = (value(given["value"]), list(shapes), given["locations"], given["weights"], points)
+                return function(*operands, method)
+
+            yield Case(f"{points} points, {method}", core_tensors((sum(points),), shapes), call)
+
+
+def layers(samples: int, *, projected: bool = True) -> dict[str, nn.Module]:
+    """The layers of a module, for so many samples of each head; ``projected`` are the value and the result, too."""
+    numbers = Numbers(2)
+    found: dict[str, nn.Module] = {
+        # Of a few pixels.
+        "sampling_offsets": _linear(numbers, HEADS * samples * 2, 1.0),
+        "attention_weights": _linear(numbers, HEADS * samples, 0.4),
+    }
+    if projected:
+        found["value_proj"] = _linear(numbers, CHANNELS, 0.4)
+        found["output_proj"] = _linear(numbers, CHANNELS, 0.4)
+    return found
+
+
+def _linear(numbers: Numbers, results: int, scale: float) -> nn.Linear:
+    # Not by its __init__, which draws random numbers.
+    layer: nn.Linear = object.__new__(nn.Linear)
+    nn.Module.__init__(layer)
+    layer.in_features, layer.out_features = CHANNELS, results
+    layer.weight = nn.Parameter(numbers(results, CHANNELS) * scale)
+    layer.bias = nn.Parameter(numbers(results) * scale)
+    return layer
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What one call of a module gets."""
+
+    words: str
+    query: Tensor
+    position: Tensor | None
+    features: Tensor
+    references: Tensor
+    padding: Tensor | None
+    "True for pixels that are."
+    training: bool
+    "Whether the module is in that mode."
+
+    def case(
+        self,
+        module: nn.Module,
+        call: Callable[[Callable[..., Any], nn.Module, Mapping[str, Tensor | None]], Any],
+        *,
+        words: str = "",
+        optional: bool = False,
+    ) -> Case:
+        """A call of a module with the tensors of these names, None for those that are not there."""
+        named = {name: getattr(self, name) for name in ("query", "position", "features", "references", "padding")}
+        tensors = {name: tensor for name, tensor in named.items() if tensor is not None}
+        missing = {name: None for name in named if name not in tensors}
+        return Case(
+            self.words + words,
+            tensors,
+            lambda function, given: call(function, module, {**given, **missing}),
+            module,
+            optional,
+        )
+
+
+def operands(
+    shapes: Sequence[tuple[int, int]] = SHAPES,
+    *,
+    points: bool = True,
+    boxes: bool = True,
+    levels: bool = True,
+    padding: bool = True,
+) -> Iterator[Operands]:
+    """Those of all cases that a module has.
+
+    Args:
+        shapes: Of the levels.
+        points: Whether it takes reference points.
+        boxes: Whether it takes reference boxes.
+        levels: Whether it takes those of every level, beside those that all levels share.
+        padding: Whether it takes padding, and positions.
+
+    """
+    numbers = Numbers(3)
+    kinds = [(2, "reference points")] * points + [(4, "reference boxes")] * boxes
+    for coordinates, words in kinds:
+        for is_padded in (False, True) if padding else (False,):
+            # Either in half of the cases, so that no two of these go together.
+            for_each = levels and is_padded == (coordinates == 4)
+            yield Operands(
+                f"{words}{' of every level' if for_each else ''}{' and padding' if is_padded else ''}",
+                numbers(BATCH, QUERIES, CHANNELS),
+                numbers(BATCH, QUERIES, CHANNELS) if is_padded else None,
+                numbers(BATCH, _pixels(shapes), CHANNELS),
+                _references(numbers, len(shapes) if for_each else 1, coordinates),
+                numbers(BATCH, _pixels(shapes)) > 0.4 if is_padded else None,
+                training=is_padded == (coordinates == 2),
+            )
+
+
+def _references(numbers: Numbers, levels: int, coordinates: int) -> Tensor:
+    centres = numbers(BATCH, QUERIES, levels, 2, low=-0.1, high=1.1)
+    sizes = numbers(BATCH, QUERIES, levels, coordinates - 2, low=0.1, high=1.5)
+    return torch.cat([centres, sizes], dim=-1)
