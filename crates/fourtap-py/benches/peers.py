@@ -16,7 +16,7 @@ import pathlib
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from implementations import NAMES, TAKES_LOGITS, Implementation, Prepared, Problem, installed, logit_gradient
@@ -33,6 +33,7 @@ from measuring import (
     relative_error,
     show_progress,
 )
+from points import CROWDED, SPREAD, sampling_locations
 from torch import Tensor
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -42,9 +43,11 @@ TOLERANCE = {"f16": 4 * 2.0**-11, "bf16": 4 * 2.0**-8, "f32": 1e-4}
 LOCATION_TOLERANCE = 1e-2
 WRONG = 0.1  # from here on, or where it is not a number, a result is not even inaccurate
 DIRECTIONS = ("forward", "backward")
-SIGMA = 4.0  # pixels that local points lie around their reference, as in trained models
+# Points anywhere, and a gradient of the output that is NaN: what RT-DETR in f16 trains with while it overflows.
+NAN_GRADIENT = "nan-gradient"
 GRAPH_SECONDS = 1e-3  # calls shorter than this are timed in graphs too
 GRAPH_CALLS = 20
+DISTRIBUTIONS = (*SPREAD, *CROWDED, NAN_GRADIENT)
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,8 @@ class Workload:
         pixels = sum(height * width for height, width in self.levels)
         size = (self.images, self.queries, self.heads, len(self.levels), self.points)
         value = torch.randn(self.images, pixels, self.heads, self.channels, device=device).to(dtype)
-        if distribution == "uniform":
-            locations = torch.rand(*size, 2, device=device)
-        else:
-            reference = torch.rand(self.images, self.queries, 1, 1, 1, 2, device=device)
-            extent = shapes.flip(-1)[:, None].to(torch.float32)
-            locations = reference + SIGMA * torch.randn(*size, 2, device=device) / extent
+        placed = "uniform" if distribution == NAN_GRADIENT else distribution
+        locations = sampling_locations(placed, size, shapes)
         weights = torch.randn(*size, device=device).flatten(3).softmax(-1).view(size)
         return Problem(value, self.levels, shapes, starts, locations, weights)
 
@@ -147,12 +146,13 @@ class Contender:
         output = self.prepared.forward()
         value, locations, weights = self.prepared.gradients(self.gradients_of(output))
         expected_weights = reference.logits if self.name == TAKES_LOGITS else reference.gradients[2]
+        error = relative_error if self.grad_out.isfinite().all() else misplaced
         found = {
             "forward": {"output": relative_error(output, reference.output)},
             "backward": {
-                "value": relative_error(value, reference.gradients[0]),
-                "locations": relative_error(locations, reference.gradients[1]),
-                "weights": relative_error(weights, expected_weights),
+                "value": error(value, reference.gradients[0]),
+                "locations": error(locations, reference.gradients[1]),
+                "weights": error(weights, expected_weights),
             },
         }
         for direction, errors in found.items():
@@ -197,6 +197,11 @@ class Contender:
                 self.graph_seconds[direction] = statistics.median(replays)
 
 
+def misplaced(found: Tensor, expected: Tensor) -> float:
+    """The share of elements that are finite where they should not be, or the other way round."""
+    return (found.isfinite() != expected.isfinite()).double().mean().item()
+
+
 def size(error: float) -> float:
     """An error to compare with: what is not a number is beyond every tolerance."""
     return error if math.isfinite(error) else math.inf
@@ -208,11 +213,14 @@ def finite(error: float) -> float | None:
 
 
 def contenders(
-    problem: Problem, implementations: list[Implementation], dtype: str
+    problem: Problem, implementations: list[Implementation], dtype: str, factor: float = 1.0
 ) -> tuple[list[Contender], list[tuple[str, str]]]:
-    """Every implementation that takes this problem, checked, and why the others do not."""
+    """Every implementation that takes this problem, checked, and why the others do not.
+
+    The gradient of the output is multiplied by ``factor``.
+    """
     given = {True: problem, False: in_type(problem, DTYPES[dtype])}
-    grad_out = torch.randn(
+    grad_out = factor * torch.randn(
         problem.value.shape[0], problem.locations.shape[1], problem.value[0, 0].numel(), device=problem.value.device
     ).to(DTYPES[dtype])
     references: dict[bool, Reference] = {}
@@ -316,31 +324,63 @@ def report(records: Records, case: dict[str, str], runners: list[Contender], ref
             )
 
 
+def call_microseconds(runner: Contender) -> float:
+    """Forward and backward: in graphs, where both were, else by single calls."""
+    if len(runner.graph_seconds) == len(DIRECTIONS):
+        return 1e6 * sum(runner.graph_seconds.values())
+    return 1e6 * sum(statistics.median(runner.seconds[direction]) for direction in DIRECTIONS)
+
+
+def points_table(timed: dict[tuple[str, str, str], dict[str, float]], ours: str = "fourtap") -> list[list[str]]:
+    """Microseconds by where points lie, from those of each implementation by workload, dtype and distribution."""
+    names = [name for name in NAMES if any(name in spent for spent in timed.values())]
+    rivals = [name for name in names if not name.startswith(ours)]
+    rows = [["workload", "dtype", "points", f"{ours} us", "of anywhere", *(f"{name} / {ours}" for name in rivals)]]
+    for (workload, dtype, points), spent in timed.items():
+        if ours not in spent:
+            continue
+        anywhere = timed.get((workload, dtype, "uniform"), {}).get(ours)
+        grown = f"{spent[ours] / anywhere:.2f}" if anywhere else ""
+        ratios = [f"{spent[name] / spent[ours]:.2f}" if name in spent else "-" for name in rivals]
+        rows.append([workload, dtype, points, f"{spent[ours]:.1f}", grown, *ratios])
+    return rows
+
+
 def arguments() -> argparse.Namespace:
     """What the user asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=None, metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", default="f32,f16,bf16", help="comma-separated")
-    parser.add_argument("--distribution", default="local", help="where points lie: local, uniform, or both")
+    parser.add_argument(
+        "--distribution",
+        "--points",
+        default="local",
+        metavar="NAMES",
+        help=f"where points lie, comma-separated: {', '.join(DISTRIBUTIONS)}; all for all of them",
+    )
+    parser.add_argument("--images", type=int, help="instead of the workloads' own numbers")
     parser.add_argument("--only", default=",".join(NAMES), help="implementations, comma-separated")
     parser.add_argument("--rounds", type=int, default=9, help="turns of every implementation")
     parser.add_argument(
         "--json", type=pathlib.Path, metavar="FILE", help="append one JSON record per line to this file"
     )
     given = parser.parse_args()
+    if given.distribution == "all":
+        given.distribution = ",".join(DISTRIBUTIONS)
     given.workloads = given.workloads or ["detr-encoder", "dino-decoder", "rtdetr-decoder", "bev-d64", "seed-full"]
     for option, values, known in (
         ("WORKLOAD", given.workloads, WORKLOADS),
         ("--dtype", given.dtype.split(","), DTYPES),
-        ("--distribution", given.distribution.split(","), ("local", "uniform")),
+        ("--distribution", given.distribution.split(","), DISTRIBUTIONS),
         ("--only", given.only.split(","), NAMES),
     ):
         for value in values:
             if value not in known:
                 parser.error(f"{option}: expected one of {', '.join(known)}, found {value}")
-    if given.rounds < 1:
-        parser.error(f"--rounds: expected at least 1, found {given.rounds}")
+    for option, number in (("--rounds", given.rounds), ("--images", given.images)):
+        if number is not None and number < 1:
+            parser.error(f"{option}: expected at least 1, found {number}")
     return given
 
 
@@ -356,12 +396,17 @@ def main() -> None:
             implementations.append(found)
         else:
             print(f"{found[0]}: not here: {found[1]}")
+    timed: dict[tuple[str, str, str], dict[str, float]] = {}
     for name in given.workloads:
-        for distribution in given.distribution.split(","):
-            for dtype in given.dtype.split(","):
+        workload = WORKLOADS[name]
+        if given.images not in (None, workload.images):
+            workload, name = replace(workload, images=given.images), f"{name}, images {given.images}"
+        for dtype in given.dtype.split(","):
+            for distribution in given.distribution.split(","):
                 show_progress(f"{name} {distribution} {dtype}")
-                problem = WORKLOADS[name].problem(distribution, DTYPES[dtype], device)
-                runners, refused = contenders(problem, implementations, dtype)
+                problem = workload.problem(distribution, DTYPES[dtype], device)
+                factor = math.nan if distribution == NAN_GRADIENT else 1.0
+                runners, refused = contenders(problem, implementations, dtype, factor)
                 measure(problem, runners, given.rounds)
                 show_progress("")
                 case = {
@@ -372,6 +417,10 @@ def main() -> None:
                     "dtype": dtype,
                 }
                 report(records, case, runners, refused)
+                timed[name, dtype, distribution] = {runner.name: call_microseconds(runner) for runner in runners}
+    if len(given.distribution.split(",")) > 1:
+        print("\nforward and backward by where points lie, in CUDA graphs where calls are short:")
+        print_table(points_table(timed))
 
 
 if __name__ == "__main__":

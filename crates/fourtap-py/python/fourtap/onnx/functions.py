@@ -8,13 +8,23 @@ call with the most has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fourtap.errors import UnsupportedError
 from fourtap.onnx.packages import require
 
-__all__ = ["DOMAIN", "FROM_LOCATIONS", "FROM_PROJECTIONS", "INPUTS", "OLDEST_OPSET", "OPTIONAL", "Call", "functions"]
+__all__ = [
+    "DOMAIN",
+    "FROM_LOCATIONS",
+    "FROM_PROJECTIONS",
+    "INPUTS",
+    "OLDEST_OPSET",
+    "OPTIONAL",
+    "Call",
+    "calls_of",
+    "functions",
+]
 
 DOMAIN = "fourtap"
 FROM_LOCATIONS = "MSDeformAttn"
@@ -49,6 +59,15 @@ def functions(calls: Iterable[Call], opset: int) -> list[Any]:
     for call in calls:
         of_each.setdefault(call.name, []).append(call)
     return [parser.parse_function(_text(name, those, opset)) for name, those in sorted(of_each.items())]
+
+
+def calls_of(function: Any) -> list[Call]:
+    """Calls that need such a function as a model carries, by its body: one of most levels, and one of fewer if any."""
+    levels = [node for node in function.node if node.op_type == "GridSample"]
+    modes = {attribute.s for node in levels for attribute in node.attribute if attribute.name == "mode"}
+    most = Call(function.name, len(levels), b"nearest" in modes, "value_mask" in function.input)
+    has_fewer = any(node.op_type == "Less" for node in function.node)
+    return [most, replace(most, levels=1)] if has_fewer else [most]
 
 
 def _text(name: str, calls: Sequence[Call], opset: int) -> str:

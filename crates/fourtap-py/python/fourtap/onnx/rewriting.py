@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fourtap.errors import InputError
+from fourtap.errors import InputError, UnsupportedError
 from fourtap.onnx.errors import PatternError
-from fourtap.onnx.functions import DOMAIN, FROM_LOCATIONS, FROM_PROJECTIONS, Call, functions
+from fourtap.onnx.functions import DOMAIN, FROM_LOCATIONS, FROM_PROJECTIONS, Call, calls_of, functions
 from fourtap.onnx.graph import Graph
 from fourtap.onnx.inference import infer
 from fourtap.onnx.packages import require
@@ -78,11 +79,13 @@ def rewrite(
         inputs: What to run them on; by default random images and other numbers, at two sizes where axes are dynamic.
         sizes: Of dynamic axes by their names, for random inputs; two numbers are used one after the other.
         with_functions: Whether the result carries our nodes as functions, so that it runs where our library is not
-            registered, too. TensorRT's node has none.
+            registered, too. TensorRT's node has none. Functions that a model carries already are kept either way, and
+            written anew where new nodes need more of them.
         overwrite_source: Whether ``target`` may be the file that ``source`` is.
 
     Raises:
         InputError: The source cannot be read, or the target cannot be written or is the source.
+        UnsupportedError: The model has nodes of ours that cannot share a function with new ones.
         PatternError: There is no deformable attention in it, or none that the node can compute.
         VerificationError: The result is not that of the model, or they could not be run, or what the model computes on
             these inputs tells nothing: too few finite numbers other than zero.
@@ -98,15 +101,24 @@ def rewrite(
     model.CopyFrom(original)
     graph = Graph(model, infer(model))
     types = graph.inferred.types
+    carried = {one.name: calls_of(one) for one in model.functions if one.domain == DOMAIN}
+    # A function has one way of sampling, and is with a mask or without.
+    is_shared = not any(call.nearest or call.masked for call in carried.get(FROM_PROJECTIONS, []))
+    prefix = _unused_prefix(model)
     replacements = [
-        _Replacing(onnx, attention, types, f"fourtap_{at}", to).made() for at, attention in enumerate(find(graph))
+        _Replacing(onnx, attention, types, f"{prefix}_{at}", to, with_projections=is_shared).made()
+        for at, attention in enumerate(find(graph))
     ]
+    calls = [one.call for one in replacements] if to == "fourtap" else []
+    if with_functions:
+        _require_functions(model, calls, carried)
+    else:
+        # Calls beside those that a function was written for would silently lose levels.
+        calls = [call for call in calls if call.name in carried]
     _put(model, replacements)
     _import(onnx, model, DOMAIN if to == "fourtap" else _TENSORRT[0])
-    if with_functions and to == "fourtap":
-        opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
-        model.functions.extend(functions([one.call for one in replacements], opset))
-        model.ir_version = max(model.ir_version, _OLDEST_IR)
+    if calls:
+        _carry(model, calls, carried)
     names = " and ".join(sorted({one.call.name for one in replacements})) if to == "fourtap" else _TENSORRT[1]
     result = Rewritten(model, len(replacements), names)
     if verify:
@@ -165,6 +177,38 @@ def _import(onnx: Any, model: Any, domain: str) -> None:
         model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 
 
+def _unused_prefix(model: Any) -> str:
+    """What no name in a model begins with; one that was rewritten before has names of ours."""
+    used = {name for node in model.graph.node for name in [node.name, *node.output]}
+    used.update(tensor.name for tensor in model.graph.initializer)
+    prefixes = (f"{DOMAIN}{at}" if at else DOMAIN for at in itertools.count())
+    return next(prefix for prefix in prefixes if not any(name.startswith(f"{prefix}_") for name in used))
+
+
+def _require_functions(model: Any, calls: Sequence[Call], carried: Mapping[str, Any]) -> None:
+    """Refuse functions that nodes of the model would take, for which they were not written."""
+    wanted = {call.name for call in calls}
+    there = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
+    alone = sorted((there & wanted) - carried.keys())
+    if alone:
+        raise UnsupportedError(
+            f"with_functions: expected False (--no-functions), as the model has nodes {alone[0]} without a function, "
+            "found True"
+        )
+
+
+def _carry(model: Any, calls: Sequence[Call], carried: Mapping[str, Sequence[Call]]) -> None:
+    """Functions for these calls and for those of the same names that the model had."""
+    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    names = {call.name for call in calls}
+    of_both = [*calls, *(call for name in sorted(names) for call in carried.get(name, []))]
+    others = [one for one in model.functions if one.domain != DOMAIN or one.name not in names]
+    copies = [type(one).FromString(one.SerializeToString()) for one in others]
+    model.ClearField("functions")
+    model.functions.extend([*copies, *functions(of_both, opset)])
+    model.ir_version = max(model.ir_version, _OLDEST_IR)
+
+
 def _put(model: Any, replacements: Sequence[Replacement]) -> None:
     """Put nodes in the place of the last one of each call, and take out what then is computed for nobody."""
     at_end = {one.attention.out: one for one in replacements}
@@ -204,8 +248,18 @@ def _captured(node: Any) -> set[str]:
 class _Replacing:
     """The nodes that compute one call."""
 
-    def __init__(self, onnx: Any, attention: Attention, types: Mapping[str, int], prefix: str, to: str) -> None:
+    def __init__(
+        self,
+        onnx: Any,
+        attention: Attention,
+        types: Mapping[str, int],
+        prefix: str,
+        to: str,
+        *,
+        with_projections: bool,
+    ) -> None:
         self._onnx, self._attention, self._types, self._prefix, self._to = onnx, attention, types, prefix, to
+        self._folds = with_projections and attention.logits is not None
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
 
@@ -222,10 +276,10 @@ class _Replacing:
             domain, node_name = _TENSORRT
             apart = self._node(node_name, *levels, *self._by_level(), domain=domain)
             found = self._node("Reshape", apart, self._constant("merged", [0, 0, -1]))
-        elif attention.logits is not None and attention.projections is not None:
+        elif self._folds and attention.projections is not None:
             name = FROM_PROJECTIONS
             found = self._from_points(levels, *attention.projections)
-        elif attention.logits is not None and attention.boxes is not None:
+        elif self._folds and attention.boxes is not None:
             name = FROM_PROJECTIONS
             found = self._from_boxes(levels, *attention.boxes)
         elif points is not None and len(set(points)) > 1:
