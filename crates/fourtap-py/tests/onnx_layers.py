@@ -52,6 +52,34 @@ class Layer(nn.Module):
         return sampled(maps, locations, self.weights(logits))
 
 
+class LayerByPoints(nn.Module):
+    """With the points of all levels on one axis, of unlike counts, as D-FINE has it."""
+
+    points = (1, 3)
+
+    def forward(self, fine: Tensor, coarse: Tensor, references: Tensor, offsets: Tensor, logits: Tensor) -> Tensor:
+        maps = (fine, coarse)
+        images, queries = references.shape[:2]
+        scale = torch.tensor([1 / count for count in self.points for _ in range(count)])
+        boxes = references[:, :, None, :1]
+        places = offsets.reshape(images, queries, HEADS, sum(self.points), 2)
+        locations = boxes[..., :2] + places * scale[:, None] * boxes[..., 2:] * 0.5
+        weights = logits.softmax(-1).permute(0, 2, 1, 3).reshape(images * HEADS, 1, queries, sum(self.points))
+        pixels = torch.cat([map.flatten(2) for map in maps], 2).transpose(1, 2)
+        value = pixels.reshape(images, pixels.shape[1], HEADS, CHANNELS // HEADS)
+        rows = value.permute(0, 2, 3, 1).flatten(0, 1)
+        parts = rows.split([map.shape[2] * map.shape[3] for map in maps], -1)
+        grids = (2 * locations - 1).permute(0, 2, 1, 3, 4).flatten(0, 1).split(self.points, -2)
+        samples = [
+            functional.grid_sample(
+                part.reshape(images * HEADS, CHANNELS // HEADS, *map.shape[2:]), grid, align_corners=False
+            )
+            for part, map, grid in zip(parts, maps, grids, strict=True)
+        ]
+        found = (torch.cat(samples, -1) * weights).sum(-1).view(images, CHANNELS, queries)
+        return found.transpose(1, 2).contiguous()
+
+
 def sampled(maps: tuple[Tensor, ...], locations: Tensor, weights: Tensor) -> Tensor:
     images, queries = locations.shape[:2]
     pixels = torch.cat([map.flatten(2) for map in maps], 2).transpose(1, 2)
