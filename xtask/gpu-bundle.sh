@@ -53,9 +53,9 @@ for part in $parts; do
         ;;
     bench)
         : >"$results/bench.txt"
-        # Everything; then coordinates of 16 bits; then all points on a few pixels, where gradients contend.
+        # Everything; then coordinates of 16 bits; then points that crowd, where gradients contend.
         for what in "" "--coordinates value --dtype f16,bf16 --direction forward" \
-            "--distribution window --dtype f16,f32"; do
+            "--distribution window,spot,zipf,rtdetr --dtype f16,f32"; do
             # shellcheck disable=SC2086  # words, not one argument
             "$here/fourtap" bench --device cuda $what --json "$results/bench.jsonl" >>"$results/bench.txt" 2>&1 || failed=1
         done

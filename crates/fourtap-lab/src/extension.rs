@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 use clap::ArgMatches;
 
 pub use crate::array::Array;
-pub use crate::cli::{DeviceChoice, DevicesChoice, Distribution, TargetArgs, parse_setting};
+pub use crate::cli::{
+    DeviceChoice, DevicesChoice, Distribution, TargetArgs, distributions, parse_setting,
+};
 pub use crate::commands::{note, print, print_json, probe::measured as probed, progress};
 pub use crate::cuda::{
     Argument, DeviceArray, DeviceTiming, Grid, Hardware, LoadedKernel, Source, Stopwatch,

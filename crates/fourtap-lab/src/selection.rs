@@ -11,6 +11,9 @@ use crate::nearest::nearest;
 use crate::operators::{self, Numbers, OPERATORS, Operator, Workload, refused, without_backward};
 use crate::tensors::MappedFile;
 
+/// Those that stand for what models do.
+const USUAL_POINTS: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
+
 const QUICK_DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 /// Where the numbers come from.
@@ -205,7 +208,7 @@ impl Subject {
             Subject::Synthetic(workload) => {
                 let usual: &[_] = match arguments.quick {
                     true => &[Distribution::Local],
-                    false => &Distribution::USUAL,
+                    false => &USUAL_POINTS,
                 };
                 let asked = or_default(&arguments.distribution, usual).into_iter();
                 let numbers: Vec<_> = asked.map(|points| workload.numbers(points)).collect();

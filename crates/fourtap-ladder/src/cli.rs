@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fourtap_lab::extension::{
-    DeviceChoice, DevicesChoice, Distribution, parse_duration, parse_setting,
+    DeviceChoice, DevicesChoice, Distribution, distributions, parse_duration, parse_setting,
 };
 
 /// Verify, time and rank every kernel idea of the ladder
@@ -31,12 +31,14 @@ pub struct LadderArgs {
     /// first three]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub workload: Vec<PathBuf>,
-    /// Where the sampling points lie: uniform, local, window [default: uniform and local]
+    /// Where the sampling points lie, as for `fourtap bench` [default: uniform and local]
     #[arg(
         long,
         value_name = "KIND",
         value_delimiter = ',',
-        hide_possible_values = true
+        hide_possible_values = true,
+        visible_alias = "points",
+        value_parser = distributions()
     )]
     pub distribution: Vec<Distribution>,
     /// Causal mask, for dense attention

@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fourtap::cpu::Simd;
 use fourtap::cuda::msda;
+use fourtap::verify::Distribution;
 use serde::{Deserialize, Serialize};
 
 pub use fourtap_admin::choices::{CoordinatesChoice, DTypeChoice};
@@ -153,30 +155,16 @@ impl InputsChoice {
     }
 }
 
-/// Where the sampling points of a made-up problem lie: anywhere, around each query's reference point,
-/// or all in a few pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    /// Anywhere in the image.
-    Uniform,
-    /// Around each query's reference point, as trained models put them.
-    Local,
-    /// All in the same few pixels of each level.
-    Window,
-}
-
-impl Distribution {
-    /// Those that stand for what models do.
-    pub const USUAL: [Distribution; 2] = [Distribution::Uniform, Distribution::Local];
-
-    /// As typed and recorded.
-    pub fn name(self) -> &'static str {
-        match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Local => "local",
-            Distribution::Window => "window",
-        }
-    }
+/// For an option that says where the sampling points of a made-up problem lie.
+pub fn distributions() -> impl TypedValueParser<Value = Distribution> {
+    let names = Distribution::ALL.map(|(_, name)| name);
+    PossibleValuesParser::new(names).try_map(|name| {
+        let mut all = Distribution::ALL.into_iter();
+        let found = all.find(|(_, known)| *known == name);
+        found
+            .map(|(distribution, _)| distribution)
+            .ok_or("no such distribution")
+    })
 }
 
 #[cfg(test)]

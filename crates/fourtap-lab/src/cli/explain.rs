@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use fourtap_admin::cli::ThreadsArgs;
 
-use super::{CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice};
+use super::{
+    CoordinatesChoice, DTypeChoice, DeviceChoice, Direction, Distribution, InputsChoice,
+    distributions,
+};
 
 /// One case of a workload.
 #[derive(Clone, Debug, Args)]
@@ -37,12 +40,14 @@ pub struct CaseArgs {
         hide_possible_values = true
     )]
     pub inputs: InputsChoice,
-    /// Where the sampling points lie: uniform, local, window
+    /// Where the sampling points lie, as for bench
     #[arg(
         long,
         value_name = "KIND",
         default_value = "local",
-        hide_possible_values = true
+        hide_possible_values = true,
+        visible_alias = "points",
+        value_parser = distributions()
     )]
     pub distribution: Distribution,
     /// Pass: forward, backward

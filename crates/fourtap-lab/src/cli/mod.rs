@@ -24,11 +24,12 @@ use crate::extension::{self, Extension};
 use crate::operators::{self, Operator};
 
 pub use choices::{
-    CoordinatesChoice, DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution,
-    InputsChoice, KernelChoice, SimdChoice,
+    CoordinatesChoice, DTypeChoice, DeviceChoice, DevicesChoice, Direction, InputsChoice,
+    KernelChoice, SimdChoice, distributions,
 };
 pub use compare::{CompareArgs, FailOn};
 pub use explain::{CaseArgs, ExplainArgs};
+pub use fourtap::verify::Distribution;
 pub use probe::ProbeArgs;
 pub use profile::ProfileArgs;
 pub use report::ReportArgs;
@@ -269,8 +270,19 @@ Dense attention has only a forward pass, on standard normal inputs: --distributi
 do not apply to it. On the CPU `dense` skips large workloads; on CUDA it is timed in f16 and bf16.
 
 Distributions: 'local' puts points around each query's reference point (sigma 4 pixels of each
-level), as trained models do; 'uniform' puts them anywhere in the image; 'window' puts all of them
-into the same 6 x 6 pixels of each level, where gradients of value contend.
+level), as trained models do; 'uniform' puts them anywhere in the image. In the others they crowd,
+and gradients of value contend:
+  window           in the same 6 x 6 pixels of each level
+  spot             all in one place
+  cloud-5          around the middle, sigma 5 % of the image
+  cloud-0.5        the same with 0.5 %
+  corner-boxes     a quarter of the queries in one corner, with boxes of 0.001; others anywhere
+  image-boxes      a third with boxes as large as the image around its corner; others anywhere
+  zipf             on 20 objects, the k-th with 1/k as many queries as the first
+  row              in one row of each level
+  outside          outside the image
+  rtdetr           those of RT-DETR's decoder before training, in f16
+  deformable-detr  those of Deformable DETR before training
 
 Inputs: 'given' are sampling locations and attention weights; 'projections' are what linear layers
 put out: offsets and logits in the type of value, slices of one tensor, and reference points in f32,
@@ -323,12 +335,14 @@ pub struct BenchArgs {
         hide_possible_values = true
     )]
     pub direction: Vec<Direction>,
-    /// Where the sampling points lie: uniform, local, window [default: uniform and local]
+    /// Where the sampling points lie, as below [default: uniform and local]
     #[arg(
         long,
         value_name = "KIND",
         value_delimiter = ',',
-        hide_possible_values = true
+        hide_possible_values = true,
+        visible_alias = "points",
+        value_parser = distributions()
     )]
     pub distribution: Vec<Distribution>,
     /// Batch size (images or sequences) instead of the workload's own
@@ -383,7 +397,8 @@ On the CPU both passes of deformable attention are checked with every instructio
 are checked with the best kernels and the baseline (one thread per channel), with level shapes in
 host memory and, every third problem, in device memory; backward in both modes, or with
 --deterministic only in that one. Each seed stands for two problems: one with given sampling
-locations and attention weights, one from projections (offsets, logits and reference points).
+locations and attention weights, one from projections (offsets, logits and reference points). In
+half of them points lie as one of the distributions of `bench` puts them.
 
 Dense attention has a forward pass: on the CPU with and without LSE, and each seed stands for two
 problems, one with attn_mask; on CUDA in f16 and bf16, without.")]

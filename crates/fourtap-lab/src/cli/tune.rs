@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use fourtap_admin::cli::ThreadsArgs;
 
-use super::{DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution};
+use super::{DTypeChoice, DeviceChoice, DevicesChoice, Direction, Distribution, distributions};
 use crate::units;
 
 /// `fourtap tune`.
@@ -148,12 +148,14 @@ pub struct TuneProblem {
         hide_possible_values = true
     )]
     pub dtype: Vec<DTypeChoice>,
-    /// Where the sampling points lie: uniform, local, window
+    /// Where the sampling points lie, as for bench
     #[arg(
         long,
         value_name = "KIND",
         default_value = "local",
-        hide_possible_values = true
+        hide_possible_values = true,
+        visible_alias = "points",
+        value_parser = distributions()
     )]
     pub distribution: Distribution,
     /// Batch size (images or sequences) instead of the workload's own

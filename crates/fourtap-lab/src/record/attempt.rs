@@ -18,7 +18,7 @@ pub struct TuneSubject {
     pub kernel: String,
     /// On which problem.
     pub workload: String,
-    /// "uniform", "local" or "window" points; "normal" numbers, of dense attention.
+    /// Where the points lie, as "local"; "normal" numbers, of dense attention.
     pub distribution: String,
     /// Element type.
     pub dtype: String,

@@ -20,7 +20,7 @@ pub struct BenchRecord {
     pub origin: Origin,
     /// What was computed.
     pub workload: String,
-    /// "uniform", "local" or "window" points; "normal" numbers, of dense attention; or those of a "file".
+    /// Where the points lie, as "local"; "normal" numbers, of dense attention; or those of a "file".
     pub distribution: String,
     /// Seed of the random numbers.
     pub seed: u64,

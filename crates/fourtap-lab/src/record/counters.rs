@@ -16,7 +16,7 @@ pub struct CountersRecord {
     pub origin: Origin,
     /// What was computed; as in the record of the benchmark.
     pub workload: String,
-    /// "uniform", "local", "window" or "file".
+    /// Where the points lie, as "local"; or "file".
     pub distribution: String,
     /// Its sizes.
     pub problem: ProblemRecord,

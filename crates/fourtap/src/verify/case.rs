@@ -1,10 +1,11 @@
 //! Random problems from a seed: primes, ones, zeros and tails; every element type and layout; points outside the
-//! image, on pixel centres, on borders, and at NaN.
+//! image, on pixel centres, on borders, and at NaN; crowds of points on few pixels.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 
+use super::points::Distribution;
 use super::tensor::{Storage, Tensor};
 use crate::dtype::DType;
 use crate::msda::{Inputs, Levels, Sizes};
@@ -93,6 +94,8 @@ impl Case {
             of_value.random_range(-1.0..1.0)
         });
         let storage = random_storage(rng, 6, true, kind);
+        let crowd = crowd(seed);
+        let crowded = crowd.map(|it| crowded_locations(of_locations, it, &sizes, &levels));
         let mut index = 0;
         let sampling_locations = Tensor::from_fn(
             coordinates[0],
@@ -106,7 +109,13 @@ impl Case {
                     level.height
                 };
                 index += 1;
-                random_location(of_locations, size, hostile)
+                match &crowded {
+                    Some(_) if hostile && of_locations.random_bool(0.05) => {
+                        pick(of_locations, &HOSTILE)
+                    }
+                    Some(locations) => locations[index - 1].into(),
+                    None => random_location(of_locations, size, hostile),
+                }
             },
         );
         let storage = random_storage(rng, 5, true, kind);
@@ -218,6 +227,30 @@ fn random_levels(rng: &mut Xoshiro256PlusPlus, shapes: &[(usize, usize)]) -> Lev
         next += shapes[level].0 * shapes[level].1;
     }
     Levels::with_starts(shapes, &starts).expect("levels laid one after another")
+}
+
+/// Where the points of a seed's problem lie, if not anywhere and on the borders of pixels. Of a stream of its own, so that
+/// all else about the problem stays as it is.
+pub(super) fn crowd(seed: u64) -> Option<Distribution> {
+    const STREAM: u64 = 0x706f_696e_7473;
+    let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ STREAM);
+    rng.random_bool(0.5).then(|| Distribution::random(rng))
+}
+
+/// `sampling_locations`.
+fn crowded_locations(
+    rng: &mut Xoshiro256PlusPlus,
+    distribution: Distribution,
+    sizes: &Sizes,
+    levels: &Levels,
+) -> Vec<f32> {
+    let of_query = sizes.heads * sizes.levels * sizes.points;
+    let mut locations = vec![[0.0; 2]; sizes.samples()];
+    for (index, row) in locations.chunks_mut(of_query.max(1)).enumerate() {
+        let query = (index % sizes.queries, rng.random());
+        distribution.draw(rng, query, (sizes, levels), row);
+    }
+    locations.into_flattened()
 }
 
 fn random_location(rng: &mut Xoshiro256PlusPlus, size: usize, hostile: bool) -> f64 {

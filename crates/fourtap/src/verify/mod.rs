@@ -16,6 +16,7 @@ mod dense_mask;
 #[cfg(feature = "cuda")]
 mod device_tensor;
 mod gradients;
+mod points;
 mod projections;
 mod rule;
 mod tensor;
@@ -35,6 +36,7 @@ pub use dense_gradients::{
 pub use dense_gradients_cuda::{DenseGradientsOnCuda, check_dense_gradients_on_cuda};
 pub use dense_mask::RandomMask;
 pub use gradients::{ExpectedGradients, GradientSelection, GradientTensors};
+pub use points::{Distribution, QueryBox};
 #[cfg(feature = "cuda")]
 pub use projections::{CudaProjectedCase, CudaProjectedGradients};
 pub use projections::{

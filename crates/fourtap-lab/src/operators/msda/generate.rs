@@ -3,10 +3,10 @@
 use std::array;
 
 use fourtap::DType;
-use fourtap::msda::{Level, Levels, Sizes};
+use fourtap::msda::{Levels, Sizes};
+use fourtap::verify::QueryBox;
 use rand::RngExt;
-use rand::rngs::Xoshiro256PlusPlus;
-use rand_distr::{Distribution as _, LogNormal, StandardNormal};
+use rand_distr::{Distribution as _, LogNormal};
 use rayon::prelude::*;
 
 use super::Reference;
@@ -19,15 +19,6 @@ const VALUE: Purpose = 1;
 const GRAD_OUT: Purpose = 2;
 const LOCATIONS: Purpose = 3;
 const WEIGHTS: Purpose = 4;
-
-/// How far, in pixels of each level, "local" points scatter around the reference point.
-const LOCAL_SIGMA: f64 = 4.0;
-
-/// Pixels of each level, in x and in y, that "window" points share.
-const WINDOW: f64 = 6.0;
-
-/// Where that window begins, as a share of width and height.
-const WINDOW_START: f64 = 0.4;
 
 /// `value`: uniform from -1 to 1, the same numbers in every type but for rounding.
 pub fn value(sizes: &Sizes, dtype: DType, seed: u64) -> Result<Array> {
@@ -84,35 +75,34 @@ pub fn locations(
     Ok(locations)
 }
 
-/// `sampling_locations` in f32, and the reference point of each query, `[N, Q, 2]`.
+/// `sampling_locations` in f32, and the box of each query.
 pub fn located(
     sizes: &Sizes,
     levels: &Levels,
     reference: Reference,
     distribution: Distribution,
     seed: u64,
-) -> Result<(Array, Array)> {
+) -> Result<(Array, Vec<QueryBox>)> {
     let mut array = Array::poisoned(
         "sampling_locations",
         DType::F32,
         &sizes.sampling_locations(),
     )?;
-    let shape = [sizes.images, sizes.queries, 2];
-    let mut centres = Array::poisoned("reference_points", DType::F32, &shape)?;
+    let unknown = QueryBox {
+        centre: [f64::NAN; 2],
+        extent: None,
+    };
+    let mut boxes = vec![unknown; sizes.images * sizes.queries];
     let row = sizes.heads * sizes.levels * sizes.points * 2;
     let rows_a_chunk = (CHUNK / row).max(1);
     array
         .elements_mut::<f32>()
         .par_chunks_mut(rows_a_chunk * row)
-        .zip(
-            centres
-                .elements_mut::<f32>()
-                .par_chunks_mut(rows_a_chunk * 2),
-        )
+        .zip(boxes.par_chunks_mut(rows_a_chunk))
         .enumerate()
-        .for_each(|(chunk, (rows, centres))| {
+        .for_each(|(chunk, (rows, boxes))| {
             let mut rng = stream(seed, LOCATIONS, chunk);
-            let rows = rows.chunks_mut(row).zip(centres.chunks_mut(2));
+            let rows = rows.chunks_mut(row).zip(boxes);
             for (index, (row, recorded)) in rows.enumerate() {
                 let query = (chunk * rows_a_chunk + index) % sizes.queries;
                 let centre = match reference {
@@ -120,36 +110,11 @@ pub fn located(
                     Reference::Raster => raster_point(levels, sizes.queries, query),
                     Reference::Random => array::from_fn(|_| rng.random()),
                 };
-                recorded.copy_from_slice(&centre.map(|coordinate| coordinate as f32));
-                for (index, location) in row.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let level = &levels[index / sizes.points % sizes.levels];
-                    *location = match distribution {
-                        Distribution::Uniform => array::from_fn(|_| rng.random()),
-                        Distribution::Local => around(centre, level, &mut rng),
-                        Distribution::Window => in_window(level, &mut rng),
-                    };
-                }
+                let row = row.as_chunks_mut().0;
+                *recorded = distribution.draw(&mut rng, (query, centre), (sizes, levels), row);
             }
         });
-    Ok((array, centres))
-}
-
-fn around(centre: [f64; 2], level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {
-    let size = [level.width, level.height];
-    array::from_fn(|xy| {
-        let normal: f64 = StandardNormal.sample(rng);
-        (centre[xy] + LOCAL_SIGMA * normal / size[xy] as f64) as f32
-    })
-}
-
-fn in_window(level: &Level, rng: &mut Xoshiro256PlusPlus) -> [f32; 2] {
-    let size = [level.width, level.height];
-    array::from_fn(|xy| {
-        let size = size[xy] as f64;
-        let window = WINDOW.min(size);
-        let start = (WINDOW_START * size).min(size - window);
-        ((start + window * rng.random::<f64>()) / size) as f32
-    })
+    Ok((array, boxes))
 }
 
 /// Centre (x, y) of a pixel, counted over all levels.
@@ -283,10 +248,7 @@ mod tests {
                 .flatten()
                 .map(|square| (square / count).sqrt())
             {
-                assert!(
-                    (sigma - LOCAL_SIGMA).abs() < 0.05,
-                    "{reference:?}: sigma {sigma}"
-                );
+                assert!((sigma - 4.0).abs() < 0.05, "{reference:?}: sigma {sigma}");
             }
         }
     }

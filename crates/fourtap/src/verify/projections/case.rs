@@ -10,7 +10,8 @@ use crate::layout::Layout;
 use crate::msda::projections::{BoxScale, Interpolation, Points, Projections};
 use crate::msda::{Levels, Sizes};
 use crate::tensor::View;
-use crate::verify::case::{CaseKind, HOSTILE, pick, random_sizes, random_storage};
+use crate::verify::case::{CaseKind, HOSTILE, crowd, pick, random_sizes, random_storage};
+use crate::verify::points::QueryBox;
 use crate::verify::tensor::{Storage, Tensor};
 
 /// A problem with its data.
@@ -88,9 +89,16 @@ impl ProjectedCase {
         let reference_rank = shape.len();
         let storage = random_storage(rng, reference_rank, true, kind);
         let (coordinates, mut index) = (shape[reference_rank - 1], 0);
+        let crowd = Crowd::of(seed, shape[0] * shape[1]);
+        let of_query: usize = shape[2..].iter().product();
         let reference_points = Tensor::from_fn(either(rng), &shape, &storage, || {
+            let (query, coordinate) = (index / of_query, index % coordinates);
             index += 1;
-            numbers.reference(rng, (index - 1) % coordinates >= 2)
+            let number = numbers.reference(rng, coordinate >= 2);
+            let crowded = crowd
+                .as_ref()
+                .and_then(|it| it.reference(query, coordinate));
+            crowded.unwrap_or(number)
         });
         let merges = rng.random_bool(0.3);
         let offset_dtype = either(rng);
@@ -98,7 +106,7 @@ impl ProjectedCase {
         let storage = random_storage(rng, 5, true, kind);
         let shape = [n, q, m, samples, 2];
         let sampling_offsets = Tensor::from_fn(offset_dtype, &shape, &storage, || {
-            numbers.offset(rng, boxes)
+            numbers.offset(rng, boxes) * crowd.as_ref().map_or(1.0, |it| it.spread)
         });
         let storage = random_storage(rng, 4, true, kind);
         let attention_logits =
@@ -279,6 +287,39 @@ fn random_reference_shape(
     }
     shape.push(if boxes { 4 } else { 2 });
     shape
+}
+
+/// Queries that look at few pixels.
+struct Crowd {
+    /// Of each query of each image.
+    boxes: Vec<QueryBox>,
+    /// What offsets are multiplied by.
+    spread: f64,
+}
+
+impl Crowd {
+    /// That of a seed, if it has one.
+    fn of(seed: u64, queries: usize) -> Option<Self> {
+        let distribution = crowd(seed)?;
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+        let query_box = |query| {
+            let reference = rng.random();
+            distribution.query_box(rng, (query, reference))
+        };
+        Some(Crowd {
+            boxes: (0..queries).map(query_box).collect(),
+            spread: pick(rng, &[0.0, 0.01, 1.0]),
+        })
+    }
+
+    /// x, y, width or height, where the distribution says it.
+    fn reference(&self, query: usize, coordinate: usize) -> Option<f64> {
+        let QueryBox { centre, extent } = self.boxes[query];
+        match coordinate {
+            0 | 1 => Some(centre[coordinate]),
+            _ => extent.map(|extent| extent[coordinate - 2]),
+        }
+    }
 }
 
 /// What the tensors hold.

@@ -186,7 +186,7 @@ fn words(arguments: &BenchArgs) -> Vec<OsString> {
         add("--direction", named(direction));
     }
     for distribution in &arguments.distribution {
-        add("--distribution", named(distribution));
+        add("--distribution", distribution.name().to_string());
     }
     if let Some(images) = arguments.images {
         add("--images", images.to_string());

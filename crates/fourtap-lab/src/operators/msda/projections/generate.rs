@@ -2,6 +2,7 @@
 
 use fourtap::DType;
 use fourtap::msda::{Levels, Sizes};
+use fourtap::verify::QueryBox;
 use rand::RngExt;
 use rayon::prelude::*;
 
@@ -32,7 +33,7 @@ pub fn projections(
     filling: &DataSpec,
 ) -> Result<RandomProjections> {
     let (distribution, seed) = (filling.distribution, filling.seed);
-    let (locations, centres) =
+    let (locations, query_boxes) =
         generate::located(sizes, levels, workload.reference, distribution, seed)?;
     let weights = generate::weights(sizes, seed)?;
     let boxes = workload.has_boxes();
@@ -40,7 +41,7 @@ pub fn projections(
         true => Some(extents(sizes, seed)?),
         false => None,
     };
-    let reference_points = references(sizes, &centres, extents.as_ref())?;
+    let reference_points = references(sizes, &query_boxes, extents.as_ref())?;
     let (samples, coordinates) = (sizes.levels * sizes.points, if boxes { 4 } else { 2 });
     let (of_heads, row) = (sizes.heads * samples, 3 * sizes.heads * samples);
     let shape = [sizes.images, sizes.queries, row];
@@ -82,7 +83,7 @@ pub fn projections(
     })
 }
 
-/// `[N, Q, 2]`: width and height of each query's box.
+/// `[N, Q, 2]`: width and height of the box of each query that has none by its distribution.
 fn extents(sizes: &Sizes, seed: u64) -> Result<Array> {
     let shape = [sizes.images, sizes.queries, 2];
     filled(
@@ -96,19 +97,20 @@ fn extents(sizes: &Sizes, seed: u64) -> Result<Array> {
 }
 
 /// The same point or box for every level of a query.
-fn references(sizes: &Sizes, centres: &Array, extents: Option<&Array>) -> Result<Array> {
+fn references(sizes: &Sizes, boxes: &[QueryBox], extents: Option<&Array>) -> Result<Array> {
     let coordinates = if extents.is_some() { 4 } else { 2 };
     let shape = [sizes.images, sizes.queries, sizes.levels, coordinates];
     let mut array = Array::poisoned("reference_points", DType::F32, &shape)?;
-    let centres = centres.elements::<f32>();
     let extents = extents.map(Array::elements::<f32>);
     let queries = array.elements_mut::<f32>();
-    for (query, levels) in queries.chunks_mut(sizes.levels * coordinates).enumerate() {
-        let of_query = 2 * query..2 * query + 2;
+    let queries = queries.chunks_mut(sizes.levels * coordinates).zip(boxes);
+    for (query, (levels, found)) in queries.enumerate() {
         for reference in levels.chunks_mut(coordinates) {
-            reference[..2].copy_from_slice(&centres[of_query.clone()]);
+            reference[..2].copy_from_slice(&found.centre.map(|it| it as f32));
             if let Some(extents) = extents {
-                reference[2..].copy_from_slice(&extents[of_query.clone()]);
+                let drawn = [extents[2 * query], extents[2 * query + 1]];
+                let extent = found.extent.map(|extent| extent.map(|it| it as f32));
+                reference[2..].copy_from_slice(&extent.unwrap_or(drawn));
             }
         }
     }
@@ -130,7 +132,7 @@ mod tests {
     fn points_and_weights_are_those_of_given_locations() {
         // Boxes of a decoder; points on a grid.
         for name in ["rtdetr-decoder", "ladder-n2-q256"] {
-            for distribution in [Distribution::Local, Distribution::Uniform] {
+            for (distribution, _) in Distribution::ALL {
                 let given = Workload::named(Path::new(name), Some(1)).unwrap();
                 let projected = given.with_projections().unwrap();
                 let filling = DataSpec {
