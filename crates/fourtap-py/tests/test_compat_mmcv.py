@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import reference
+import stand_ins
 import torch
 from torch import Tensor
 
@@ -195,33 +198,20 @@ def fails(*_: object) -> Tensor:
     raise AssertionError("the original was called")
 
 
-class OriginalFunction(torch.autograd.Function):
-    forward = staticmethod(fails)
-    backward = staticmethod(fails)
-
-
 @pytest.fixture(params=["mmcv.ops", "detrex.layers"])
-def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A package laid out as mmcv and detrex are; whatever of it computes anything fails."""
-    package, subpackage = request.param.split(".")
-    names = (package, f"{package}.{subpackage}", f"{package}.{subpackage}.multi_scale_deform_attn")
-    modules = [ModuleType(name) for name in names]
-    for name, module in zip(names, modules, strict=True):
-        module.__path__ = []
-        monkeypatch.setitem(sys.modules, name, module)
-    # The package offers the names that the innermost module defines.
-    for module in modules[1:]:
-        module.MultiScaleDeformableAttnFunction = OriginalFunction  # type: ignore[attr-defined]
-        module.multi_scale_deformable_attn_pytorch = fails  # type: ignore[attr-defined]
-    yield modules[2]
-    mmcv.unpatch()
+def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """The module of mmcv or detrex; its extension fails."""
+    files = stand_ins.MMCV if request.param == "mmcv.ops" else stand_ins.DETREX_BUILT
+    with stand_ins.installed(files, tmp_path):
+        yield importlib.import_module(f"{request.param}.multi_scale_deform_attn")
+        mmcv.unpatch()
 
 
-def test_patch_reaches_everybody_who_imported_the_functions(
-    installed: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    user = ModuleType("model_of_a_user")
-    user.multi_scale_deformable_attn_pytorch = fails  # type: ignore[attr-defined]
+def test_patch_reaches_everybody_who_imported_the_functions(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    user: Any = ModuleType("model_of_a_user")
+    original = installed.multi_scale_deformable_attn_pytorch
+    autograd_function = installed.MultiScaleDeformableAttnFunction
+    user.multi_scale_deformable_attn_pytorch = original
     monkeypatch.setitem(sys.modules, "model_of_a_user", user)
     names = mmcv.patch()
     assert f"{installed.__name__}.MultiScaleDeformableAttnFunction" in names
@@ -233,84 +223,20 @@ def test_patch_reaches_everybody_who_imported_the_functions(
     assert mmcv.patch() == names
 
     mmcv.unpatch()
-    assert installed.MultiScaleDeformableAttnFunction is OriginalFunction
-    assert installed.multi_scale_deformable_attn_pytorch is fails
-    assert user.multi_scale_deformable_attn_pytorch is fails
-
-
-class StandIn(torch.nn.Module):
-    """As their modules are written: ``forward`` uses the names that theirs do, and the two functions compute."""
-
-    def __init__(self, module: MultiScaleDeformableAttention) -> None:
-        super().__init__()
-        for name in ("sampling_offsets", "attention_weights", "value_proj", "output_proj", "dropout"):
-            setattr(self, name, getattr(module, name))
-        self.num_heads, self.num_levels, self.num_points = HEADS, len(SHAPES), POINTS
-        self.batch_first, self.im2col_step = module.batch_first, 64
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Any = None,
-        value: Any = None,
-        identity: Any = None,
-        query_pos: Any = None,
-        key_padding_mask: Any = None,
-        reference_points: Any = None,
-        spatial_shapes: Any = None,
-        level_start_index: Any = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        value = query if value is None else value
-        identity = query if identity is None else identity
-        query = query if query_pos is None else query + query_pos
-        if not self.batch_first:
-            query, value = query.permute(1, 0, 2), value.permute(1, 0, 2)
-        images, queries, pixels = query.shape[0], query.shape[1], value.shape[1]
-        if (spatial_shapes[:, 0] * spatial_shapes[:, 1]).sum() != pixels:
-            raise ValueError
-        value = self.value_proj(value)
-        if key_padding_mask is not None:
-            value = value.masked_fill(key_padding_mask[..., None], 0.0)
-        value = value.view(images, pixels, self.num_heads, -1)
-        sizes = (images, queries, self.num_heads, self.num_levels, self.num_points)
-        offsets = self.sampling_offsets(query).view(*sizes, 2)
-        weights = self.attention_weights(query).view(images, queries, self.num_heads, -1).softmax(-1).view(sizes)
-        centres = reference_points[:, :, None, :, None, :2]
-        if reference_points.shape[-1] == 2:
-            locations = centres + offsets / torch.stack([spatial_shapes[:, 1], spatial_shapes[:, 0]], -1)[:, None]
-        else:
-            locations = centres + offsets / self.num_points * reference_points[:, :, None, :, None, 2:] * 0.5
-        operands = (value, spatial_shapes, locations, weights)
-        if value.is_cuda:
-            operands = (value, spatial_shapes, level_start_index, locations, weights, self.im2col_step)
-            output = MultiScaleDeformableAttnFunction.apply(*operands)  # type: ignore[name-defined] # noqa: F821
-        else:
-            output = multi_scale_deformable_attn_pytorch(*operands)  # type: ignore[name-defined] # noqa: F821
-        output = self.output_proj(output)
-        if not self.batch_first:
-            output = output.permute(1, 0, 2)
-        dropped: Tensor = self.dropout(output)
-        return dropped + identity
-
-
-def stand_in_of(home: ModuleType, module: MultiScaleDeformableAttention) -> Any:
-    """A module of a class that looks as if it were defined in ``home``."""
-    home.torch = torch  # type: ignore[attr-defined]
-    forward = FunctionType(StandIn.forward.__code__, vars(home), "forward", StandIn.forward.__defaults__)
-    home.MultiScaleDeformableAttention = type(  # type: ignore[attr-defined]
-        "MultiScaleDeformableAttention", (StandIn,), {"forward": forward}
-    )
-    return home.MultiScaleDeformableAttention(module)
+    assert installed.MultiScaleDeformableAttnFunction is autograd_function
+    assert installed.multi_scale_deformable_attn_pytorch is original
+    assert user.multi_scale_deformable_attn_pytorch is original
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("corners", [2, 4])
 def test_patched_modules_compute_from_their_projections(
-    installed: ModuleType, device: str, batch_first: bool, corners: int, monkeypatch: pytest.MonkeyPatch
+    installed: Any, device: str, batch_first: bool, corners: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = build(device, batch_first=batch_first)
-    theirs = stand_in_of(installed, ours)
+    theirs = installed.MultiScaleDeformableAttention(CHANNELS, HEADS, len(SHAPES), POINTS, batch_first)
+    for name, layer in ours.named_children():
+        setattr(theirs, name, layer)
     query, value = random(device, QUERIES, BATCH, CHANNELS), random(device, PIXELS, BATCH, CHANNELS)
     if batch_first:
         query, value = (tensor.detach().transpose(0, 1).requires_grad_() for tensor in (query, value))
@@ -338,13 +264,14 @@ def test_patched_modules_compute_from_their_projections(
     by_position = theirs(query, None, value, None, *list(named.values())[1:])
     reference.assert_close(by_position, expected, 1e-12)
     mmcv.unpatch()
+    monkeypatch.setattr(reference, "ms_deform_attn", fails)
     with pytest.raises(AssertionError, match="the original was called"):
         theirs(query, **named)
 
 
-def test_unpatch_does_not_undo_what_others_did_since(installed: ModuleType) -> None:
+def test_unpatch_does_not_undo_what_others_did_since(installed: Any) -> None:
     mmcv.patch()
-    installed.multi_scale_deformable_attn_pytorch = other = object()  # type: ignore[attr-defined]
+    installed.multi_scale_deformable_attn_pytorch = other = object()
     mmcv.unpatch()
     assert installed.multi_scale_deformable_attn_pytorch is other
 

@@ -118,12 +118,12 @@ def test_detrex_need_not_be_compiled(detrex: None, imported_before: bool) -> Non
     if imported_before:
         user: Any = importlib.import_module("detrex.layers.transformer")
         with pytest.raises(ImportError, match=r"Cannot import 'detrex\._C'"):
-            user.MultiScaleDeformableAttention()
+            user.MultiScaleDeformableAttention(12, 3, 2, 2)
     names = mmcv.patch()
     assert {"detrex._C", "detrex.layers.multi_scale_deform_attn.MultiScaleDeformableAttnFunction"} <= set(names)
     user = importlib.import_module("detrex.layers.transformer")
     home: Any = importlib.import_module(DETREX)
-    module = user.MultiScaleDeformableAttention()
+    module = user.MultiScaleDeformableAttention(12, 3, 2, 2)
     assert isinstance(module, nn.Module)
     for name in ("MultiScaleDeformableAttnFunction", "multi_scale_deformable_attn_pytorch"):
         assert getattr(user, name) is getattr(home, name) is getattr(mmcv, name)

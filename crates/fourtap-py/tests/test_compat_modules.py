@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 import fourtap
 from fourtap import attention
 from fourtap.compat import groundingdino, rfdetr, rtdetr, ultralytics
-from fourtap.compat._drop_in import is_written_with
 
 SHAPES = [(6, 9), (3, 4)]
 PIXELS = 66
@@ -316,19 +314,6 @@ def test_a_module_that_is_written_otherwise_keeps_its_forward(
     seen = watching.shapes_of_calls(monkeypatch)
     reference.assert_close(project.call(*call.operands), call.expected, 1e-12)
     assert len(seen) == 1
-
-
-def test_modules_are_known_by_all_names_and_fractions_they_use() -> None:
-    def is_known(function: Callable[..., Any]) -> bool:
-        return is_written_with(function, {"view", "softmax"}, {"float"}, {0.5})
-
-    assert is_known(lambda x: x.view(0.0).softmax() * 0.5)
-    assert is_known(lambda x: x.view(0.0).softmax().float() * 0.5)
-    assert is_known(functools.wraps(lambda x: x.view().softmax() * 0.5)(lambda x: x.other()))
-    assert not is_known(lambda x: x.view() * 0.5)
-    assert not is_known(lambda x: x.view().softmax().tanh() * 0.5)
-    assert not is_known(lambda x: x.view().softmax() * 0.25)
-    assert not is_known(lambda x: x.view().softmax() * 0.5 * 0.25)
 
 
 @pytest.mark.parametrize("compat", [groundingdino, rfdetr, ultralytics])

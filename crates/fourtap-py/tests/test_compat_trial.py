@@ -228,6 +228,13 @@ def test_forks_of_a_repository_are_left_alone(
     assert rtdetr.patch(home) == names
 
 
+def test_what_the_original_cannot_compute_does_not_count(repository: Callable[[str, str], Any]) -> None:
+    # As RT-DETR's repository has it, which no model calls with masks.
+    home = repository("value_mask.unsqueeze(-1)", "value_mask.astype(value.dtype).unsqueeze(-1)")
+    names = rtdetr.patch(home, strict=True)
+    assert "repository.zoo.rtdetr_decoder.MSDeformableAttention.forward" in names
+
+
 def test_nothing_is_disturbed_and_nothing_disturbs() -> None:
     program = """
 import importlib, os, random

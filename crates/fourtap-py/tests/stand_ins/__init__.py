@@ -26,6 +26,7 @@ DETREX = {
     "detrex.layers.multi_scale_deform_attn": "detrex_multi_scale_deform_attn",
     "detrex.layers.transformer": "detrex_user",
 }
+DETREX_BUILT = {**DETREX, "detrex._C": "mmcv_ext"}
 # No package has this name; repositories call theirs ``src`` or ``engine``.
 REPOSITORY = {
     "repository.zoo.utils": "rtdetr_utils",

@@ -7,14 +7,14 @@ import inspect
 import logging
 import operator
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fourtap import attention
-from fourtap.compat._trial import Disagreement
+from fourtap.compat._trial import Case, Disagreement, require_agreement, require_arguments, source_of
 from fourtap.errors import UnsupportedError
 from fourtap.nn import SpatialShapes, accepted_type
 
@@ -39,53 +39,46 @@ def attend(
     )
 
 
-def is_written_with(function: Callable[..., Any], always: Set[str], sometimes: Set[str], factors: Set[float]) -> bool:
-    """Whether a function is one we know: by all names that it uses, and by its fractions but 0.
-
-    Args:
-        function: Of another package; what its decorators wrap counts.
-        always: The names that every version of it uses.
-        sometimes: Those that some versions use beside them.
-        factors: All its fractions.
-
-    """
-    code = inspect.unwrap(function).__code__
-    names = set(code.co_names)
-    found = {constant for constant in code.co_consts if isinstance(constant, float) and constant}
-    return always <= names <= always | sometimes and found == factors
-
-
 def replace_forward(
     replaced: Replacements,
     home: ModuleType,
     name: str,
-    always: Set[str],
-    sometimes: Set[str],
     ours: Callable[[Callable[..., Tensor]], Callable[..., Tensor]],
-) -> bool:
-    """Gives the class of this name another ``forward``, if its own is one we know; says whether it is.
+    cases: Callable[[type[nn.Module]], Iterator[Case]],
+    known: Iterable[str] = (),
+    sources: Container[str] = (),
+) -> None:
+    """Gives the class of this name another ``forward``, if that computes the same.
 
     Args:
         replaced: Where that is kept.
         home: The module that the class is in.
         name: The class.
-        always: As for :func:`is_written_with`, like ``sometimes``; one half is the only fraction in all of them.
-        sometimes: See there.
         ours: Makes the new ``forward`` of the old.
+        cases: What both are tried with.
+        known: The arguments that ours takes beside those it names.
+        sources: How versions are written that cannot be tried; see :func:`source_of`.
 
     """
     owner = vars(home).get(name)
-    original = vars(owner).get("forward") if isinstance(owner, type) else None
-    if not isinstance(original, FunctionType) or not is_written_with(original, always, sometimes, {0.5}):
-        return False
+    if not isinstance(owner, type) or not issubclass(owner, nn.Module):
+        return
+    original = vars(owner).get("forward")
+    if not isinstance(original, FunctionType):
+        return
+
+    def make() -> Callable[..., Tensor]:
+        forward = ours(original)
+        require_arguments(original, {*inspect.signature(forward, follow_wrapped=False).parameters, *known})
+        try:
+            require_agreement(original, forward, cases(owner))
+        except Disagreement as failure:
+            if failure.is_measured or source_of(original) not in sources:
+                raise
+        return forward
+
     # The class stays and gets another method, so that existing modules use it too.
-    replaced.set_attribute(f"{home.__name__}.{name}.forward", owner, "forward", ours(original))
-    return True
-
-
-def takes_the_same(theirs: object, ours: Callable[..., Tensor]) -> bool:
-    """Whether the parameters of both have the same names in the same order."""
-    return callable(theirs) and list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+    replaced.try_forward(f"{home.__name__}.{name}.forward", owner, make)
 
 
 def require_installed(package: str) -> None:
@@ -137,6 +130,26 @@ class Replacements:
             found = self._try(name, function, [], make)
             if found is not None:
                 self.set_code(name, function, found)
+
+    def try_everywhere(
+        self, home: ModuleType, attribute: str, replacement: Any, require: Callable[[Any], None]
+    ) -> None:
+        """The same for a function or a class with static methods, in all modules that have imported it from ``home``.
+
+        ``require`` is called with theirs, and raises :class:`Disagreement` if it computes something else.
+        """
+        name, theirs = f"{home.__name__}.{attribute}", vars(home).get(attribute)
+        if theirs is None or theirs is replacement:
+            return
+        methods = list(vars(theirs).values()) if isinstance(theirs, type) else []
+        function = getattr(theirs, "forward", theirs) if methods else theirs
+
+        def make() -> Any:
+            require(theirs)
+            return replacement
+
+        if self._try(name, function, methods, make) is not None:
+            self.set_everywhere(home, attribute, replacement)
 
     def _try(self, name: str, theirs: Any, others: list[Any], make: Callable[[], Any]) -> Any:
         written = inspect.unwrap(theirs)

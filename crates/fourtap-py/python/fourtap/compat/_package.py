@@ -8,6 +8,7 @@ from types import ModuleType
 
 from fourtap.compat._drop_in import Replacements, require_installed
 from fourtap.compat._imports import WhenImported
+from fourtap.errors import UnsupportedError
 
 __all__ = ["Package"]
 
@@ -30,20 +31,28 @@ class Package:
         self._replaced = Replacements()
         self._later = WhenImported(self._modules.__contains__, self._change_one)
 
-    def patch(self) -> list[str]:
+    def patch(self, *, strict: bool) -> list[str]:
         """Changes the modules that are imported, now, and the others when they are; imports nothing.
+
+        Args:
+            strict: Whether it is an error that something is left alone; then everything is restored.
 
         Returns:
             The names of what is replaced now.
 
         """
         require_installed(self._name)
+        self._replaced.is_strict = strict
         # First, so that no module is missed that another thread imports meanwhile.
         self._later.start()
-        for name in self._modules:
-            module = sys.modules.get(name)
-            if module is not None:
-                self._change_one(module)
+        try:
+            for name in self._modules:
+                module = sys.modules.get(name)
+                if module is not None:
+                    self._change_one(module)
+        except UnsupportedError:
+            self.unpatch()
+            raise
         return self._replaced.names
 
     def unpatch(self) -> None:

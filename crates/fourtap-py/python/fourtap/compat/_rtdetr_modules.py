@@ -259,7 +259,9 @@ def _cases_with_points(owner: type[nn.Module], cores: Sequence[Callable[..., Ten
         return function(module, given["query"], given["references"], given["features"], levels, mask)
 
     for operands in cases.operands():
-        yield operands.case(bare_module(owner, attributes, training=operands.training), call)
+        module = bare_module(owner, attributes, training=operands.training)
+        # RT-DETR's own cannot compute with masks: tensors of PyTorch have no `astype`.
+        yield operands.case(module, call, optional=operands.padding is not None)
 
 
 def _cases_with_point_lists(

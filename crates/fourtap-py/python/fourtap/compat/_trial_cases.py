@@ -27,6 +27,7 @@ __all__ = [
     "function_cases",
     "layers",
     "operands",
+    "operands_of_itself",
     "point_list_cases",
     "starts_of",
     "tensor_of",
@@ -80,14 +81,20 @@ def by_level(value: Tensor, shapes: Sequence[tuple[int, int]] = SHAPES) -> tuple
     return torch.split(whole.permute(0, 2, 3, 1), [height * width for height, width in shapes], dim=-1)
 
 
-def function_cases(*, joined: bool = False) -> Iterator[Case]:
-    """For a function of value, sizes, locations and weights; ``joined`` are levels and points, in one axis."""
+def function_cases(*, joined: bool = False, listed: bool = True) -> Iterator[Case]:
+    """For a function of value, sizes, locations and weights.
+
+    Args:
+        joined: Whether levels and points are one axis.
+        listed: Whether sizes are a list, not a tensor.
+
+    """
     samples = (len(SHAPES) * POINTS,) if joined else (len(SHAPES), POINTS)
-    tensors = core_tensors(samples)
+    tensors, sizes = core_tensors(samples), list(SHAPES) if listed else tensor_of()
     yield Case(
         "points inside and outside",
         tensors,
-        lambda function, given: function(given["value"], list(SHAPES), given["locations"], given["weights"]),
+        lambda function, given: function(given["value"], sizes, given["locations"], given["weights"]),
     )
 
 
@@ -139,7 +146,8 @@ class Operands:
     words: str
     query: Tensor
     position: Tensor | None
-    features: Tensor
+    features: Tensor | None
+    "None where the query is its own."
     references: Tensor
     padding: Tensor | None
     "True for pixels that are."
@@ -202,7 +210,22 @@ def operands(
             )
 
 
-def _references(numbers: Numbers, levels: int, coordinates: int) -> Tensor:
-    centres = numbers(BATCH, QUERIES, levels, 2, low=-0.1, high=1.1)
-    sizes = numbers(BATCH, QUERIES, levels, coordinates - 2, low=0.1, high=1.5)
+def operands_of_itself() -> Operands:
+    """Where every pixel is a query, and there are no others."""
+    numbers = Numbers(6)
+    queries = _pixels(SHAPES)
+    return Operands(
+        "pixels that attend to themselves",
+        numbers(BATCH, queries, CHANNELS),
+        numbers(BATCH, queries, CHANNELS),
+        None,
+        _references(numbers, len(SHAPES), 2, queries),
+        numbers(BATCH, queries) > 0.4,
+        training=False,
+    )
+
+
+def _references(numbers: Numbers, levels: int, coordinates: int, queries: int = QUERIES) -> Tensor:
+    centres = numbers(BATCH, queries, levels, 2, low=-0.1, high=1.1)
+    sizes = numbers(BATCH, queries, levels, coordinates - 2, low=0.1, high=1.5)
     return torch.cat([centres, sizes], dim=-1)

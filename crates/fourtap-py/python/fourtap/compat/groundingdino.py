@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fourtap.compat._drop_in import Replacements, replace_forward
 from fourtap.compat._extension import Extension
+from fourtap.compat._mmcv_trials import module_cases, require_same_autograd_function, require_same_function
 from fourtap.compat._package import Package
 from fourtap.compat.deformable_detr import (
     FUNCTIONS,
@@ -71,20 +72,25 @@ def uninstall() -> None:
     _extension.uninstall()
 
 
-def patch() -> list[str]:
+def patch(*, strict: bool = False) -> list[str]:
     """Makes Grounding DINO call fourtap, imported before or after; also in models that exist already.
 
     It stands in for the extension unless that is imported already, and replaces the function, the autograd function and
-    the ``forward`` of the module; class names and checkpoints stay as they are.
+    the ``forward`` of the module; class names and checkpoints stay as they are. What computes something else than
+    fourtap does is left alone: both are tried on small cases first.
+
+    Args:
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``;
+            also in modules that are imported later.
 
     Returns:
         The names of what is replaced now, in the modules that are imported.
 
     Raises:
-        fourtap.UnsupportedError: There is no groundingdino.
+        fourtap.UnsupportedError: There is no groundingdino; or with ``strict``, and then nothing is replaced.
 
     """
-    names = _package.patch()
+    names = _package.patch(strict=strict)
     if "groundingdino._C" not in sys.modules:
         # Even where one is built: its import fails as soon as PyTorch is another than it was built for.
         install()
@@ -97,22 +103,15 @@ def unpatch() -> None:
     uninstall()
 
 
-# What the ``forward`` of their module uses in every version, and what those with the extension use beside it.
-_ALWAYS = frozenset(
-    "attention_weights batch_first masked_fill multi_scale_deformable_attn_pytorch num_heads num_levels num_points "
-    "output_proj permute sampling_offsets shape softmax stack sum torch value_proj view".split()
-)
-_SOMETIMES = frozenset(
-    "MultiScaleDeformableAttnFunction ValueError apply cuda dtype float float16 format half im2col_step is_available "
-    "is_cuda".split()
-)
-
-
 def _change(home: ModuleType, replaced: Replacements) -> None:
-    replaced.set_everywhere(home, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
-    replaced.set_everywhere(home, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
-    ours = functools.partial(_from_projections, home)
-    replace_forward(replaced, home, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
+    ours: Any = MultiScaleDeformableAttnFunction
+    replaced.try_everywhere(home, "MultiScaleDeformableAttnFunction", ours, require_same_autograd_function)
+    ours = multi_scale_deformable_attn_pytorch
+    replaced.try_everywhere(home, "multi_scale_deformable_attn_pytorch", ours, require_same_function)
+    if vars(home).get("multi_scale_deformable_attn_pytorch") is ours:
+        forward = functools.partial(_from_projections, home)
+        cases = functools.partial(module_cases, added=False)
+        replace_forward(replaced, home, "MultiScaleDeformableAttention", forward, cases)
 
 
 _package = Package("groundingdino", ["groundingdino.models.GroundingDINO.ms_deform_attn"], _change)

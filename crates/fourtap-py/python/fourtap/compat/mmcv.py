@@ -10,6 +10,7 @@ To make an installed mmcv, mmcv-lite or detrex use fourtap, in models built befo
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from fourtap._tracing import length
 from fourtap.compat import _mmcv_extensions
 from fourtap.compat._drop_in import Replacements, replace_forward
+from fourtap.compat._mmcv_trials import module_cases, require_same_autograd_function, require_same_function
 from fourtap.compat.deformable_detr import MSDeformAttnFunction, ms_deform_attn_core_pytorch
 from fourtap.errors import InputError, UnsupportedError
 from fourtap.nn import ProjectedAttention, SpatialShapes, attend_from_layers, project, require_counts
@@ -162,20 +164,28 @@ class MultiScaleDeformableAttention(ProjectedAttention):
         return dropped + identity
 
 
-def patch() -> list[str]:
+def patch(*, strict: bool = False) -> list[str]:
     """Makes mmcv and detrex, whichever is installed, call fourtap; also in models that exist already.
 
     It replaces their function and autograd function in every module that has imported them, and the ``forward`` of
-    their module where that is one we know; class names, registries and checkpoints stay as they are. mmcv's extension
-    gets our functions, too, so that BEVFormer and others with autograd functions of their own use them.
+    their module; class names, registries and checkpoints stay as they are. What computes something else than fourtap
+    does is left alone: both are tried on small cases first. mmcv's extension gets our functions, too, so that BEVFormer
+    and others with autograd functions of their own use them.
 
     Neither extension need be built: where one cannot be imported, ours is in its place, and all else that it should
     have raises :class:`fourtap.UnsupportedError` when it is called.
 
+    Args:
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``.
+
     Returns:
         The names of what is replaced now.
 
+    Raises:
+        fourtap.UnsupportedError: There is neither of them; or with ``strict``, and then nothing is replaced.
+
     """
+    _replaced.is_strict = strict
     failures = []
     for name, import_it in _PATCHABLE.items():
         try:
@@ -183,11 +193,11 @@ def patch() -> list[str]:
         except ImportError as error:
             failures.append(f"{name} ({error})")
             continue
-        _replaced.set_everywhere(module, "MultiScaleDeformableAttnFunction", MultiScaleDeformableAttnFunction)
-        _replaced.set_everywhere(module, "multi_scale_deformable_attn_pytorch", multi_scale_deformable_attn_pytorch)
-        # From its projections on: whatever comes between them and the operator is then left out.
-        ours = functools.partial(_from_projections, module)
-        replace_forward(_replaced, module, "MultiScaleDeformableAttention", _ALWAYS, _SOMETIMES, ours)
+        try:
+            _change(module)
+        except UnsupportedError:
+            unpatch()
+            raise
     if len(failures) == len(_PATCHABLE):
         raise UnsupportedError(f"mmcv or detrex: expected one that can be imported, found none: {', '.join(failures)}")
     return sorted([*_replaced.names, *_mmcv_extensions.installed_names()])
@@ -199,16 +209,21 @@ def unpatch() -> None:
     _mmcv_extensions.uninstall()
 
 
-# What the ``forward`` of their modules uses in every version, and what some versions use beside it.
-_ALWAYS = frozenset(
-    "MultiScaleDeformableAttnFunction apply attention_weights batch_first dropout im2col_step masked_fill "
-    "multi_scale_deformable_attn_pytorch num_heads num_levels num_points output_proj permute sampling_offsets shape "
-    "softmax stack sum torch value_proj view".split()
-)
-_SOMETIMES = frozenset(
-    "IS_CUDA_AVAILABLE IS_MLU_AVAILABLE IS_MUSA_AVAILABLE IS_NPU_AVAILABLE ValueError cuda device dtype float float16 "
-    "float32 format is_available is_cuda is_mlu is_musa to type".split()
-)
+# mmcv 1.3.8 to 1.3.14, which hand two arguments too many to the function for CPUs.
+_ONLY_ON_GPUS = frozenset({"1a93dc0dc016b067"})
+
+
+def _change(home: ModuleType) -> None:
+    function, autograd_function = multi_scale_deformable_attn_pytorch, MultiScaleDeformableAttnFunction
+    names = ("multi_scale_deformable_attn_pytorch", "MultiScaleDeformableAttnFunction")
+    _replaced.try_everywhere(home, names[0], function, require_same_function)
+    _replaced.try_everywhere(home, names[1], autograd_function, require_same_autograd_function)
+    if [vars(home).get(name) for name in names] == [function, autograd_function]:
+        # From its projections on: whatever comes between them and the operator is then left out.
+        cases = functools.partial(module_cases, added=True)
+        ours = functools.partial(_from_projections, home)
+        known = inspect.signature(MultiScaleDeformableAttention.forward).parameters
+        replace_forward(_replaced, home, "MultiScaleDeformableAttention", ours, cases, known, _ONLY_ON_GPUS)
 
 
 def _from_projections(home: ModuleType, original: Callable[..., Tensor]) -> Callable[..., Tensor]:

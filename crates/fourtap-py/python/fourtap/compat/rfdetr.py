@@ -10,16 +10,19 @@ To make it use fourtap, in models loaded before or after::
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fourtap._tracing import length
+from fourtap.compat import _trial_cases as cases
 from fourtap.compat._drop_in import Replacements, attend, replace_forward
 from fourtap.compat._package import Package
+from fourtap.compat._trial import Case, bare_module, require_agreement, require_arguments
 from fourtap.errors import InputError
 from fourtap.nn import INPUT_NAMES, SpatialShapes, attend_with_layers
 
@@ -68,20 +71,25 @@ def ms_deform_attn_core_pytorch(
     return attend(value.permute(0, 3, 1, 2), shapes, None, sampling_locations, weights)
 
 
-def patch() -> list[str]:
+def patch(*, strict: bool = False) -> list[str]:
     """Makes rfdetr call fourtap, imported before or after; also in models that exist already.
 
-    It replaces the ``forward`` of ``MSDeformAttn`` where that is one we know, else the function that it calls. A model
-    that is exported (``model.export()``) computes as it did before. Compile models afterwards.
+    It replaces the ``forward`` of ``MSDeformAttn``, or else the function that it calls. What computes something else
+    than fourtap does is left alone: both are tried on small cases first. A model that is exported
+    (``model.export()``) computes as it did before. Compile models afterwards.
+
+    Args:
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``;
+            also in modules that are imported later.
 
     Returns:
         The names of what is replaced now, in the modules that are imported.
 
     Raises:
-        fourtap.UnsupportedError: There is no rfdetr.
+        fourtap.UnsupportedError: There is no rfdetr; or with ``strict``, and then nothing is replaced.
 
     """
-    return _package.patch()
+    return _package.patch(strict=strict)
 
 
 def unpatch() -> None:
@@ -89,18 +97,55 @@ def unpatch() -> None:
     _package.unpatch()
 
 
-# What the ``forward`` of their module uses in every version, and what some versions use beside it.
-_ALWAYS = frozenset(
-    "F attention_weights contiguous d_model masked_fill ms_deform_attn_core_pytorch n_heads n_levels n_points "
-    "output_proj sampling_offsets shape softmax stack sum torch transpose value_proj view".split()
-)
-_SOMETIMES = frozenset("Tensor ValueError _assert _export cast expand float format repeat_interleave".split())
-
-
 def _change(home: ModuleType, replaced: Replacements) -> None:
-    ours = functools.partial(_from_projections, home)
-    if not replace_forward(replaced, home, "MSDeformAttn", _ALWAYS, _SOMETIMES, ours):
-        replaced.set_everywhere(home, "ms_deform_attn_core_pytorch", ms_deform_attn_core_pytorch)
+    function = "ms_deform_attn_core_pytorch"
+    replace_forward(replaced, home, "MSDeformAttn", functools.partial(_from_projections, home), _cases)
+    if f"{home.__name__}.MSDeformAttn.forward" not in replaced.names:
+        replaced.try_everywhere(home, function, ms_deform_attn_core_pytorch, _require_same_function)
+
+
+def _require_same_function(theirs: Callable[..., Tensor]) -> None:
+    # Older versions do without the last argument.
+    require_arguments(theirs, inspect.signature(ms_deform_attn_core_pytorch).parameters)
+    require_agreement(theirs, ms_deform_attn_core_pytorch, _function_cases())
+
+
+def _function_cases() -> Iterator[Case]:
+    tensors = cases.core_tensors((len(cases.SHAPES), cases.POINTS))
+
+    def call(function: Callable[..., Any], given: Mapping[str, Tensor], joined: bool) -> Any:
+        value, locations = given["value"].permute(0, 2, 3, 1).contiguous(), given["locations"]
+        locations = locations.flatten(3, 4) if joined else locations
+        return function(value, cases.tensor_of(), locations, given["weights"].flatten(3))
+
+    for joined in (False, True):
+        words = f"points inside and outside{', in one axis with levels' if joined else ''}"
+        yield Case(words, tensors, functools.partial(call, joined=joined), optional=joined)
+
+
+def _cases(owner: type[nn.Module]) -> Iterator[Case]:
+    attributes = {
+        "d_model": cases.CHANNELS,
+        "n_heads": cases.HEADS,
+        "n_levels": len(cases.SHAPES),
+        "n_points": cases.POINTS,
+        "im2col_step": 64,
+        "_export": False,
+        **cases.layers(len(cases.SHAPES) * cases.POINTS),
+    }
+    original = vars(owner)["forward"]
+    takes_list = "input_spatial_shapes_hw" in inspect.signature(original).parameters
+
+    def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None], listed: bool) -> Any:
+        levels = (cases.tensor_of(), cases.starts_of())
+        named = {"input_spatial_shapes_hw": list(cases.SHAPES)} if listed else {}
+        operands = (given["query"], given["references"], given["features"], *levels, given["padding"])
+        return function(module, *operands, **named)
+
+    for listed in (False, True) if takes_list else (False,):
+        for operands in cases.operands():
+            module = bare_module(owner, attributes, training=operands.training)
+            yield operands.case(module, functools.partial(call, listed=listed))
 
 
 _package = Package("rfdetr", ["rfdetr.models.ops.modules.ms_deform_attn"], _change)

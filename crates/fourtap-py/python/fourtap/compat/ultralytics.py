@@ -10,16 +10,25 @@ To make it use fourtap, in models loaded before or after::
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fourtap._tracing import length
-from fourtap.compat._drop_in import Replacements, attend, replace_forward, takes_the_same
+from fourtap.compat import _trial_cases as cases
+from fourtap.compat._drop_in import Replacements, attend, replace_forward
 from fourtap.compat._package import Package
+from fourtap.compat._trial import (
+    Case,
+    bare_module,
+    require_agreement,
+    require_one_of,
+    require_plain_function,
+    require_same_arguments,
+)
 from fourtap.errors import InputError
 from fourtap.nn import SpatialShapes, attend_with_layers
 
@@ -66,20 +75,25 @@ def multi_scale_deformable_attn_pytorch(
     return attend(value, value_spatial_shapes, None, sampling_locations, attention_weights)
 
 
-def patch() -> list[str]:
+def patch(*, strict: bool = False) -> list[str]:
     """Makes ultralytics call fourtap, imported before or after; also in models that exist already.
 
     It replaces the body of the function, so that everybody who imported it calls the new one, and the ``forward`` of
-    ``MSDeformAttn`` where that is one we know. Compile models afterwards, and export them after :func:`unpatch`.
+    ``MSDeformAttn``. What computes something else than fourtap does is left alone: both are tried on small cases first.
+    Compile models afterwards, and export them after :func:`unpatch`.
+
+    Args:
+        strict: Whether it is an error that something is left alone, instead of a line in the log of ``fourtap.compat``;
+            also in modules that are imported later.
 
     Returns:
         The names of what is replaced now, in the modules that are imported.
 
     Raises:
-        fourtap.UnsupportedError: There is no ultralytics.
+        fourtap.UnsupportedError: There is no ultralytics; or with ``strict``, and then nothing is replaced.
 
     """
-    return _package.patch()
+    return _package.patch(strict=strict)
 
 
 def unpatch() -> None:
@@ -87,22 +101,44 @@ def unpatch() -> None:
     _package.unpatch()
 
 
-# What the ``forward`` of their module uses in every version, and what some versions use beside it.
-_ALWAYS = frozenset(
-    "F as_tensor attention_weights flip masked_fill multi_scale_deformable_attn_pytorch n_heads n_levels n_points "
-    "output_proj sampling_offsets shape softmax sum torch value_proj view".split()
-)
-_SOMETIMES = frozenset("ValueError d_model device dtype expand float reshape".split())
-
-
 def _change(home: ModuleType, replaced: Replacements) -> None:
     function = vars(home).get("multi_scale_deformable_attn_pytorch")
     if not isinstance(function, FunctionType):
         return
-    if not function.__closure__ and takes_the_same(function, multi_scale_deformable_attn_pytorch):
-        replaced.set_code(f"{function.__module__}.{function.__name__}", function, _forwarding.__code__)
-    ours = functools.partial(_from_projections, home, function)
-    replace_forward(replaced, home, "MSDeformAttn", _ALWAYS, _SOMETIMES, ours)
+    replaced.try_code(f"{function.__module__}.{function.__name__}", function, functools.partial(_body_for, function))
+    if function.__code__ is _forwarding.__code__:
+        ours = functools.partial(_from_projections, home, function)
+        replace_forward(replaced, home, "MSDeformAttn", ours, _cases)
+
+
+def _body_for(function: FunctionType) -> CodeType:
+    ours = multi_scale_deformable_attn_pytorch
+    require_plain_function(function)
+    require_same_arguments(function, ours)
+    # Versions differ in the axes of locations.
+    require_one_of((True, False), lambda joined: require_agreement(function, ours, cases.function_cases(joined=joined)))
+    return _forwarding.__code__
+
+
+def _cases(owner: type[nn.Module]) -> Iterator[Case]:
+    attributes = {
+        "d_model": cases.CHANNELS,
+        "n_heads": cases.HEADS,
+        "n_levels": len(cases.SHAPES),
+        "n_points": cases.POINTS,
+        "im2col_step": 64,
+        **cases.layers(len(cases.SHAPES) * cases.POINTS),
+    }
+
+    def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
+        shapes = [list(shape) for shape in cases.SHAPES]
+        return function(module, given["query"], given["references"], given["features"], shapes, given["padding"])
+
+    for levels in (False, True):
+        for operands in cases.operands(levels=levels):
+            module = bare_module(owner, attributes, training=operands.training)
+            # The versions with one axis for levels and points take one reference for all levels only.
+            yield operands.case(module, call, optional=levels)
 
 
 _package = Package("ultralytics", ["ultralytics.nn.modules.utils", "ultralytics.nn.modules.transformer"], _change)
