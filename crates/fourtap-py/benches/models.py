@@ -7,6 +7,10 @@ forward and backward pass of the sum of all outputs' squares; in f32, and in bf1
 - "compiled": through `torch.compile`, one after the other, as patching makes it compile again.
 - "graph": in CUDA graphs, which take turns. A model whose pass cannot be captured is left out, with the reason.
 
+On a GPU a step also runs under PyTorch's profiler: "GPU ms" is what its kernels take together, and in brackets what
+deformable attention takes of it, ours or grid_sample's forward and backward. In small models the GPU waits for the
+host, and wall times say little.
+
 Before anything is timed, outputs in f32 are compared; those of models that sort or threshold may be further apart.
 """
 
@@ -25,6 +29,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
+from kernel_time import KernelTime, kernel_time
 from measuring import (
     Records,
     Samples,
@@ -45,6 +50,7 @@ PASSES = ("inference", "training")
 # Of an output, in the 2-norm; the second for models whose masks are thresholds, or that choose the best proposals.
 ALLOWED_ERROR, ALLOWED_OF_CHOICES = 1e-4, 5e-2
 WARM_UP = 3
+PROFILED_STEPS = 3
 
 Inputs = dict[str, Tensor]
 
@@ -161,6 +167,7 @@ class Timing:
 
     samples: Samples = field(default_factory=Samples)
     peak_bytes: int = 0
+    kernels: KernelTime | None = None  # on a GPU
 
 
 def captured(step: Step) -> Callable[[], object]:
@@ -202,12 +209,21 @@ def measure(step: Step, mode: str, device: torch.device, rounds: int) -> dict[st
             timing.peak_bytes = warm(runs[name], device)
             if mode == "compiled":
                 timing.samples.seconds += [device_seconds(run, device) for _ in range(rounds)]
+                timing.kernels = profiled(run, device)
         if mode != "compiled":
             for _ in range(rounds):
                 for name, timing in timings.items():
                     use(name)
                     timing.samples.seconds.append(device_seconds(runs[name], device))
+            for name, timing in timings.items():
+                use(name)
+                timing.kernels = profiled(runs[name], device)
     return timings
+
+
+def profiled(run: Callable[[], object], device: torch.device) -> KernelTime | None:
+    """The time of its kernels, on a GPU; after all timing, as the profiler slows the host down."""
+    return kernel_time(run, PROFILED_STEPS) if device.type == "cuda" else None
 
 
 def verified(family: Family, model: nn.Module, inputs: Inputs) -> float:
@@ -231,7 +247,7 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32", "bf16"])
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager"])
-    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--images", nargs="+", type=int, default=[4])
     parser.add_argument("--size", type=int, default=640, help="height and width of the images")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON records to it, one per line")
@@ -240,28 +256,32 @@ def main() -> int:
     device = device_named(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False
     records = Records("models", device, options.json)
-    table = [["model", "dtype", "pass", "mode", "stock ms", "fourtap ms", "speedup", "peak GiB", "apart"]]
-    for name in options.models:
+    heading = ["model", "images", "dtype", "pass", "mode", "stock ms", "fourtap ms", "speedup"]
+    table = [[*heading, "stock GPU ms", "fourtap GPU ms", "peak GiB", "apart"]]
+    for name, images in ((name, images) for name in options.models for images in options.images):
         family = FAMILIES[name]
         torch.manual_seed(0)
         model = family.make().to(device).eval()  # dropout would make both differ
-        inputs = inputs_of(family, options.images, options.size, device)
+        inputs = inputs_of(family, images, options.size, device)
         error = verified(family, model, inputs)
         for dtype, what, mode in (
             (dtype, what, mode) for dtype in options.dtypes for what in options.passes for mode in options.modes
         ):
-            show_progress(f"{name}, {dtype}, {what}, {mode}")
+            show_progress(f"{name}, images {images}, {dtype}, {what}, {mode}")
             try:
                 step = Step(model, inputs, DTYPES[dtype], what == "training")
                 timings = measure(step, mode, device, options.rounds)
             except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as reason:
                 use(STOCK)
-                print(f"left out: {name}, {dtype}, {what}, {mode}: {str(reason).splitlines()[0]}", file=sys.stderr)
+                print(
+                    f"left out: {name}, images {images}, {dtype}, {what}, {mode}: {str(reason).splitlines()[0]}",
+                    file=sys.stderr,
+                )
                 continue
             for implementation, timing in timings.items():
                 records.write(
                     model=name,
-                    images=options.images,
+                    images=images,
                     size=options.size,
                     dtype=dtype,
                     what=what,
@@ -269,20 +289,22 @@ def main() -> int:
                     implementation=implementation,
                     transformers=transformers.__version__,
                     **timing.samples.fields(),
+                    **(timing.kernels.fields() if timing.kernels else {}),
                     peak_bytes=timing.peak_bytes,
                     verified=error,
                 )
             stock, ours = (timings[which].samples.median * 1e3 for which in (STOCK, FOURTAP))
             peaks = " to ".join(f"{timings[which].peak_bytes / 2**30:.1f}" for which in (STOCK, FOURTAP))
             peak = peaks if device.type == "cuda" else ""
-            cells = [name, dtype, what, mode, f"{stock:.1f}", f"{ours:.1f}", f"{stock / ours:.2f}x", peak]
-            table.append([*cells, f"{error:.0e}"])
+            cells = [name, str(images), dtype, what, mode, f"{stock:.1f}", f"{ours:.1f}", f"{stock / ours:.2f}x"]
+            kernels = [timing.kernels.words() if timing.kernels else "" for timing in timings.values()]
+            table.append([*cells, *kernels, peak, f"{error:.0e}"])
         del model
     use(STOCK)
     show_progress("")
 
     print(f"models of transformers {transformers.__version__} on {records.heading}")
-    print(f"{options.images} images of {options.size} x {options.size}, medians of {options.rounds}\n")
+    print(f"images of {options.size} x {options.size}, medians of {options.rounds}\n")
     print_table(table)
     return 0
 
