@@ -77,21 +77,21 @@ for part in $parts; do
         ;;
     python)
         # Needs a python3 with PyTorch and transformers; pytest is here.
-        (cd "$here/python-tests" && PYTHONPATH="$here/python" python3 -m pytest -p no:cacheprovider --durations=10 .) \
+        (cd "$here/fourtap-py/tests" && PYTHONPATH="$here/python" python3 -m pytest -p no:cacheprovider --durations=10 .) \
             >"$results/python.log" 2>&1 || failed=1
         tail -n 25 "$results/python.log"
         ;;
     python-bench)
         : >"$results/python.txt"
         for bench in call_overhead encoder_layer projections dense_attention; do
-            PYTHONPATH="$here/python" python3 "$here/python-benches/$bench.py" --json "$results/python.jsonl" \
+            PYTHONPATH="$here/python" python3 "$here/fourtap-py/benches/$bench.py" --json "$results/python.jsonl" \
                 >>"$results/python.txt" 2>&1 || failed=1
         done
         cat "$results/python.txt"
         ;;
     peers)
         # Beside whatever other implementations python3 can import.
-        PYTHONPATH="$here/python" python3 "$here/python-benches/peers.py" --json "$results/peers.jsonl" \
+        PYTHONPATH="$here/python" python3 "$here/fourtap-py/benches/peers.py" --json "$results/peers.jsonl" \
             >"$results/peers.txt" 2>&1 || failed=1
         cat "$results/peers.txt"
         ;;

@@ -39,7 +39,7 @@ pub fn make() -> Result<(), String> {
     python::unpack(&wheel, &bundle.join("python"))?;
     for folder in ["tests", "benches"] {
         let from = root().join("crates/fourtap-py").join(folder);
-        copy_sources(&from, &bundle.join("python-".to_string() + folder))
+        copy_sources(&from, &bundle.join("fourtap-py").join(folder))
             .map_err(|error| failed(&format!("copying {}", from.display()), error))?;
     }
     let bytes = size(&bundle).map_err(|error| failed("measuring the bundle", error))?;
