@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx_layers import AXES, SIZES, Layer, LayerByPoints, export, operands
+from onnx_layers import AXES, Layer, LayerByPoints, export, operands
 from onnx_mutants import Mutant, Tensors, mutants
 from onnx_sessions import onnx, onnxruntime
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ pytestmark = [
 # What a mutant is tried on, besides what rewriting compares: images, height, width, queries.
 TRIED = ((2, 4, 6, 5), (1, 12, 20, 3), (3, 10, 4, 5))
 SAME, DIFFERENT = 1e-4, 1e-3
-OF_EACH_KIND = 15
+OF_EACH_KIND = 12
 
 
 def of_the_export(sizes: Tensor) -> Tensor:
@@ -38,6 +38,8 @@ MODELS: dict[str, tuple[nn.Module, int, bool]] = {
     "points": (Layer(), 2, True),
     "boxes": (Layer(), 4, True),
     "by-points": (LayerByPoints(), 4, True),
+    # A look-alike to begin with: what is right at the size of the export is wrong at others.
+    "constants": (Layer(of_the_export), 2, True),
     "fixed": (Layer(of_the_export), 2, False),
 }
 
@@ -111,7 +113,7 @@ def some_of_each_kind(of: list[Mutant]) -> list[Mutant]:
     return [one for those in kinds.values() for one in source.sample(those, min(OF_EACH_KIND, len(those)))]
 
 
-def outcome(mutant: Mutant, feeds: list[dict[str, Any]], expected: list[Any], *, sizes_change: bool) -> str:
+def outcome(mutant: Mutant, feeds: list[dict[str, Any]], expected: list[Any]) -> str:
     """What became of a mutant; a failure where it was rewritten to what computes something else."""
     computed = results(mutant.model, feeds)
     if all(one is None for one in computed):
@@ -121,7 +123,7 @@ def outcome(mutant: Mutant, feeds: list[dict[str, Any]], expected: list[Any], *,
     )
     kind = "other" if differs else "same"
     try:
-        rewritten = fourtap.onnx.rewrite(mutant.model, sizes=SIZES if sizes_change else None).model
+        rewritten = fourtap.onnx.rewrite(mutant.model).model
     except (fourtap.onnx.PatternError, fourtap.onnx.VerificationError):
         return f"{kind}, left alone"
     for with_library in (True, False):
@@ -140,7 +142,7 @@ def test_look_alikes_compute_what_they_did(name: str, tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "model.onnx")
     expected = results(model, feeds)
     chosen = some_of_each_kind(list(mutants(model, tensors_of(model, feeds))))
-    outcomes = Counter(outcome(mutant, feeds, expected, sizes_change=sizes_change) for mutant in chosen)
+    outcomes = Counter(outcome(mutant, feeds, expected) for mutant in chosen)
     # Enough that run, compute something else and are seen, and some that are served all the same.
-    assert outcomes["other, left alone"] + outcomes["other, rewritten"] >= 45, outcomes
+    assert outcomes["other, left alone"] + outcomes["other, rewritten"] >= 36, outcomes
     assert outcomes["other, left alone"] >= 10 and outcomes["other, rewritten"] >= 5, outcomes
