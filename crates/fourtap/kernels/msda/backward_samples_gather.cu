@@ -21,24 +21,6 @@ static __device__ __forceinline__ void add_to(char *at, Vector grads, float weig
 }
 #endif
 
-static __device__ __forceinline__ float product(Vector a, Vector b) {
-    const u32 of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#if VALUE == F32
-        sum = __fmaf_rn(__uint_as_float(of_a[i]), __uint_as_float(of_b[i]), sum);
-#else
-        float low_a, high_a, low_b, high_b;
-        Value::widen(of_a[i], low_a, high_a);
-        Value::widen(of_b[i], low_b, high_b);
-        sum = __fmaf_rn(low_a, low_b, sum);
-        sum = __fmaf_rn(high_a, high_b, sum);
-#endif
-    }
-    return sum;
-}
-
 // How much neighbours count along one axis, and how that changes with the place.
 static __device__ __forceinline__ Shares shares(float at, float size) {
     if (!(at > -1.0f && at < size)) return {};
@@ -232,6 +214,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
             }
             __syncwarp();
+#if SCATTER
+            // Samples of a level in the same cell add to the same pixels, and all of them the same grad_out: the first one does so for
+            // all, so that fewer additions meet where points crowd. Not if weights are negative: what is infinite must not cancel.
+            const u32 first_of_level = sample - sample % POINTS - chunk * CHUNK; // or before the chunk's first
+            const auto is_negative = [&](u32 at) {
+                const Vector parts = by[warp][at][group];
+                return (parts.x | parts.y | parts.z | parts.w) >> 31;
+            };
+            u32 of_cell[PER_LANE];
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) {
+                const u32 own = in_group * PER_LANE + v;
+                of_cell[v] = own;
+#pragma unroll
+                for (int back = 1; back < POINTS; back++) {
+                    const u32 other = own - back;
+                    const bool is_there = other < own && static_cast<int>(other - first_of_level) >= 0;
+                    if (is_there && places[warp][other][group] == places[warp][own][group]) of_cell[v] = other;
+                }
+                if (is_negative(own) || is_negative(of_cell[v])) of_cell[v] = own;
+            }
+            __syncwarp();
+#pragma unroll
+            for (int v = 0; v < PER_LANE; v++) {
+                const u32 own = in_group * PER_LANE + v;
+                if (of_cell[v] == own) continue;
+                const Vector part = by[warp][own][group];
+                float *const all = reinterpret_cast<float *>(&by[warp][of_cell[v]][group]);
+                atomicAdd(all, __uint_as_float(part.x));
+                atomicAdd(all + 1, __uint_as_float(part.y));
+                atomicAdd(all + 2, __uint_as_float(part.z));
+                atomicAdd(all + 3, __uint_as_float(part.w));
+                by[warp][own][group] = {0, 0, 0, 0};
+            }
+            __syncwarp();
+#endif
 
             const char *lower = upper;
             const auto below = [&](Vector level) {

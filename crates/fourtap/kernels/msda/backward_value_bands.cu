@@ -7,6 +7,9 @@
 // one after another: by the first half of the warp to the left neighbours, by the second half to the right ones, two channels a lane.
 // Limited by instructions, of which looking for samples takes as many as adding them: every block looks at all of a level.
 //
+// Where samples crowd, few segments have most of them. Those are left for the end, when all warps share them: each adds a part of the
+// samples, and their sums are added up in order.
+//
 // Levels in device memory that do not tile the pixels in order are left to backward_value_search.cu.
 //
 // VALUE, LOCATION, WEIGHT: element types, of which VALUE has sums in f32; PAIRED: whether x and y of a location lie side by side,
@@ -20,6 +23,8 @@ constexpr u32 WARPS = 16;
 constexpr u32 MOST = 4;     // samples a lane looks at
 constexpr u32 SEGMENT = 16; // pixels at most
 constexpr u32 BATCH = 16;   // samples
+// Samples of SEGMENT pixels from which on warps share them: where it takes longer to wait for each other.
+constexpr u32 CROWD = 320;
 constexpr u32 SLICE = 32;   // channels of a block
 constexpr u32 ROW_BYTES = SLICE * sizeof(Value::Storage), PIECES = ROW_BYTES / 16;
 constexpr u32 SUM_BYTES = SLICE * sizeof(float);
@@ -151,12 +156,16 @@ static __device__ __forceinline__ float2 load_pair(u32 address) {
 #endif
     return pair;
 }
-static __device__ __forceinline__ void add_pair(u32 address, float by, float2 pair) {
-    float2 sum;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(sum.x), "=f"(sum.y) : "r"(address) : "memory");
-    sum.x = __fmaf_rn(by, pair.x, sum.x);
-    sum.y = __fmaf_rn(by, pair.y, sum.y);
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(sum.x), "f"(sum.y) : "memory");
+static __device__ __forceinline__ float2 load_sums(u32 address) {
+    float2 sums;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(sums.x), "=f"(sums.y) : "r"(address) : "memory");
+    return sums;
+}
+static __device__ __forceinline__ void store_sums(u32 address, float2 sums) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(sums.x), "f"(sums.y) : "memory");
+}
+static __device__ __forceinline__ float2 fused(float by, float2 pair, float2 sums) {
+    return {__fmaf_rn(by, pair.x, sums.x), __fmaf_rn(by, pair.y, sums.y)};
 }
 
 // A warp's way to add samples.
@@ -166,7 +175,7 @@ struct Adder {
     const char *grads; // the first row of grad_out
     u32 row_bytes, pieces;
 
-    // Adds the first `count` picked samples, at most BATCH, to a segment.
+    // Adds the first `count` picked samples, at most BATCH, to the segment's sums.
     __device__ __forceinline__ void add(const Note *notes, u32 count, const Range &own, int width) const {
         const u32 mine = lane % BATCH, half = lane / BATCH;
         const Note note = notes[of_warp.picked[mine < count ? mine : 0]];
@@ -209,13 +218,44 @@ struct Adder {
 #pragma unroll
             for (u32 j = 0; j < AHEAD; j++) {
                 if (k + j >= count) break;
-                add_pair(sums_at + additions[j].z, __uint_as_float(additions[j].x), pairs[j]);
-                add_pair(sums_at + additions[j].w, __uint_as_float(additions[j].y), pairs[j]);
+                // Two rows of the level, so never the same pixel, but for what belongs to none.
+                const u32 upper_at = sums_at + additions[j].z, lower_at = sums_at + additions[j].w;
+                const float2 upper = load_sums(upper_at), lower = load_sums(lower_at);
+                store_sums(upper_at, fused(__uint_as_float(additions[j].x), pairs[j], upper));
+                store_sums(lower_at, fused(__uint_as_float(additions[j].y), pairs[j], lower));
                 __syncwarp(); // the right neighbour of one sample may be the left one of the next
             }
         }
     }
 };
+
+// Passes those of the notes from `begin` to `end` that touch the pixels to `add`, up to BATCH at a time, by how many they are; `cells`: the
+// notes' cells.
+template <class Add>
+static __device__ __forceinline__ void pick(OfWarp &of_warp, const int *cells, const Range &own, int width, u32 begin, u32 end,
+                                            const Add &add) {
+    const u32 lane = threadIdx.x % 32;
+    u32 picked = 0;
+#pragma unroll 1
+    for (u32 at = begin + lane; at - lane < end; at += 32) {
+        const bool is_own = at < end && own.may_touch(cells[at], width);
+        const u32 all = __ballot_sync(ALL, is_own);
+        if (is_own) of_warp.picked[picked + __popc(all & lanes_below(lane))] = at;
+        picked += __popc(all);
+        // As soon as there are enough, and in the end those that are left over.
+        const bool is_last = at - lane + 32 >= end;
+#pragma unroll 1
+        while (picked >= BATCH || (is_last && picked > 0)) {
+            __syncwarp();
+            add(min(picked, BATCH));
+            picked = picked > BATCH ? picked - BATCH : 0;
+            const u32 moved = lane < picked ? of_warp.picked[BATCH + lane] : 0;
+            __syncwarp();
+            if (lane < picked) of_warp.picked[lane] = moved;
+        }
+    }
+    __syncwarp();
+}
 
 // A block's band: of the last level first, which is small and has the most samples.
 struct Band {
@@ -256,6 +296,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
 #endif
     ) {
     __shared__ u32 counts[WARPS];
+    __shared__ u32 crowds[2 * WARPS]; // samples that touch each SEGMENT pixels of the band, if many have been noted
     extern __shared__ __align__(16) char memory[]; // of each warp; notes; the cell of each
 #if PROJECTED
     wait_for_previous(); // who leaves statistics behind
@@ -319,31 +360,35 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
     const i64 to_grads = n * g.grad_out_strides[0] + m * a.channels + slice * SLICE;
     const Adder adder = {of_warp, lane, static_cast<const char *>(g.grad_out) + to_grads * sizeof(Value::Storage), bands.row_bytes,
                          channels / CHANNELS_OF_PIECE};
-#pragma unroll 1
-    for (int turn = warp * band.segment; turn < band.range.count; turn += WARPS * band.segment) {
-        const Range own = {band.range.first + turn, min(static_cast<int>(band.segment), band.range.count - turn)};
+    // Adds those of the notes from `begin` to `end` that touch the pixels.
+    const auto sum = [&](const Range &own, u32 begin, u32 end) {
         __syncwarp(); // sums have been stored
-        for (u32 i = lane; i < band.segment * SUM_BYTES / 16; i += 32) store_shared(shared_address(of_warp.sums) + i * 16, {});
-        u32 picked = 0;
-#pragma unroll 1
-        for (u32 at = lane; at - lane < noted; at += 32) {
-            const bool is_own = at < noted && own.may_touch(cells[at], level.width);
-            const u32 all = __ballot_sync(ALL, is_own);
-            if (is_own) of_warp.picked[picked + __popc(all & lanes_below(lane))] = at;
-            picked += __popc(all);
-            // As soon as there are enough, and in the end those that are left over.
-            const bool is_last = at - lane + 32 >= noted;
-#pragma unroll 1
-            while (picked >= BATCH || (is_last && picked > 0)) {
-                __syncwarp();
-                adder.add(notes, min(picked, BATCH), own, level.width);
-                picked = picked > BATCH ? picked - BATCH : 0;
-                const u32 moved = lane < picked ? of_warp.picked[BATCH + lane] : 0;
-                __syncwarp();
-                if (lane < picked) of_warp.picked[lane] = moved;
+        for (u32 i = lane; i < own.count * SUM_BYTES / 16; i += 32) store_shared(shared_address(of_warp.sums) + i * 16, {});
+        pick(of_warp, cells, own, level.width, begin, end, [&](u32 count) { adder.add(notes, count, own, level.width); });
+    };
+    const auto part_of_band = [&](int from, u32 pixels) -> Range {
+        return {band.range.first + from, min(static_cast<int>(pixels), band.range.count - from)};
+    };
+    const bool may_crowd = noted > CROWD;
+    if (may_crowd) {
+        if (threadIdx.x < 2 * WARPS) crowds[threadIdx.x] = 0;
+        __syncthreads();
+        for (u32 at = threadIdx.x; at < noted; at += 32 * WARPS) {
+            for (int row = 0; row < REACH; row++) {
+                const int pixel = cells[at] + row * level.width - band.range.first, next = pixel + REACH - 1;
+                if (pixel >= 0 && pixel < band.range.count) atomicAdd(crowds + pixel / SEGMENT, 1);
+                const bool is_other = next % SEGMENT == 0 && next != pixel;
+                if (is_other && next >= 0 && next < band.range.count) atomicAdd(crowds + next / SEGMENT, 1);
             }
         }
-        __syncwarp();
+        __syncthreads();
+    }
+    const auto is_crowd = [&](int from) { return may_crowd && crowds[from / SEGMENT] > CROWD; };
+#pragma unroll 1
+    for (int turn = warp * band.segment; turn < band.range.count; turn += WARPS * band.segment) {
+        if (is_crowd(turn)) continue;
+        const Range own = part_of_band(turn, band.segment);
+        sum(own, 0, noted);
         // Sixteen bytes a lane.
         const u32 piece = lane % PIECES, channel = piece * CHANNELS_OF_PIECE;
         for (int i = lane / PIECES; i < own.count; i += 32 / PIECES) {
@@ -363,6 +408,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
             store_vector(static_cast<char *>(g.value) + to * static_cast<i64>(sizeof(Value::Storage)),
                          {words[0], words[1], words[2], words[3]});
         }
+    }
+#pragma unroll 1
+    for (int from = 0; may_crowd && from < band.range.count; from += SEGMENT) {
+        if (!is_crowd(from)) continue;
+        const Range shared = part_of_band(from, SEGMENT);
+        const u32 share = (noted + WARPS - 1) / WARPS;
+        sum(shared, warp * share, min(noted, (warp + 1) * share));
+        __syncthreads();
+        // A warp a pixel, a lane a channel.
+        if (static_cast<int>(warp) < shared.count && lane < channels) {
+            float total = 0.0f;
+            for (u32 w = 0; w < WARPS; w++) total += reinterpret_cast<const float *>(reinterpret_cast<const OfWarp *>(memory)[w].sums[warp])[lane];
+            const i64 to = n * g.value_strides[0] + (level.start + shared.first + static_cast<int>(warp)) * g.value_strides[1] +
+                           m * g.value_strides[2] + slice * SLICE + lane;
+            static_cast<Value::Storage *>(g.value)[to] = Value::round(total);
+        }
+        __syncthreads();
     }
 #if !PROJECTED
     wait_for_previous();

@@ -1,7 +1,7 @@
 // Backward, grad_value from sorted samples, a lane a channel: any channels, strides and types. See bins.cuh and runs.cuh.
 //
 // Every pixel of a run meets every sample of its lists, most with weight zero. Should grad_out be infinite or NaN there,
-// the sum is NaN: such pixels, and those beside them, are computed anew, `careful`ly, exactly as defined.
+// the sum is NaN: such walks are summed anew, exactly as defined.
 //
 // The samples of a walk that has few are looked up and read once, and lie in shared memory while its rows are summed.
 //
@@ -9,6 +9,23 @@
 
 constexpr u32 LISTED = VALUE == F64 ? 16 : 32; // samples of a walk that there is room for
 
+// Loads that stay in this order: those of global memory first, so that none waits for the others.
+static __device__ __forceinline__ Real load_tap(const Value::Storage *at) {
+    constexpr int BYTES = sizeof(Value::Storage);
+    if (BYTES == 2) {
+        u16 bits;
+        asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(at));
+        return Value::widen(*reinterpret_cast<const Value::Storage *>(&bits));
+    }
+    if (BYTES == 4) {
+        float number;
+        asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(number) : "l"(at));
+        return Value::widen(*reinterpret_cast<const Value::Storage *>(&number));
+    }
+    double number;
+    asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(number) : "l"(at));
+    return Value::widen(*reinterpret_cast<const Value::Storage *>(&number));
+}
 // A row of a run and one channel.
 struct Sums {
     Real of[RUN];
@@ -36,16 +53,18 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 by_query = g.grad_out_strides[1];
-    const Item &item = turns[warp].item;
+    const Queue::Turn &turn = turns[warp];
+    const Item &item = turn.item;
     Queue queue(work, items, turns[warp]);
-    while (queue.take(a, work, grids)) {
+    const auto place = [&](u32 x) { return lane * RUN + x; };
+    while (queue.take(a, work, grids) && !queue.is_exact) {
         const Grid &grid = grids[item.level];
         const u32 plane = work.first_plane + item.plane, n = work.by_heads.divide(plane), m = plane - n * a.heads;
         const int channel = item.channel + lane;
         const bool alive = channel < a.channels;
         const auto *const column = static_cast<const Value::Storage *>(g.grad_out) + n * g.grad_out_strides[0] +
                                    (m * a.channels + (alive ? channel : 0)) * g.grad_out_strides[2];
-        const bool together = queue.together();
+        const bool together = queue.together(), is_part = turn.is_part();
         const Walk walk(grid, item);
         // A lane a piece, if there are not too many, ordered by cell rows.
         const u32 pieces_in_all = (walk.rows + 1) * work.chunks;
@@ -54,9 +73,9 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
         const List list_of_lane(work, grid, item, walk.run, walk.y + down_of_lane);
         const uint2 piece_of_lane = few && lane < pieces_in_all ? list_of_lane.piece(work, chunk_of_lane) : make_uint2(0, 0);
         u32 size = 0;
-        if (item.row == Item::ALL_ROWS) {
-            size = few ? __reduce_add_sync(ALL, piece_of_lane.y) : grid.longest != ANY_LENGTH ? measure(work, grid, item, walk) : 0;
-            if (queue.put_off(work, grid, size)) continue;
+        if (turn.phase != Queue::PUT_OFF) {
+            size = few ? __reduce_add_sync(ALL, piece_of_lane.y) : measure(work, grid, item, walk);
+            if (queue.put_off(work, grid, walk, size)) continue;
         }
         const int x0 = walk.run * RUN;
         // Adds a staged sample.
@@ -74,29 +93,24 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
             rows[warp][lane][1] = sample.weight * down;
             queries[warp][lane] = sample.query;
         };
-        const auto tap_of = [&](u32 k) { return Real(Value::widen(*moved(column, steps<Value::Storage>(queries[warp][k], by_query)))); };
-        const auto store_row = [&](const Sums &totals, int y) {
+        const auto tap_of = [&](u32 k) { return load_tap(moved(column, steps<Value::Storage>(queries[warp][k], by_query))); };
+        const auto store_row = [&](int y, const Real (&totals)[RUN]) {
             if (!alive) return;
-            auto *const out = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + m * g.value_strides[2] +
-                              channel * g.value_strides[3] + (grid.start + static_cast<i64>(y) * grid.width + x0) * g.value_strides[1];
+            auto *to = static_cast<Value::Storage *>(g.value) + n * g.value_strides[0] + m * g.value_strides[2] +
+                       channel * g.value_strides[3] + (grid.start + static_cast<i64>(y) * grid.width + x0) * g.value_strides[1];
             const int there = min(RUN, grid.width - x0);
-            auto *to = out;
-            Real sound = 0; // or NaN
+            Real flaw = 0; // or NaN
 #pragma unroll
             for (int i = 0; i < RUN; i++) {
-                sound = fused(totals.of[i], Real(0), sound);
-                if (i < there) *to = Value::round(totals.of[i]);
+                flaw = fused(totals[i], Real(0), flaw);
+                if (i < there) *to = Value::round(totals[i]);
                 to += g.value_strides[1];
             }
-            if (sound == 0) return;
-#pragma unroll 1
-            for (int i = 0; i < there; i++) {
-                out[i * g.value_strides[1]] = Value::round(careful(work, grid, item, column, by_query, x0 + i, y));
-            }
+            if (flaw != 0) turns[warp].is_flawed = 1;
         };
         if (!together && few && size <= LISTED) {
             const Pieces pieces(work, list_of_lane, chunk_of_lane, piece_of_lane, shared_address(places[warp]), lane);
-            const Record sample = pieces.take(0, lane);
+            const Record sample = pieces.take(0, size, lane);
             stage(sample, whole(sample.y));
             __syncwarp();
 #pragma unroll 8
@@ -105,57 +119,86 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, VALUE == F64 ? 4 : 
             for (int down = 0; down <= walk.rows; down++) {
                 const u32 end = __reduce_add_sync(ALL, down_of_lane <= static_cast<u32>(down) ? piece_of_lane.y : 0);
                 for (; k < end; k++) add(k, listed[warp][k][lane]);
-                if (down > 0) store_row(upper, walk.y + down - 1);
+                if (down > 0) store_row(walk.y + down - 1, upper.of);
                 upper = lower;
                 lower = {};
             }
             __syncwarp(); // nobody still reads what will be staged next
-            continue;
-        }
-        const u32 step = together ? 32 * RUN_WARPS : 32;
-        for (int cell_row = walk.y;; cell_row++) {
-            const List list(work, grid, item, walk.run, cell_row);
-            for (u32 chunk = lane; chunk - lane < work.chunks; chunk += 32) {
-                const Pieces pieces(work, list, chunk, list.piece(work, chunk), shared_address(places[warp]), lane);
-                u32 first = together ? 32 * warp : 0;
-                Record next = pieces.take(first, lane);
-                for (; first < pieces.size; first += step) {
-                    __syncwarp();
-                    stage(next, cell_row - 1);
-                    __syncwarp();
-                    next = pieces.take(first + step, lane);
-                    constexpr int AHEAD = 4;
-                    const u32 count = min(32u, pieces.size - first);
-                    for (u32 k = 0; k < count; k += AHEAD) {
-                        Real taps[AHEAD];
-                        // Beyond the last one come samples of weight zero, of the first query.
+        } else {
+            const u32 step = together ? 32 * RUN_WARPS : 32;
+            for (int cell_row = walk.y + turn.first_row();; cell_row++) {
+                const List list(work, grid, item, walk.run, cell_row);
+                u32 passed = 0; // samples of the chunks before
+                for (u32 chunk = lane; chunk - lane < work.chunks; chunk += 32) {
+                    const Pieces pieces(work, list, chunk, list.piece(work, chunk), shared_address(places[warp]), lane);
+                    const u32 until = min(pieces.size, turn.end - min(turn.end, passed));
+                    u32 first = turn.begin - min(turn.begin, passed) + (together ? 32 * warp : 0);
+                    passed += pieces.size;
+                    Record next = pieces.take(first, until, lane);
+                    for (; first < until; first += step) {
+                        __syncwarp();
+                        stage(next, cell_row - 1);
+                        __syncwarp();
+                        next = pieces.take(first + step, until, lane);
+                        constexpr int AHEAD = 4;
+                        const u32 count = min(32u, until - first);
+                        for (u32 k = 0; k < count; k += AHEAD) {
+                            Real taps[AHEAD];
+                            // Beyond the last one come samples of weight zero, of the first query.
 #pragma unroll
-                        for (int j = 0; j < AHEAD; j++) taps[j] = tap_of(k + j);
+                            for (int j = 0; j < AHEAD; j++) taps[j] = tap_of(k + j);
 #pragma unroll
-                        for (int j = 0; j < AHEAD; j++) add(k + j, taps[j]);
+                            for (int j = 0; j < AHEAD; j++) add(k + j, taps[j]);
+                        }
                     }
                 }
-            }
+                if (is_part) break;
 
-            // The upper row has all its samples, and the lower one becomes the upper one.
-            const int y = cell_row - 1;
-            Sums totals = upper;
-            upper = lower;
-            lower = {};
-            if (y < walk.y) continue;
-            if (together) {
+                // The upper row has all its samples, and the lower one becomes the upper one.
+                const int y = cell_row - 1;
+                Sums totals = upper;
+                upper = lower;
+                lower = {};
+                if (y < walk.y) continue;
+                if (together) {
 #pragma unroll
-                for (int x = 0; x < RUN; x++) listed[warp][x][lane] = totals.of[x];
-                __syncthreads();
+                    for (int x = 0; x < RUN; x++) listed[warp][x][lane] = totals.of[x];
+                    __syncthreads();
 #pragma unroll
-                for (int x = 0; x < RUN; x++) {
-                    totals.of[x] = listed[0][x][lane];
-                    for (u32 w = 1; w < RUN_WARPS; w++) totals.of[x] += listed[w][x][lane];
+                    for (int x = 0; x < RUN; x++) {
+                        totals.of[x] = listed[0][x][lane];
+                        for (u32 w = 1; w < RUN_WARPS; w++) totals.of[x] += listed[w][x][lane];
+                    }
+                    __syncthreads();
                 }
-                __syncthreads();
+                if (!together || warp == y % RUN_WARPS) store_row(y, totals.of);
+                if (y + 1 == walk.y + walk.rows) break;
             }
-            if (!together || warp == y % RUN_WARPS) store_row(totals, y);
-            if (y + 1 == walk.y + walk.rows) break;
+        }
+
+        if (!is_part) continue;
+        Real flaw = 0; // or NaN
+#pragma unroll
+        for (int x = 0; x < RUN; x++) {
+            flaw = fused(upper.of[x], Real(0), fused(lower.of[x], Real(0), flaw));
+            listed[warp][x][lane] = upper.of[x];
+            listed[warp][RUN + x][lane] = lower.of[x];
+        }
+        if (flaw != 0) turns[warp].is_flawed = 1;
+        if (__syncthreads_or(flaw != 0)) continue;
+        for (u32 x = warp; x < 2 * RUN; x += RUN_WARPS) {
+            Real total = listed[0][x][lane];
+            for (u32 w = 1; w < RUN_WARPS; w++) total += listed[w][x][lane];
+            __stcg(turn.part.sums(work) + x / RUN * (Part::SUMS / 2) + place(x % RUN), total);
+        }
+        if (arrive(work, turn.part)) {
+            const PartsOfRows parts(work, grid, item, walk);
+            for (int row = warp; row < walk.rows; row += RUN_WARPS) {
+                Real totals[RUN];
+                add_up(work, turn.part, parts, row, totals, place);
+                store_row(walk.y + row, totals);
+            }
         }
     }
+    if (queue.is_exact) sum_exactly(a, g, work, grids, queue, shared_address(places[warp]), listed[0][0], place);
 }

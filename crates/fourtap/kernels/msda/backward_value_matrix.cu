@@ -5,7 +5,7 @@
 // channels] of grad_out. Weights are f32: each is the sum of two 16-bit numbers, multiplied one after the other.
 //
 // Every pixel of a run meets every sample of its lists, most with weight zero. Should grad_out be infinite or NaN there,
-// the sum is NaN: such pixels are computed anew, `careful`ly, exactly as defined.
+// the sum is NaN: such walks are summed anew, exactly as defined.
 //
 // VALUE: element type, F16 or BF16; WIDE: see bins.cuh. In grad_out and grad_value channels lie without gaps, aligned to
 // 16 bytes.
@@ -23,7 +23,7 @@ constexpr u32 SLOT_BYTES = 32 * 2 * BLOCK;
 static __device__ __forceinline__ float scale_of(u32 largest) {
     if (VALUE != F16 || largest == 0) return 1.0f;
     const int exponent = static_cast<int>(largest >> 23) - 127;
-    // Never down: one huge weight would take the digits of all others. It overflows, and its pixels are computed carefully.
+    // Never down: one huge weight would take the digits of all others. It overflows, and its walk is summed exactly.
     return __int_as_float((127 + max(0, min(110, 14 - exponent))) << 23);
 }
 // Of all chunks. All lanes of a warp call it.
@@ -70,13 +70,18 @@ static __device__ __forceinline__ i64 bytes_before(const Arguments &a, const Gra
            static_cast<i64>(sizeof(Value::Storage));
 }
 
+// What a warp has in shared memory: rows of grad_out on their way, or sums; what is known of their samples; a finished row of a run.
+struct __align__(128) OfWarp {
+    char rows[SLOTS][SLOT_BYTES];
+    Staged staged[SLOTS];
+    char finished[RUN * FINISHED];
+};
+
 extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
     msda_backward_value_matrix(const __grid_constant__ Arguments a, const __grid_constant__ Gradients g,
                                const __grid_constant__ Work work) {
     __shared__ Grid grids[LEVEL_CAPACITY];
-    __shared__ __align__(16) Staged staged[RUN_WARPS][SLOTS];
-    __shared__ __align__(128) char rows[RUN_WARPS][SLOTS][SLOT_BYTES];
-    __shared__ __align__(16) char finished[RUN_WARPS][RUN * FINISHED]; // a row of a run
+    __shared__ OfWarp of_warps[RUN_WARPS];
     __shared__ u32 places[RUN_WARPS][32], items[2];
     __shared__ Queue::Turn turns[RUN_WARPS];
     const bool tiled = lay_out(a, work, grids);
@@ -86,16 +91,17 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
 
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, in_group = lane % 4;
     // Rows lie so that eight of them, 16 bytes each, are in different banks. Where a lane writes, and where it reads.
-    const u32 rows_at = shared_address(rows[warp]), staged_at = shared_address(staged[warp]);
+    const u32 rows_at = shared_address(of_warps[warp].rows), staged_at = rows_at + sizeof(of_warps[warp].rows);
     const u32 written = rows_at + group * 64 + (in_group ^ group / 2) * 16;
     const u32 read = rows_at + lane % 16 * 64 + (lane / 16 ^ lane % 8 / 2) * 16;
-    const u32 finished_at = shared_address(finished[warp]);
+    const u32 finished_at = staged_at + sizeof(of_warps[warp].staged);
     const i64 by_query = g.grad_out_strides[1];
-    const Item &item = turns[warp].item;
+    const Queue::Turn &turn = turns[warp];
+    const Item &item = turn.item;
     Queue queue(work, items, turns[warp]);
-    while (queue.take(a, work, grids)) {
+    while (queue.take(a, work, grids) && !queue.is_exact) {
         const Grid &grid = grids[item.level];
-        const bool together = queue.together();
+        const bool together = queue.together(), is_part = turn.is_part();
         const Walk walk(grid, item);
         // A lane a piece, if there are not too many, ordered by cell rows.
         const u32 pieces_in_all = (walk.rows + 1) * work.chunks;
@@ -105,28 +111,27 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
         const uint2 piece_of_lane = few && lane < pieces_in_all ? cell_row_of_lane.piece(work, lane_chunk) : make_uint2(0, 0);
         const float scale = scale_of(largest_of(work, a, item, lane));
         u32 size = 0;
-        if (item.row == Item::ALL_ROWS) {
-            size = few ? __reduce_add_sync(ALL, piece_of_lane.y) : grid.longest != ANY_LENGTH ? measure(work, grid, item, walk) : 0;
-            if (queue.put_off(work, grid, size)) continue;
+        if (turn.phase != Queue::PUT_OFF) {
+            size = few ? __reduce_add_sync(ALL, piece_of_lane.y) : measure(work, grid, item, walk);
+            if (queue.put_off(work, grid, walk, size)) continue;
         }
         const char *to_rows = static_cast<const char *>(g.grad_out) + 16 * in_group + rows_before(a, g, work, item);
         asm("" : "+l"(to_rows)); // not to be put together again and again
         const int x = walk.run * RUN + group;
-        u32 unsound = 0; // the rows of the walk in which the lane has sums that are not finite, a bit each
 
         // Where the lane has eight channels of its pixel of row y, if the row has such a pixel.
         const auto pixel_at = [&](int y) { return static_cast<char *>(g.value) + bytes_before(a, g, work, grid, item, x, y) + 16 * in_group; };
-        // The number of a row of the walk, and where it goes.
-        const auto store_row = [&](u32 number, char *to, const float (&totals)[8]) {
+        // Where a row of the walk goes, and its sums, which are to be multiplied by `by`.
+        const auto store_row = [&](char *to, const float (&totals)[8], float by) {
             u32 words[4];
-            float sound = 0; // or NaN
+            float flaw = 0; // or NaN
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float left = totals[2 * i] * inverse(scale), right = totals[2 * i + 1] * inverse(scale);
-                sound = __fmaf_rn(left, 0.0f, __fmaf_rn(right, 0.0f, sound));
+                const float left = totals[2 * i] * by, right = totals[2 * i + 1] * by;
+                flaw = __fmaf_rn(left, 0.0f, __fmaf_rn(right, 0.0f, flaw));
                 words[i] = Value::round(left, right);
             }
-            if (sound != 0) unsound |= 1u << number;
+            if (flaw != 0) turns[warp].is_flawed = 1;
             __syncwarp(); // nobody still reads the last one
             store_pixels(finished_at, words, lane);
             __syncwarp();
@@ -180,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
 #pragma unroll
             for (u32 slot = 0; slot < SLOTS; slot++) {
                 if (32 * slot >= size) break;
-                const Record sample = pieces.take(32 * slot, lane);
+                const Record sample = pieces.take(32 * slot, size, lane);
                 const u32 to = staged_at + slot * sizeof(Staged) + 4 * lane;
                 store_shared_word(to, __float_as_uint(sample.x));
                 store_shared_word(to + 128, __float_as_uint(sample.y));
@@ -201,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
                     float totals[8];
 #pragma unroll
                     for (int i = 0; i < 8; i++) totals[i] = sums[i / 2][2 * down + i % 2];
-                    if (row + down < walk.rows) store_row(row + down, to, totals);
+                    if (row + down < walk.rows) store_row(to, totals, inverse(scale));
                     to += next_row;
                 }
             }
@@ -209,46 +214,51 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
         } else {
             const u32 step = together ? 32 * RUN_WARPS : 32;
             float sums[4][4] = {}; // of two channels in the upper row and two in the lower one, in each of four matrices
-            uint2 coming_piece = List(work, grid, item, walk.run, walk.y).piece(work, lane);
-            for (int cell_row = walk.y;; cell_row++) {
+            const int first_row = walk.y + turn.first_row();
+            uint2 coming_piece = List(work, grid, item, walk.run, first_row).piece(work, lane);
+            for (int cell_row = first_row;; cell_row++) {
                 const List list(work, grid, item, walk.run, cell_row);
                 const float upper_row = static_cast<float>(cell_row - 1);
                 uint2 piece = coming_piece;
-                if (cell_row < walk.y + walk.rows) {
+                if (cell_row < walk.y + walk.rows && !is_part) {
                     coming_piece = List(work, grid, item, walk.run, cell_row + 1).piece(work, lane);
                 }
+                u32 passed = 0; // samples of the chunks before
                 for (u32 chunk = lane; chunk - lane < work.chunks; chunk += 32) {
                     if (chunk > lane) piece = list.piece(work, chunk);
                     const Pieces pieces(work, list, chunk, piece, shared_address(places[warp]), lane);
+                    const u32 until = min(pieces.size, turn.end - min(turn.end, passed));
                     // While one batch of 32 samples is multiplied, the rows of grad_out of the next are on their way, and
                     // the samples of the one after.
-                    u32 first = together ? 32 * warp : 0, coming = first, slot = 0, filled = 0;
-                    Record next = pieces.take(coming, lane);
+                    u32 first = turn.begin - min(turn.begin, passed) + (together ? 32 * warp : 0), coming = first, slot = 0, filled = 0;
+                    passed += pieces.size;
+                    Record next = pieces.take(coming, until, lane);
                     const auto ask = [&] {
-                        if (coming < pieces.size) {
+                        if (coming < until) {
                             const u32 to = staged_at + filled * sizeof(Staged) + 4 * lane;
                             const float lower = next.y - upper_row, weight = next.weight * scale;
                             store_shared_word(to, __float_as_uint(next.x));
                             store_shared_word(to + 128, __float_as_uint(weight * (1 - lower)));
                             store_shared_word(to + 256, __float_as_uint(weight * lower));
-                            copy_rows(filled, next.query, pieces.size - coming);
+                            copy_rows(filled, next.query, until - coming);
                             coming += step;
-                            next = pieces.take(coming, lane);
+                            next = pieces.take(coming, until, lane);
                             filled = (filled + 1) % SLOTS;
                         }
                         end_of_batch();
                     };
                     ask();
-                    for (; first < pieces.size; first += step) {
+                    for (; first < until; first += step) {
                         ask();
                         wait_for_batch<SLOTS - 1>();
                         __syncwarp();
                         add(sums, slot, 0, column, false, 0);
-                        if (first + 16 < pieces.size) add(sums, slot, 1, column, false, 0);
+                        if (first + 16 < until) add(sums, slot, 1, column, false, 0);
                         __syncwarp();
                         slot = (slot + 1) % SLOTS;
                     }
                 }
+                if (is_part) break;
 
                 // The upper row has all its samples, and the lower one becomes the upper one.
                 const int y = cell_row - 1;
@@ -263,36 +273,59 @@ extern "C" __global__ void __launch_bounds__(32 * RUN_WARPS, 6)
                     // Rows of grad_out are used up: where they lay is room.
                     if (together) {
 #pragma unroll
-                        for (int i = 0; i < 8; i++) reinterpret_cast<float *>(rows[warp])[32 * i + lane] = totals[i];
+                        for (int i = 0; i < 8; i++) reinterpret_cast<float *>(of_warps[warp].rows)[32 * i + lane] = totals[i];
                         __syncthreads();
 #pragma unroll
                         for (int i = 0; i < 8; i++) {
-                            totals[i] = reinterpret_cast<const float *>(rows[0])[32 * i + lane];
+                            totals[i] = reinterpret_cast<const float *>(of_warps[0].rows)[32 * i + lane];
 #pragma unroll
                             for (u32 w = 1; w < RUN_WARPS; w++) {
-                                totals[i] += reinterpret_cast<const float *>(rows[w])[32 * i + lane];
+                                totals[i] += reinterpret_cast<const float *>(of_warps[w].rows)[32 * i + lane];
                             }
                         }
                         __syncthreads();
                     }
-                    if (!together || warp == y % RUN_WARPS) store_row(y - walk.y, pixel_at(y), totals);
+                    if (!together || warp == y % RUN_WARPS) store_row(pixel_at(y), totals, inverse(scale));
                     if (y + 1 == walk.y + walk.rows) break;
                 }
             }
+            if (is_part) {
+                // Rows of grad_out are used up: where they lay is room for the sums of two rows.
+                float *const own = reinterpret_cast<float *>(of_warps[warp].rows) + lane;
+                float flaw = 0; // or NaN
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    const float sum = sums[i % 8 / 2][i / 8 * 2 + i % 2] * inverse(scale);
+                    flaw = __fmaf_rn(sum, 0.0f, flaw);
+                    own[32 * i] = sum;
+                }
+                if (flaw != 0) turns[warp].is_flawed = 1;
+            }
         }
 
-        // Exactly, where it is not finite: neighbouring samples of weight zero may have made it so.
-        if (__any_sync(ALL, unsound)) {
-            const auto *const grad_out = reinterpret_cast<const Value::Storage *>(to_rows);
-            unsound = __reduce_or_sync(0xfu << lane / 4 * 4, unsound);
-#pragma unroll 1
-            for (; unsound != 0 && x < grid.width; unsound &= unsound - 1) {
-                const int y = walk.y + __ffs(unsound) - 1;
-                auto *const out = reinterpret_cast<Value::Storage *>(pixel_at(y));
-#pragma unroll 1
-                for (int i = 0; i < 8; i++) out[i] = Value::round(careful(work, grid, item, grad_out + i, by_query, x, y));
+        if (!turn.is_part()) continue;
+        __syncwarp();
+        if (__syncthreads_or(turn.is_flawed)) continue;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const u32 at = 4 * warp + i;
+            float total = reinterpret_cast<const float *>(of_warps[0].rows)[32 * at + lane];
+#pragma unroll
+            for (u32 w = 1; w < RUN_WARPS; w++) total += reinterpret_cast<const float *>(of_warps[w].rows)[32 * at + lane];
+            __stcg(turn.part.sums(work) + at / 8 * (Part::SUMS / 2) + lane * 8 + at % 8, total);
+        }
+        if (arrive(work, turn.part)) {
+            const PartsOfRows parts(work, grid, item, walk);
+            for (int row = warp; row < walk.rows; row += RUN_WARPS) {
+                float totals[8];
+                add_up(work, turn.part, parts, row, totals, [&](u32 i) { return lane * 8 + i; });
+                store_row(pixel_at(walk.y + row), totals, 1.0f);
             }
-            __syncwarp();
         }
     }
+    // Lane 4 g + t has of pixel g channels 2t and 2t + 1 of each eight.
+    const auto place = [&](u32 x) { return (4 * x + lane / 2 % 4) * 8 + lane / 8 * 2 + lane % 2; };
+    static_assert(sizeof(of_warps) >= RUN_WARPS * 2 * RUN * 32 * sizeof(float), "there is room for sums");
+    auto *const room = reinterpret_cast<float *>(of_warps);
+    if (queue.is_exact) sum_exactly(a, g, work, grids, queue, shared_address(places[warp]), room, place);
 }

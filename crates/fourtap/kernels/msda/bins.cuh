@@ -11,7 +11,7 @@
 // chunk.
 
 constexpr int RUN = 8;
-constexpr u32 QUEUE_COUNTERS = 5; // of runs.cuh
+constexpr u32 QUEUE_COUNTERS = 6; // of runs.cuh
 constexpr u32 ALL = 0xffffffffu;
 
 typedef Element<VALUE>::Real Real;
@@ -22,19 +22,25 @@ struct __align__(4 * sizeof(Real)) Record {
     u32 query;
 };
 
+struct Part;
+
 // Mirrored in src/cuda/msda/arguments.rs.
 struct Work {
     u16 *starts;    // [planes][chunks][capacity]: where the samples of bins begin, counted from their chunk's first
     Record *sorted; // [planes][level_count][samples], chunk by chunk
     u32 *largest;   // [planes][levels][chunks]: the bits of the largest finite weight
     u32 *counters;  // of the kernel that sums, see `Queue`
-    uint2 *later;   // its walks that turned out to be long
+    // Of its walks that turned out to be long: they or their parts, how many parts have been summed of each, and the parts' sums.
+    Part *late;
+    u32 *arrivals;
+    void *sums;
     u32 first_plane, planes; // what is sorted now
     u32 first_level, level_count;
     u32 chunks;
     u32 chunk;    // samples of a chunk, less than 2^16
     u32 samples;  // of a level of a plane, less than 2^31
     u32 capacity; // bins of all levels there is room for, a multiple of eight
+    u32 part;     // samples of a part
     Divisor by_points, by_heads, by_chunks;
 };
 
@@ -65,7 +71,7 @@ struct Grid {
     Parts items; // of a plane
     u32 rows;    // of a walk
     u32 shared;  // whether all warps of a block have the same item
-    u32 longest; // samples of a walk at most; longer ones are summed row by row
+    u32 longest; // samples of a walk at most; longer ones are noted for later
 };
 
 // Levels that tile the pixels, and nothing else, can be summed run by run. Those from the host do; of those from device

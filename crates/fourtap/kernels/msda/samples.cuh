@@ -103,6 +103,25 @@ static __device__ __forceinline__ Scale scale_of(float weight, float width, floa
 #endif
 }
 
+// Of the numbers that fill two vectors.
+static __device__ __forceinline__ float product(Vector a, Vector b) {
+    const u32 of_a[4] = {a.x, a.y, a.z, a.w}, of_b[4] = {b.x, b.y, b.z, b.w};
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if VALUE == F32
+        sum = __fmaf_rn(__uint_as_float(of_a[i]), __uint_as_float(of_b[i]), sum);
+#else
+        float low_a, high_a, low_b, high_b;
+        Value::widen(of_a[i], low_a, high_a);
+        Value::widen(of_b[i], low_b, high_b);
+        sum = __fmaf_rn(low_a, low_b, sum);
+        sum = __fmaf_rn(high_a, high_b, sum);
+#endif
+    }
+    return sum;
+}
+
 // As defined, one neighbour at a time, those outside left out.
 static __device__ __noinline__ Result careful(Sample sample, int4 level, const char *value, const char *grad_out) {
     const int width = level.x, height = level.y;
@@ -118,10 +137,10 @@ static __device__ __noinline__ Result careful(Sample sample, int4 level, const c
         const int x = static_cast<int>(left) + right, y = static_cast<int>(top) + down;
         if (x < 0 || y < 0 || x >= width || y >= height) continue;
         const u64 pixel = static_cast<u32>(level.z + y * width + x);
-        const auto *taps = reinterpret_cast<const Value::Storage *>(value + pixel * (PIXEL_UNITS * 16));
-        const auto *grads = reinterpret_cast<const Value::Storage *>(grad_out);
+        const char *const taps = value + pixel * (PIXEL_UNITS * 16);
         float sum = 0.0f;
-        for (int c = 0; c < CHANNELS; c++) sum = __fmaf_rn(Value::widen(taps[c]), Value::widen(grads[c]), sum);
+#pragma unroll 1 // few registers, so that whoever calls this keeps more
+        for (int i = 0; i < VECTORS; i++) sum += product(load_vector(taps + i * 16), load_vector(grad_out + i * 16));
         const float by_x = right ? fx : 1.0f - fx, by_y = down ? fy : 1.0f - fy;
         result.weight += by_x * by_y * sum;
         if (NEAREST) continue;

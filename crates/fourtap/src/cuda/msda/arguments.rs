@@ -252,7 +252,9 @@ pub(super) struct Work {
     pub sorted: u64,
     pub largest: u64,
     pub counters: u64,
-    pub later: u64,
+    pub late: u64,
+    pub arrivals: u64,
+    pub sums: u64,
     pub first_plane: u32,
     pub planes: u32,
     pub first_level: u32,
@@ -261,6 +263,7 @@ pub(super) struct Work {
     pub chunk: u32,
     pub samples: u32,
     pub capacity: u32,
+    pub part: u32,
     pub by_points: Divisor,
     pub by_heads: Divisor,
     pub by_chunks: Divisor,
@@ -331,7 +334,7 @@ mod tests {
         assert!(size_of::<Arguments<2000>>() <= 32764);
         assert_eq!(size_of::<Schedule>(), 44);
         assert_eq!(size_of::<GradientArguments>(), 32 + 8 * (3 + 4 + 6 + 5));
-        assert_eq!(size_of::<Work>(), 96);
+        assert_eq!(size_of::<Work>(), 120);
         assert_eq!(size_of::<BandArguments>(), 20);
     }
 

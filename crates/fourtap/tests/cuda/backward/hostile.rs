@@ -1,6 +1,7 @@
 //! NaN, infinities and numbers near the end of the range, in every tensor; levels that are nonsense.
 
 use fourtap::DType;
+use fourtap::cuda::Cuda;
 use fourtap::cuda::driver::Buffer;
 use fourtap::cuda::msda::KernelChoice;
 use fourtap::msda::{CudaLevels, Levels, Sizes, oracle};
@@ -92,43 +93,47 @@ fn may_overflow(case: &Case, exact: &ExpectedGradients) -> [Vec<bool>; 3] {
     ]
 }
 
+/// Each kernel's gradients of a case beside the oracle's, but for those that may overflow.
+pub fn compare(cuda: &Cuda, case: &Case, tally: &Tally) {
+    let (seed, dtype) = (case.seed, case.value.dtype());
+    let expected = ExpectedGradients::new(case).unwrap();
+    let excused = may_overflow(case, &expected);
+    let on_device = CudaCase::new(case, *cuda).unwrap();
+    for setting in BackwardSetting::all(&EACH_KERNEL) {
+        let computed = match compute(&on_device, cuda, setting) {
+            Ok(computed) => computed,
+            Err(Failure::Refused(Error::Unsupported { .. }))
+                if setting.wanted != KernelChoice::Channel =>
+            {
+                continue;
+            }
+            Err(failure) => panic!("seed {seed}, {setting:?}: {failure}"),
+        };
+        let found = computed.gradients.named().into_iter();
+        for (((name, found), expected), excused) in found.zip(expected.each()).zip(&excused) {
+            let found = found.unwrap().to_f64();
+            for (index, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+                let near = (found - expected.total).abs() <= 0.02 * (1.0 + expected.mass);
+                assert!(
+                    near || excused[index],
+                    "seed {seed}, {dtype}, {setting:?}: {name}[{index}] is {found}, the oracle says {expected:?}"
+                );
+            }
+        }
+        if setting.levels == LevelsIn::Host {
+            tally.add(computed.kernels);
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs a CUDA device"]
 fn numbers_of_any_kind_give_what_the_oracle_gives() {
     let cuda = gpu::device();
     let tally = Tally::default();
-    (0..1_000u64).into_par_iter().for_each(|seed| {
-        let case = hostile_case(seed);
-        let expected = ExpectedGradients::new(&case).unwrap();
-        let excused = may_overflow(&case, &expected);
-        let on_device = CudaCase::new(&case, cuda).unwrap();
-        for setting in BackwardSetting::all(&EACH_KERNEL) {
-            let computed = match compute(&on_device, &cuda, setting) {
-                Ok(computed) => computed,
-                Err(Failure::Refused(Error::Unsupported { .. }))
-                    if setting.wanted != KernelChoice::Channel =>
-                {
-                    continue;
-                }
-                Err(failure) => panic!("seed {seed}, {setting:?}: {failure}"),
-            };
-            let found = computed.gradients.named().into_iter();
-            for (((name, found), expected), excused) in found.zip(expected.each()).zip(&excused) {
-                let found = found.unwrap().to_f64();
-                for (index, (found, expected)) in found.into_iter().zip(expected).enumerate() {
-                    let near = (found - expected.total).abs() <= 0.02 * (1.0 + expected.mass);
-                    assert!(
-                        near || excused[index],
-                        "seed {seed}, {}, {setting:?}: {name}[{index}] is {found}, the oracle says {expected:?}",
-                        case.value.dtype()
-                    );
-                }
-            }
-            if setting.levels == LevelsIn::Host {
-                tally.add(computed.kernels);
-            }
-        }
-    });
+    (0..1_000u64)
+        .into_par_iter()
+        .for_each(|seed| compare(&cuda, &hostile_case(seed), &tally));
     tally.evidence(
         &cuda,
         "hostile",

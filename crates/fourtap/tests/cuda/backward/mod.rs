@@ -3,6 +3,7 @@
 mod big;
 mod calls;
 mod concurrent;
+mod crowded;
 mod exact;
 mod gradients;
 mod hostile;

@@ -2,6 +2,7 @@
 
 use fourtap::verify::Case;
 
+use super::crowded;
 use super::loose::{check_loose, many_levels};
 use super::oracle::{BackwardSetting, EACH_KERNEL, check};
 use crate::gpu::{self, Tally};
@@ -17,6 +18,7 @@ fn shapes_of_backward() {
     check(&cuda, seeds.clone(), Case::random, &settings, &tally);
     check(&cuda, seeds, Case::aligned, &settings, &tally);
     check(&cuda, FIRST..FIRST + 8, many_levels, &settings, &tally);
+    check(&cuda, FIRST..FIRST + 4, crowded::small, &settings, &tally);
     check_loose(&cuda, FIRST..FIRST + 8, &EACH_KERNEL, &tally);
     let details = "results, every element, 0 mismatches";
     tally.evidence(&cuda, &tool, &gpu::kernels("msda_backward_"), details);

@@ -20,9 +20,18 @@ const SORT_DECLARED: u32 = 3 << 10;
 /// Threads of the kernels that sum: RUN_WARPS of kernels/msda/runs.cuh.
 const SUM_THREADS: u32 = 128;
 /// Their counters: QUEUE_COUNTERS of kernels/msda/bins.cuh.
-const COUNTERS: usize = 5;
-/// Long walks have more samples than this, whatever the problem: `deal` of kernels/msda/runs.cuh.
-const LEAST_LONG: usize = 64;
+const COUNTERS: usize = 6;
+/// Long walks have more samples than this, whatever the problem: LATE of kernels/msda/runs.cuh.
+const LATE: usize = 128;
+/// Parts of a walk up to which it is not cut: LONG.
+const LONG: usize = 4;
+/// A long walk or a part of one, in bytes: Part of kernels/msda/runs.cuh.
+const PART_BYTES: usize = 32;
+/// Rows whose sums a part has, of RUN pixels and BLOCK channels each.
+const PART_ROWS: usize = 2;
+/// Samples of a part: as many as keep so many warps busy, within limits. Not those of this device: sums shall not depend on it.
+const PART_WORKERS: usize = 4096;
+const PART_SAMPLES: [usize; 2] = [256, 2048];
 /// Channels they sum at a time: BLOCK of kernels/msda/runs.cuh.
 const BLOCK: usize = 32;
 
@@ -50,6 +59,7 @@ pub struct Sorting {
     heads: usize,
     channels: usize,
     chunk: usize,
+    part: usize,
     capacity: usize,
 }
 
@@ -107,6 +117,7 @@ impl Sorting {
             heads: sizes.heads,
             channels: sizes.channels,
             chunk: 0,
+            part: 0,
             capacity: capacity(operands),
         };
         // Work items are counted in 32 bits: at most one for each pixel and block of channels, or sample.
@@ -115,9 +126,11 @@ impl Sorting {
         let countable = (1usize << 31) / pieces.max(1);
         sorting.planes_a_pass = planes.clamp(1, countable.max(1));
         // At most twice the inputs, if necessary by processing some of the planes or levels at a time.
-        let most = 2 * input_bytes(operands, &gradients.grad_out) + LITTLE;
+        let inputs = input_bytes(operands, &gradients.grad_out);
+        let most = 2 * inputs + LITTLE;
         loop {
             sorting.cut(device, tuning);
+            sorting.choose_part(inputs);
             if sorting.bytes() <= most {
                 return Ok(sorting);
             }
@@ -166,6 +179,35 @@ impl Sorting {
         self.sort_blocks = jobs.clamp(1, (multiprocessors * each.clamp(1, 2)) as usize) as u32;
     }
 
+    /// Chooses how many samples a part of a long walk has: as many as keep `PART_WORKERS` busy, or more where the sums of parts
+    /// would take more memory than half of the inputs.
+    fn choose_part(&mut self, inputs: usize) {
+        let [least, most] = PART_SAMPLES;
+        let all = self.planes * self.levels * self.samples;
+        let each = all.div_ceil(PART_WORKERS).next_multiple_of(128);
+        self.part = each.clamp(least, most);
+        while self.most_parts() * self.part_bytes() > inputs / 2 {
+            self.part *= 2;
+        }
+    }
+
+    /// Bytes of the sums of a part.
+    fn part_bytes(&self) -> usize {
+        PART_ROWS * RUN * BLOCK * self.sort.types.value.size()
+    }
+
+    /// Parts that long walks of a pass have at most. A sample belongs to four walks, so that they are not more than as many
+    /// as there are parts' samples, each longer than four parts; and each of a walk's nine rows may end with a part that is
+    /// not full.
+    fn most_parts(&self) -> usize {
+        if self.samples <= LONG * self.part {
+            return 0;
+        }
+        let samples = self.planes_a_pass * self.levels_a_pass * self.samples;
+        let blocks = self.channels.div_ceil(BLOCK);
+        (4 + 9) * blocks * samples.div_ceil(self.part)
+    }
+
     fn chunks(&self) -> usize {
         self.samples.div_ceil(self.chunk)
     }
@@ -191,18 +233,21 @@ impl Sorting {
     }
 
     /// Bytes of the tables, each aligned as allocations are.
-    fn tables(&self) -> [usize; 5] {
+    fn tables(&self) -> [usize; 7] {
         let (planes, chunks) = (self.planes_a_pass, self.chunks());
         let samples = planes * self.levels_a_pass * self.samples;
-        let record = 4 * self.sort.types.value.size();
+        let number = self.sort.types.value.size();
         // A sample belongs to four walks at most, each with every block of channels.
-        let long_walks = (4 * samples * self.channels.div_ceil(BLOCK)).div_ceil(LEAST_LONG);
+        let long_walks = (4 * samples * self.channels.div_ceil(BLOCK)).div_ceil(LATE);
+        let parts = self.most_parts();
         [
             planes * chunks * self.capacity * 2,
-            samples * record,
+            samples * 4 * number,
             planes * self.levels * chunks * 4,
             COUNTERS * 4,
-            long_walks * 8,
+            (long_walks + parts) * PART_BYTES,
+            parts * 4,
+            parts * self.part_bytes(),
         ]
         .map(|bytes| bytes.next_multiple_of(256))
     }
@@ -214,13 +259,13 @@ impl Sorting {
 
     /// The kernel arguments of each pass, given the address of the scratch memory.
     pub(super) fn passes(&self, memory: u64) -> impl Iterator<Item = Work> {
-        let mut tables = [0; 5];
+        let mut tables = [0; 7];
         let mut next = memory;
         for (table, bytes) in tables.iter_mut().zip(self.tables()) {
             *table = next;
             next += bytes as u64;
         }
-        let [starts, sorted, largest, counters, later] = tables;
+        let [starts, sorted, largest, counters, late, arrivals, sums] = tables;
         let Sorting {
             planes,
             planes_a_pass,
@@ -233,11 +278,14 @@ impl Sorting {
             sorted,
             largest,
             counters,
-            later,
+            late,
+            arrivals,
+            sums,
             chunks: self.chunks() as u32,
             chunk: self.chunk as u32,
             samples: self.samples as u32,
             capacity: self.capacity as u32,
+            part: self.part as u32,
             by_points: Divisor::new(self.points as u32),
             by_heads: Divisor::new(self.heads as u32),
             by_chunks: Divisor::new(self.chunks() as u32),
