@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 SIGMA = 4.0  # pixels that local points lie around their reference, as in trained models
-SPOT, ROW = (0.3, 0.7), 0.3
+# On no pixel's border, where rounding decides which side is meant.
+SPOT, ROW = (0.3183, 0.6931), 0.3183
 OBJECTS = 20
 # Where the points of eight heads lie before training: of each head in another direction.
 DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))

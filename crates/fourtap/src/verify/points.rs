@@ -56,9 +56,10 @@ const WINDOW: f64 = 6.0;
 /// Where that window begins, as a share of width and height.
 const WINDOW_START: f64 = 0.4;
 
-const SPOT: [f64; 2] = [0.3, 0.7];
+/// On no pixel's border, as is the row: there rounding would decide which side is meant.
+const SPOT: [f64; 2] = [0.3183, 0.6931];
 const MIDDLE: [f64; 2] = [0.5; 2];
-const ROW: f64 = 0.3;
+const ROW: f64 = 0.3183;
 
 const OBJECTS: usize = 20;
 
