@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 SIGMA = 4.0  # pixels that local points lie around their reference, as in trained models
-# On no pixel's border, where rounding decides which side is meant.
-SPOT, ROW = (0.3183, 0.6931), 0.3183
+# On no pixel's border, where the gradient of locations jumps and rounding decides which side is meant.
+SPOT, ROW, OFF_BORDER = (0.3183, 0.6931), 0.3183, 1e-4
 OBJECTS = 20
 # Where the points of eight heads lie before training: of each head in another direction.
 DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
@@ -56,7 +56,7 @@ def sampling_locations(name: str, size: tuple[int, int, int, int, int], shapes: 
         return numbers.to(device).view(-1, queries, 1, 1, 1, 2)
 
     def in_boxes(boxes: Tensor, are_boxes: Tensor) -> Tensor:
-        placed = of_query(boxes[..., :2]) + of_query(boxes[..., 2:]) * step / points * 0.5
+        placed = of_query(boxes[..., :2]) + of_query(boxes[..., 2:]) * step / points * 0.5 + OFF_BORDER
         anywhere = torch.rand(*size, 2, device=device)
         return torch.where(are_boxes.to(device).view(queries, 1, 1, 1, 1), placed, anywhere)
 
