@@ -41,6 +41,7 @@ pub mod msda;
 mod plan_cache;
 mod recipe;
 mod scratch;
+mod source_hash;
 mod step;
 mod tuning;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::jit::{Architecture, Program};
+use super::source_hash::source_hash;
 use crate::dtype::DType;
 
 /// Sources that kernels of both operators share.
@@ -71,7 +72,7 @@ pub trait SpecialisedKernel: fmt::Display + Send + Sync {
 
     /// Hash of its source, as in [`super::shipped`].
     fn source_hash(&self) -> String {
-        hash(self.recipe().parts())
+        source_hash(self.recipe().parts())
     }
 
     /// The program to compile for `architecture`.
@@ -109,7 +110,7 @@ pub(super) fn flag(flag: bool) -> String {
 pub struct ShippedKernel {
     /// Its function's name.
     pub entry: &'static str,
-    /// Hash of its source, in hexadecimal digits. Records of GPU test runs refer to it.
+    /// Hash of its source but for comments and blank space, in hexadecimal digits. Records of GPU test runs refer to it.
     pub source_hash: String,
 }
 
@@ -117,11 +118,7 @@ impl ShippedKernel {
     pub(super) fn new(&(entry, parts): &(&'static str, &[&str])) -> Self {
         ShippedKernel {
             entry,
-            source_hash: hash(parts),
+            source_hash: source_hash(parts),
         }
     }
-}
-
-fn hash(parts: &[&str]) -> String {
-    blake3::hash(parts.concat().as_bytes()).to_hex().to_string()
 }
