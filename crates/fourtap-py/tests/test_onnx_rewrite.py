@@ -281,7 +281,7 @@ def test_files_that_are_no_models_and_missing_packages(tmp_path: Path, monkeypat
     file.write_text("no model")
     with pytest.raises(fourtap.InputError, match="expected a model of ONNX, found"):
         fourtap.onnx.rewrite(file)
-    with pytest.raises(fourtap.InputError, match='to: expected "fourtap" or "tensorrt", found \'other\''):
+    with pytest.raises(fourtap.InputError, match="to: expected one of fourtap, tensorrt, portable, found 'other'"):
         fourtap.onnx.rewrite(file, to="other")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(fourtap.UnsupportedError, match=r"^onnx: expected the package to be installed.*\[onnx\]"):

@@ -94,7 +94,7 @@ def test_the_functions_that_a_file_carries_are_run(file: Path, monkeypatch: pyte
 
     rewriting_functions = rewriting.functions
     monkeypatch.setattr(rewriting, "functions", wrong)
-    with pytest.raises(fourtap.onnx.VerificationError, match="by the function that the file carries: expected an err"):
+    with pytest.raises(fourtap.onnx.VerificationError, match="by the functions that the file carries: expected an er"):
         fourtap.onnx.rewrite(file, sizes=SIZES)
     assert fourtap.onnx.rewrite(file, sizes=SIZES, with_functions=False).replaced == 1
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fourtap.errors import Error, InputError
 from fourtap.onnx.errors import PatternError, VerificationError
+from fourtap.onnx.functions import FORMS
 
 # 2 is argparse's, for arguments it does not understand.
 _FAILED, _NOT_THERE, _NOT_THE_SAME = 1, 3, 4
@@ -19,13 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     rewrite = commands.add_parser(
         "rewrite",
-        help="put one node in the place of deformable attention that was exported as GridSample",
+        help="put another form in the place of deformable attention that was exported as GridSample",
         epilog=f"Exit code {_NOT_THERE}: no deformable attention was found. {_NOT_THE_SAME}: the result was wrong, or "
         f"could not be compared. {_FAILED}: anything else. Nothing is written then.",
     )
     rewrite.add_argument("source", metavar="IN", help="a model that was exported without fourtap")
-    rewrite.add_argument("target", metavar="OUT", help="where to write the model with nodes of fourtap's")
-    rewrite.add_argument("--to", choices=("fourtap", "tensorrt"), default="fourtap", help="whose nodes")
+    rewrite.add_argument("target", metavar="OUT", help="where to write the rewritten model")
+    rewrite.add_argument(
+        "--to",
+        choices=FORMS,
+        default=FORMS[0],
+        help="which form: our nodes, those of TensorRT's plugin, or operators that every runtime has",
+    )
     rewrite.add_argument("--overwrite-source", action="store_true", help="replace IN where OUT is the same file")
     rewrite.add_argument("--no-verify", action="store_true", help="do not run both models to compare them")
     rewrite.add_argument("--no-functions", action="store_true", help="leave out what only other runtimes need")

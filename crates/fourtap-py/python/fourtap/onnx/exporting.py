@@ -11,10 +11,12 @@ import torch
 
 # Registers the operators that are translated here.
 from fourtap import _exporting, _projected_registered, _registered  # noqa: F401
-from fourtap.errors import UnsupportedError
+from fourtap.errors import InputError, UnsupportedError
+from fourtap.onnx.expanding import expand
 from fourtap.onnx.functions import DOMAIN, FROM_LOCATIONS, FROM_PROJECTIONS, INPUTS, OPTIONAL, Call, functions
 from fourtap.onnx.missing import missing
 from fourtap.onnx.packages import require
+from fourtap.onnx.placing import unused_prefix
 
 __all__ = ["Translation", "export", "translation"]
 
@@ -30,10 +32,11 @@ def export(
     file: Any = None,
     *,
     kwargs: dict[str, Any] | None = None,
+    to: str = "fourtap",
     with_functions: bool = True,
     **options: Any,
 ) -> Any:
-    """Export a model to ONNX, as ``torch.onnx.export(dynamo=True)`` does, with one node for each call of fourtap.
+    """Export a model to ONNX, as ``torch.onnx.export(dynamo=True)`` does, with calls of fourtap in a form of ours.
 
     The model calls fourtap itself, has modules of :mod:`fourtap.nn`, or was patched by :mod:`fourtap.compat`.
 
@@ -42,6 +45,7 @@ def export(
         args: Its arguments, as examples.
         file: Where to write the model, if anywhere.
         kwargs: Its arguments that have names.
+        to: ``"fourtap"``: our nodes; ``"portable"``: operators that every runtime has, no GridSample among them.
         with_functions: Whether the file carries our nodes as functions of ONNX's own operators, so that it runs where
             our library is not registered, too.
         options: All else that ``torch.onnx.export`` takes, such as ``dynamic_shapes`` and ``input_names``.
@@ -50,6 +54,8 @@ def export(
         PyTorch's ``torch.onnx.ONNXProgram``.
 
     """
+    if to not in ("fourtap", "portable"):
+        raise InputError(f"to: expected fourtap or portable, found {to!r}")
     for package in ("onnx", "onnxscript"):
         require(package, _PURPOSE)
     if not options.pop("dynamo", True):
@@ -62,11 +68,20 @@ def export(
         program = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, custom_translation_table=table, **options)
     if program is None:
         raise UnsupportedError("torch: expected a version whose torch.onnx.export(dynamo=True) returns a program")
-    if with_functions:
+    if to == "portable":
+        _expand(program)
+    elif with_functions:
         ours.add_functions(program)
     if file is not None:
         program.save(file, **saving)
     return program
+
+
+def _expand(program: Any) -> None:
+    ir = require("onnx_ir", _PURPOSE)
+    model = program.model_proto
+    expand(model, unused_prefix(model))
+    program.model = ir.serde.deserialize_model(model)
 
 
 @contextmanager

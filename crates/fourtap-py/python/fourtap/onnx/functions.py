@@ -16,19 +16,29 @@ from fourtap.onnx.packages import require
 
 __all__ = [
     "DOMAIN",
+    "FORMS",
     "FROM_LOCATIONS",
     "FROM_PROJECTIONS",
     "INPUTS",
+    "MMCV",
+    "NODES",
     "OLDEST_OPSET",
     "OPTIONAL",
+    "TENSORRT",
     "Call",
     "calls_of",
     "functions",
 ]
 
+#: In which a model can have the operator: as nodes of ours, as TensorRT's, or as operators that every runtime has.
+FORMS = ("fourtap", "tensorrt", "portable")
 DOMAIN = "fourtap"
 FROM_LOCATIONS = "MSDeformAttn"
 FROM_PROJECTIONS = "MSDeformAttnFromProjections"
+MMCV = "MMCVMultiScaleDeformableAttention"
+TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
+#: What no runtime has without our library, unless a file carries it.
+NODES = (FROM_LOCATIONS, FROM_PROJECTIONS, MMCV, TENSORRT)
 _LEVELS = ("value", "spatial_shapes", "level_start_index")
 INPUTS = {
     FROM_LOCATIONS: (*_LEVELS, "sampling_locations", "attention_weights"),

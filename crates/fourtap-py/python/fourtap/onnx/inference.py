@@ -6,10 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fourtap.onnx.functions import NODES, TENSORRT
 from fourtap.onnx.packages import require
 
 __all__ = ["Inferred", "infer"]
 
+# In the place of nodes whose shapes ONNX does not know: what they make has the shape that this body has.
+_DOMAIN = "fourtap.outline"
+_OUTLINE = """
+<domain: "fourtap.outline", opset_import: ["": 17]>
+{name} (value, shapes, starts, {others}) => (out)
+{{
+    query_axes = Constant <value_ints = [0, 0, -1]> ()
+    by_query = Reshape ({of_queries}, query_axes)
+    of_query = ReduceMax <axes = [2]> (by_query)
+    channel_axes = Constant <value_ints = [0, 0, -1]> ()
+    by_pixel = Reshape (value, channel_axes)
+    of_pixel = ReduceMax <axes = [1]> (by_pixel)
+    of_query_too = CastLike (of_query, value)
+    merged = Add (of_query_too, of_pixel)
+    last = Constant <value_ints = [2]> ()
+    of_query_apart = Unsqueeze (of_query_too, last)
+    of_pixel_apart = ReduceMax <axes = [1]> (value)
+    apart = Add (of_query_apart, of_pixel_apart)
+    out = Identity ({result})
+}}
+"""
 # Constants that shapes are made of are far smaller; larger ones would only be copied.
 _LARGEST_CONSTANT = 1024
 
@@ -53,6 +75,10 @@ def _outline(onnx: Any, model: Any) -> Any:
     graph = onnx.GraphProto()
     graph.name = "outline"
     graph.node.extend(model.graph.node)
+    ours = [node for node in graph.node if node.op_type in NODES]
+    for node in ours:
+        node.domain = _DOMAIN
+        node.ClearField("attribute")
     given = {info.name for info in model.graph.input}
     graph.input.extend(model.graph.input)
     for tensor in model.graph.initializer:
@@ -72,4 +98,16 @@ def _outline(onnx: Any, model: Any) -> Any:
             )
     made = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     made.functions.extend(model.functions)
+    if ours:
+        made.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    made.functions.extend(_stand_in(node) for node in {node.op_type: node for node in ours}.values())
     return made
+
+
+def _stand_in(node: Any) -> Any:
+    """A function by the name of a node of ours, which makes tensors of the same shape."""
+    parser = require("onnx.parser", "a search for patterns")
+    others = ["locations", "weights"] if len(node.input) == 5 else ["references", "offsets", "logits", "mask"]
+    result = "apart" if node.op_type == TENSORRT else "merged"
+    text = _OUTLINE.format(name=node.op_type, others=", ".join(others), of_queries=others[1], result=result)
+    return parser.parse_function(text)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fourtap.onnx.errors import VerificationError
-from fourtap.onnx.functions import DOMAIN
+from fourtap.onnx.functions import DOMAIN, NODES
 from fourtap.onnx.library import library_path
 from fourtap.onnx.packages import require
 from fourtap.onnx.random_inputs import feeds
@@ -26,13 +26,6 @@ _TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 # Of the numbers that a call computes; fewer prove nothing. Masks and points outside an image make zeros of many.
 _LEAST_SHARE = 0.1
 _OTHERS = "other inputs can be given: --inputs and --size, or inputs= and sizes="
-# What no runtime has without our library, unless a file carries it.
-_NODES_OF_LIBRARY = (
-    "MMCVMultiScaleDeformableAttention",
-    "MultiscaleDeformableAttnPlugin_TRT",
-    "MSDeformAttn",
-    "MSDeformAttnFromProjections",
-)
 
 
 def verify(
@@ -46,17 +39,17 @@ def verify(
     """The largest error of a node, and that of each output of the model; an error if a node is wrong."""
     runtime = require("onnxruntime", _PURPOSE)
     before = _Original(runtime, original, replacements, types)
-    after = [(_load(runtime, rewritten, "the model as rewritten"), "the model as rewritten")]
-    if _carries_functions(rewritten) and not _needs_library(rewritten):
-        which = "the model as rewritten, by the functions that it carries"
-        after.append((_load(runtime, rewritten, which, with_library=False), which))
+    after = [
+        (_load(runtime, rewritten, which, with_library=with_library), which)
+        for which, with_library in _ways("the model as rewritten", rewritten)
+    ]
     worst = 0.0
     of_outputs: dict[str, float] = {}
     for feed in feeds(before.session, inputs, sizes):
         found = before.run(feed)
         for at, one in enumerate(replacements):
-            which = f"call {at} of {len(replacements)}, {one.attention.out}"
-            expected = found[one.attention.out]
+            which = f"call {at} of {len(replacements)}, {one.out}"
+            expected = found[one.out]
             _require_numbers(expected, which)
             for result, ran in _results(runtime, rewritten, one, found):
                 error, allowed = _error(result, expected), _TOLERANCE.get(str(result.dtype), _TOLERANCE["float16"])
@@ -76,7 +69,7 @@ class _Original:
         onnx = require("onnx", _PURPOSE)
         self.outputs = [info.name for info in model.graph.output]
         self._constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        wanted = dict.fromkeys(name for one in replacements for name in [*_given(one), one.attention.out])
+        wanted = dict.fromkeys(name for one in replacements for name in [*_given(one), one.out])
         known = {*self._constants, *self.outputs, *(info.name for info in model.graph.input)}
         watched = _copy(model)
         watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
@@ -91,15 +84,14 @@ class _Original:
         return {**self._constants, **feed, **dict(zip(names, found, strict=True))}
 
 
-def _carries_functions(model: Any) -> bool:
-    return any(function.domain == DOMAIN for function in model.functions)
-
-
-def _needs_library(model: Any) -> bool:
+def _ways(what: str, model: Any) -> list[tuple[str, bool]]:
+    """How a model can run, and whether that takes our library: by it, by functions, or by plain operators."""
     carried = {(function.domain, function.name) for function in model.functions}
-    return any(
-        node.op_type in _NODES_OF_LIBRARY and (node.domain, node.op_type) not in carried for node in model.graph.node
-    )
+    nodes = {(node.domain, node.op_type) for node in model.graph.node if node.op_type in NODES}
+    if not nodes:
+        return [(what, False)]
+    by_functions = [(f"{what}, by the functions that the file carries", False)]
+    return [(what, True)] + (by_functions if nodes <= carried else [])
 
 
 def _given(replacement: Any) -> list[str]:
@@ -118,15 +110,13 @@ def _results(runtime: Any, rewritten: Any, replacement: Any, found: Mapping[str,
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
         for name, array in given.items()
     ]
-    out = onnx.ValueInfoProto(name=replacement.attention.out)
+    out = onnx.ValueInfoProto(name=replacement.out)
     graph = helper.make_graph(replacement.nodes, "part", infos, [out], replacement.initializers)
     part = helper.make_model(graph, opset_imports=rewritten.opset_import, ir_version=rewritten.ir_version)
-    which = "a node as rewritten"
-    yield _run(_load(runtime, part, which), None, given, which)[0], ""
     part.functions.extend(function for function in rewritten.functions if function.domain == DOMAIN)
-    if not _needs_library(part):
-        ran = ", by the function that the file carries"
-        yield _run(_load(runtime, part, which + ran, with_library=False), None, given, which + ran)[0], ran
+    for which, with_library in _ways("", part):
+        session = _load(runtime, part, f"a node as rewritten{which}", with_library=with_library)
+        yield _run(session, None, given, f"a node as rewritten{which}")[0], which
 
 
 def _require_numbers(expected: Any, which: str) -> None:
