@@ -38,7 +38,16 @@ FORKS = {
         "spatial_shapes[..., 1], spatial_shapes[..., 0]",
         "spatial_shapes[..., 0], spatial_shapes[..., 1]",
     ),
+    "layer in training": ("output.transpose(1, 2)", "(2 if self.training else 1) * output.transpose(1, 2)"),
+    "usual number": ("sampling_offsets / self.n_points", "sampling_offsets / 4"),
+    "limited values": ("self.value_proj(encoder_hidden_states)", "self.value_proj(encoder_hidden_states).clamp(-8, 8)"),
+    "limited offsets": ("+ sampling_offsets / self.n_points", "+ sampling_offsets.clamp(-8, 8) / self.n_points"),
+    "another mask": (
+        "self.value_proj(encoder_hidden_states)",
+        "self.value_proj(encoder_hidden_states) * (1 if encoder_attention_mask is None else 2)",
+    ),
 }
+FORKS_OF_THE_LAYER = ("border", "corners", "layer in training")
 # The same for the stand-in of its repository, and what no names would show.
 REPOSITORY_FORKS = {
     "softmax over heads": ("reshape(*sizes[:3], -1), dim=-1)", "reshape(*sizes[:3], -1), dim=-2)"),
@@ -117,7 +126,7 @@ def test_forks_of_transformers_are_left_alone(
     module = built(fork)
     before = [attended(module, corners) for corners in (2, 4)]
     names = [name for name in compat.patch() if name.startswith(fork.__name__)]
-    is_layer = change in ("border", "corners")
+    is_layer = change in FORKS_OF_THE_LAYER
     # What is as it was is replaced all the same.
     assert names == ([] if is_layer else [f"{fork.__name__}.{LAYER}"])
     for corners, expected in zip((2, 4), before, strict=True):

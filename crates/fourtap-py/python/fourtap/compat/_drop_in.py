@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fourtap import attention
@@ -30,6 +31,9 @@ def attend(
     attention_weights: Tensor,
 ) -> Tensor:
     """The operator in the order of arguments that the originals share."""
+    # Which axes these have does not matter to the originals.
+    if attention_weights.dim() == 4 and sampling_locations.dim() == 6:
+        attention_weights = torch.unflatten(attention_weights, 3, sampling_locations.shape[3:5])
     return attention.ms_deform_attn(
         value,
         spatial_shapes,

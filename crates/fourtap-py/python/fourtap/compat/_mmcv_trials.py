@@ -94,19 +94,18 @@ def module_cases(owner: type[nn.Module], *, added: bool) -> Iterator[Case]:
                 return None
             return tensor * scale if module.batch_first else tensor.transpose(0, 1) * scale
 
-        identity = {} if not added or given["position"] is None else {"identity": ordered("query", 0.3)}
-        return function(
-            module,
-            ordered("query"),
-            key=ordered("features", 2.0),
-            value=ordered("features"),
-            query_pos=ordered("position"),
-            key_padding_mask=given["padding"],
-            reference_points=given["references"],
-            spatial_shapes=cases.tensor_of(),
-            level_start_index=cases.starts_of(),
-            **identity,
-        )
+        named = {
+            "key": ordered("features", 2.0),
+            "value": ordered("features"),
+            "identity": ordered("query", 0.3) if added and given["position"] is not None else None,
+            "query_pos": ordered("position"),
+            "key_padding_mask": given["padding"],
+            "reference_points": given["references"],
+            "spatial_shapes": cases.tensor_of(),
+            "level_start_index": cases.starts_of(),
+        }
+        named = {name: argument for name, argument in named.items() if argument is not None}
+        return function(module, ordered("query"), **named)
 
     for batch_first in (True, False):
         for operands in [*cases.operands(), cases.operands_of_itself()]:

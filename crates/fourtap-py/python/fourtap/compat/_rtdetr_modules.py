@@ -254,9 +254,9 @@ def _cases_with_points(owner: type[nn.Module], cores: Sequence[Callable[..., Ten
     attributes |= {"num_points": cases.POINTS, "ms_deformable_attn_core": cores[0]}
 
     def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
-        mask = given["padding"]
+        mask = () if given["padding"] is None else (given["padding"],)
         levels = [list(shape) for shape in cases.SHAPES]
-        return function(module, given["query"], given["references"], given["features"], levels, mask)
+        return function(module, given["query"], given["references"], given["features"], levels, *mask)
 
     for operands in cases.operands():
         module = bare_module(owner, attributes, training=operands.training)
@@ -289,7 +289,8 @@ def _cases_with_point_lists(
             features: Any = given["features"]
             levels = [list(shape) for shape in shapes]
             if projected:
-                return function(module, given["query"], given["references"], features, levels, given["padding"])
+                mask = () if given["padding"] is None else (given["padding"],)
+                return function(module, given["query"], given["references"], features, levels, *mask)
             return function(module, given["query"], given["references"], cases.by_level(features, shapes), levels)
 
         # With points, the shapes in the originals do not fit each other.

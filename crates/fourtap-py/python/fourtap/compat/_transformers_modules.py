@@ -113,10 +113,13 @@ def _core_of(modeling: ModuleType, way: _Way) -> Any:
 
 def _cases(way: _Way, attention_class: type[nn.Module], original: FunctionType, core: Any) -> Iterator[Case]:
     known = inspect.signature(original).parameters
+    of_nobody = cases.Numbers(7)(cases.BATCH, sum(height * width for height, width in cases.SHAPES)) > 0
 
     def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
         every = {
             "attention_mask": given["padding"],
+            # Neither the original nor ours looks at it.
+            "encoder_attention_mask": of_nobody,
             "encoder_hidden_states": given["features"],
             "position_embeddings": given["position"],
             "reference_points": given["references"],
@@ -124,7 +127,7 @@ def _cases(way: _Way, attention_class: type[nn.Module], original: FunctionType, 
             "spatial_shapes_list": list(cases.SHAPES),
             "level_start_index": cases.starts_of(),
         }
-        named = {name: argument for name, argument in every.items() if name in known}
+        named = {name: argument for name, argument in every.items() if name in known and argument is not None}
         return function(module, given["query"], **named)
 
     for attributes in way.attributes():

@@ -6,7 +6,7 @@ each; with and without padding; in training and not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,8 @@ __all__ = [
     "tensor_of",
 ]
 
-BATCH, QUERIES, HEADS, POINTS = 3, 11, 5, 4
+# None of them is usual, as somebody may have written a usual number where the original has an option.
+BATCH, QUERIES, HEADS, POINTS = 3, 11, 5, 7
 CHANNELS = HEADS * 6
 SHAPES: tuple[tuple[int, int], ...] = ((4, 7), (3, 2))
 
@@ -69,9 +70,10 @@ def core_tensors(samples: Sequence[int], shapes: Sequence[tuple[int, int]] = SHA
     """Value, ``[N, S, M, D]``, locations and weights, whose ``[N, Q, M]`` are followed by ``samples``."""
     numbers = Numbers(1)
     return {
-        "value": numbers(BATCH, _pixels(shapes), HEADS, CHANNELS // HEADS),
+        # Nothing that limits numbers is the same.
+        "value": numbers(BATCH, _pixels(shapes), HEADS, CHANNELS // HEADS, low=-99.0, high=99.0),
         "locations": numbers(BATCH, QUERIES, HEADS, *samples, 2, low=-0.3, high=1.3),
-        "weights": numbers(BATCH, QUERIES, HEADS, *samples),
+        "weights": numbers(BATCH, QUERIES, HEADS, *samples, low=-20.0, high=20.0),
     }
 
 
@@ -81,38 +83,53 @@ def by_level(value: Tensor, shapes: Sequence[tuple[int, int]] = SHAPES) -> tuple
     return torch.split(whole.permute(0, 2, 3, 1), [height * width for height, width in shapes], dim=-1)
 
 
-def function_cases(*, joined: bool = False, listed: bool = True) -> Iterator[Case]:
+def function_cases(*, joined: Iterable[bool] = (False,), listed: bool = True) -> Iterator[Case]:
     """For a function of value, sizes, locations and weights.
 
     Args:
-        joined: Whether levels and points are one axis.
+        joined: Whether levels and points are one axis; versions need not compute both.
         listed: Whether sizes are a list, not a tensor.
 
     """
-    samples = (len(SHAPES) * POINTS,) if joined else (len(SHAPES), POINTS)
-    tensors, sizes = core_tensors(samples), list(SHAPES) if listed else tensor_of()
-    yield Case(
-        "points inside and outside",
-        tensors,
-        lambda function, given: function(given["value"], sizes, given["locations"], given["weights"]),
-    )
+    joined, sizes = tuple(joined), list(SHAPES) if listed else tensor_of()
+    for is_joined in joined:
+        yield Case(
+            f"points inside and outside{', in one axis with levels' if is_joined else ''}",
+            core_tensors((len(SHAPES) * POINTS,) if is_joined else (len(SHAPES), POINTS)),
+            lambda function, given: function(given["value"], sizes, given["locations"], given["weights"]),
+            optional=len(joined) > 1,
+        )
 
 
-def point_list_cases(value: Callable[[Tensor], Any], shapes: Sequence[tuple[int, int]] = SHAPES) -> Iterator[Case]:
+def point_list_cases(
+    value: Callable[[Tensor], Any], shapes: Sequence[tuple[int, int]] = SHAPES, *, optional: bool = False
+) -> Iterator[Case]:
     """For a function of lists of points, too; ``value`` makes what it takes of ``[N, S, M, D]``."""
     for points in ([3, 1], [2, 2]):
         for method in ("default", "discrete"):
+            tensors = core_tensors((sum(points),), shapes)
+            if method == "discrete":
+                tensors["locations"] = _between_pixels(tensors["locations"], points, shapes)
+            # Both methods by name, and one as the default.
+            options = () if method == "default" and points == [2, 2] else (method,)
 
             def call(
                 function: Callable[..., Any],
                 given: Mapping[str, Tensor],
-                points: list[int] = points,
-                method: str = method,
+                others: tuple[Any, ...] = (points, *options),
             ) -> Any:
-                operands = (value(given["value"]), list(shapes), given["locations"], given["weights"], points)
-                return function(*operands, method)
+                return function(value(given["value"]), list(shapes), given["locations"], given["weights"], *others)
 
-            yield Case(f"{points} points, {method}", core_tensors((sum(points),), shapes), call)
+            yield Case(f"{points} points, {method}", tensors, call, optional=optional)
+
+
+def _between_pixels(locations: Tensor, points: Sequence[int], shapes: Sequence[tuple[int, int]]) -> Tensor:
+    """Some of the locations so near to the middle between two pixels that any change of them takes the other one."""
+    sizes = torch.cat(
+        [tensor_of([shape]).flip(1).expand(count, 2) for shape, count in zip(shapes, points, strict=True)]
+    )
+    near = ((locations * sizes).round() - 0.5 + (locations * 99).sin().sign() * 1e-6) / sizes
+    return torch.cat([near[:, : QUERIES // 2], locations[:, QUERIES // 2 :]], dim=1)
 
 
 def layers(samples: int, *, projected: bool = True) -> dict[str, nn.Module]:
@@ -203,11 +220,22 @@ def operands(
                 f"{words}{' of every level' if for_each else ''}{' and padding' if is_padded else ''}",
                 numbers(BATCH, QUERIES, CHANNELS),
                 numbers(BATCH, QUERIES, CHANNELS) if is_padded else None,
-                numbers(BATCH, _pixels(shapes), CHANNELS),
+                _features(numbers, shapes),
                 _references(numbers, len(shapes) if for_each else 1, coordinates),
                 numbers(BATCH, _pixels(shapes)) > 0.4 if is_padded else None,
                 training=is_padded == (coordinates == 2),
             )
+    if boxes:
+        # Somebody may have limited numbers; and positions are no sign of padding.
+        yield Operands(
+            "large offsets in small boxes",
+            numbers(BATCH, QUERIES, CHANNELS) * 20,
+            numbers(BATCH, QUERIES, CHANNELS),
+            _features(numbers, shapes),
+            _references(numbers, 1, 4) * torch.tensor([1.0, 1.0, 0.05, 0.05], dtype=torch.float64, device="cpu"),
+            None,
+            training=False,
+        )
 
 
 def operands_of_itself() -> Operands:
@@ -223,6 +251,10 @@ def operands_of_itself() -> Operands:
         numbers(BATCH, queries) > 0.4,
         training=False,
     )
+
+
+def _features(numbers: Numbers, shapes: Sequence[tuple[int, int]]) -> Tensor:
+    return numbers(BATCH, _pixels(shapes), CHANNELS, low=-99.0, high=99.0)
 
 
 def _references(numbers: Numbers, levels: int, coordinates: int, queries: int = QUERIES) -> Tensor:

@@ -139,8 +139,8 @@ def _cases(owner: type[nn.Module]) -> Iterator[Case]:
     def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None], listed: bool) -> Any:
         levels = (cases.tensor_of(), cases.starts_of())
         named = {"input_spatial_shapes_hw": list(cases.SHAPES)} if listed else {}
-        operands = (given["query"], given["references"], given["features"], *levels, given["padding"])
-        return function(module, *operands, **named)
+        mask = () if given["padding"] is None else (given["padding"],)
+        return function(module, given["query"], given["references"], given["features"], *levels, *mask, **named)
 
     for listed in (False, True) if takes_list else (False,):
         for operands in cases.operands():

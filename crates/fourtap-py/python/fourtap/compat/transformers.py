@@ -256,13 +256,15 @@ def _forward_for(layer: type[nn.Module]) -> Callable[..., Tensor]:
 
 
 def _layer_cases(layer: type[nn.Module]) -> Iterator[Case]:
-    module, levels = bare_module(layer, {}), (cases.tensor_of(), list(cases.SHAPES), cases.starts_of())
+    levels = (cases.tensor_of(), list(cases.SHAPES), cases.starts_of())
+    for training in (False, True):
+        module = bare_module(layer, {}, training=training)
 
-    def call(function: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:
-        return function(module, given["value"], *levels, given["locations"], given["weights"], 64)
+        def call(function: Callable[..., Any], given: Mapping[str, Tensor], module: nn.Module = module) -> Any:
+            return function(module, given["value"], *levels, given["locations"], given["weights"], 64)
 
-    tensors = cases.core_tensors((len(cases.SHAPES), cases.POINTS))
-    yield Case("points inside and outside", tensors, call, module)
+        tensors = cases.core_tensors((len(cases.SHAPES), cases.POINTS))
+        yield Case("points inside and outside", tensors, call, module)
 
 
 def _patch_function(

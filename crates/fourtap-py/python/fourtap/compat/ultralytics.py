@@ -25,7 +25,6 @@ from fourtap.compat._trial import (
     Case,
     bare_module,
     require_agreement,
-    require_one_of,
     require_plain_function,
     require_same_arguments,
 )
@@ -116,7 +115,7 @@ def _body_for(function: FunctionType) -> CodeType:
     require_plain_function(function)
     require_same_arguments(function, ours)
     # Versions differ in the axes of locations.
-    require_one_of((True, False), lambda joined: require_agreement(function, ours, cases.function_cases(joined=joined)))
+    require_agreement(function, ours, cases.function_cases(joined=(True, False)))
     return _forwarding.__code__
 
 
@@ -132,7 +131,8 @@ def _cases(owner: type[nn.Module]) -> Iterator[Case]:
 
     def call(function: Callable[..., Any], module: nn.Module, given: Mapping[str, Tensor | None]) -> Any:
         shapes = [list(shape) for shape in cases.SHAPES]
-        return function(module, given["query"], given["references"], given["features"], shapes, given["padding"])
+        mask = () if given["padding"] is None else (given["padding"],)
+        return function(module, given["query"], given["references"], given["features"], shapes, *mask)
 
     for levels in (False, True):
         for operands in cases.operands(levels=levels):
