@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fourtap
 from fourtap import attention
-from fourtap.compat import mmcv
+from fourtap.compat import groundingdino, mmcv
 from fourtap.compat.mmcv import MultiScaleDeformableAttention
 
 SHAPES = [(6, 9), (3, 4)]
@@ -274,6 +274,36 @@ def test_unpatch_does_not_undo_what_others_did_since(installed: Any) -> None:
     installed.multi_scale_deformable_attn_pytorch = other = object()
     mmcv.unpatch()
     assert installed.multi_scale_deformable_attn_pytorch is other
+
+
+def test_unpatch_reaches_who_imported_the_functions_since(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    later: Any = ModuleType("imported_while_patched")
+    ours: Any = ModuleType("user_of_fourtap")
+    name, original = "multi_scale_deformable_attn_pytorch", installed.multi_scale_deformable_attn_pytorch
+    setattr(ours, name, mmcv.multi_scale_deformable_attn_pytorch)
+    monkeypatch.setitem(sys.modules, ours.__name__, ours)
+    mmcv.patch()
+    setattr(later, name, getattr(installed, name))
+    monkeypatch.setitem(sys.modules, later.__name__, later)
+    assert getattr(later, name) is mmcv.multi_scale_deformable_attn_pytorch
+    mmcv.unpatch()
+    assert getattr(later, name) is original
+    # Who had ours before wants it.
+    assert getattr(ours, name) is mmcv.multi_scale_deformable_attn_pytorch
+
+
+def test_unpatch_leaves_alone_what_others_have_patched(tmp_path: Path) -> None:
+    name = "multi_scale_deformable_attn_pytorch"
+    with stand_ins.installed({**stand_ins.MMCV, **stand_ins.GROUNDING_DINO}, tmp_path):
+        groundingdino.install()
+        mmcv.patch()
+        # Its function is replaced by the same as mmcv's.
+        groundingdino.patch()
+        home = importlib.import_module("groundingdino.models.GroundingDINO.ms_deform_attn")
+        mmcv.unpatch()
+        assert getattr(home, name) is groundingdino.multi_scale_deformable_attn_pytorch
+        groundingdino.unpatch()
+        assert getattr(home, name).__module__ == home.__name__
 
 
 def test_patch_says_that_there_is_nothing_to_patch(monkeypatch: pytest.MonkeyPatch) -> None:

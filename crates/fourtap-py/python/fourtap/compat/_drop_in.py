@@ -20,6 +20,8 @@ from fourtap.errors import UnsupportedError
 from fourtap.nn import SpatialShapes, accepted_type
 
 _MISSING = object()
+# What drop-ins have put somewhere, each its own: others leave that alone.
+_taken: set[str] = set()
 _log = logging.getLogger("fourtap.compat")
 
 
@@ -109,6 +111,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._undo: dict[str, Callable[[], None]] = {}
+        self._later: list[Callable[[], None]] = []
         self._tried: dict[str, _Tried] = {}
         self.is_strict = False
         "Whether it is an error that something is left alone."
@@ -189,8 +192,10 @@ class Replacements:
             return
         former = vars(owner).get(attribute, _MISSING)
         setattr(owner, attribute, replacement)
+        _taken.add(name)
 
         def put_back() -> None:
+            _taken.discard(name)
             # If it was replaced again since then, leave it alone.
             if vars(owner).get(attribute) is not replacement:
                 return
@@ -236,13 +241,30 @@ class Replacements:
         original = getattr(home, attribute, None)
         if original is None or original is replacement:
             return
-        for name, module in list(sys.modules.items()):
-            # Not getattr, which would make lazy packages import all their modules.
-            if getattr(module, "__dict__", {}).get(attribute) is original:
-                self.set_attribute(f"{name}.{attribute}", module, attribute, replacement)
+        ours = {name for name, _ in _holders(attribute, replacement)}
+        for name, module in _holders(attribute, original):
+            self.set_attribute(f"{name}.{attribute}", module, attribute, replacement)
+
+        def put_back_later_ones() -> None:
+            # Whoever imported it from there since then has got the replacement.
+            for name, module in _holders(attribute, replacement):
+                if name not in ours and f"{name}.{attribute}" not in _taken:
+                    setattr(module, attribute, original)
+
+        self._later.append(put_back_later_ones)
 
     def undo(self) -> None:
         """Restores everything."""
         while self._undo:
             _, put_back = self._undo.popitem()
             put_back()
+        while self._later:
+            self._later.pop()()
+
+
+def _holders(attribute: str, thing: object) -> Iterator[tuple[str, ModuleType]]:
+    """The modules of others that have it under this name."""
+    for name, module in list(sys.modules.items()):
+        # Not getattr, which would make lazy packages import all their modules.
+        if getattr(module, "__dict__", {}).get(attribute) is thing and name.partition(".")[0] != "fourtap":
+            yield name, module
