@@ -103,6 +103,7 @@ pub fn test() -> Result<(), String> {
     let examples = [
         "--doctest-modules",
         "--pyargs",
+        "fourtap._decomposed",
         "fourtap.attention",
         "fourtap.nn",
         "fourtap.compat",

@@ -23,6 +23,7 @@ from fourtap.errors import CudaError, DTypeError, Error, InputError, OutOfMemory
 
 if TYPE_CHECKING:
     from fourtap import compat, nn, onnx
+    from fourtap._decomposed import decompositions
     from fourtap.attention import (
         ms_deform_attn,
         ms_deform_attn_backward,
@@ -39,6 +40,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "compat",
+    "decompositions",
     "ms_deform_attn",
     "ms_deform_attn_backward",
     "ms_deform_attn_from_projections",
@@ -65,6 +67,8 @@ _MODULES = {"compat", "nn", "onnx"}
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         found = getattr(_import_lazily("fourtap.attention"), name)
+    elif name == "decompositions":
+        found = _import_lazily("fourtap._decomposed").decompositions
     elif name in _MODULES:
         found = _import_lazily(f"fourtap.{name}")
     else:

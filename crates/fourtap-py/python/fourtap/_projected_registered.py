@@ -41,7 +41,16 @@ from fourtap.errors import DTypeError, InputError
 if TYPE_CHECKING:
     from fourtap._native import Projections
 
-__all__ = ["NAME", "attend", "autocast", "differentiable", "gradients", "without_useless_gradients"]
+__all__ = [
+    "NAME",
+    "apart",
+    "attend",
+    "autocast",
+    "differentiable",
+    "gradients",
+    "operands_of",
+    "without_useless_gradients",
+]
 
 #: The operator, in messages.
 NAME = "ms_deform_attn_from_projections"
@@ -53,7 +62,7 @@ def attend(operands: Projections[Tensor], deterministic: bool | None, out: Tenso
     operands = without_useless_gradients(autocast(operands))
     refuse_lost_gradients(NAME, differentiable(operands), out)
     if is_decomposed():
-        return written_to(out, _composed.attend_from_projections(*_apart(operands)))
+        return written_to(out, _composed.attend_from_projections(*apart(operands)))
     sure = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
     call = _differentiable if is_differentiated(*differentiable(operands)) else torch.ops.fourtap.msda_projected
     return written_to(out, call(*_flat(operands), sure))
@@ -101,7 +110,7 @@ def without_useless_gradients(operands: Projections[Tensor]) -> Projections[Tens
     if nearest:
         if logits is None:
             # The logits, which have a gradient, are in the same tensor.
-            *_, offsets, logits, _, _ = _apart(operands)
+            *_, offsets, logits, _, _ = apart(operands)
         references, offsets = references.detach(), offsets.detach()
     return value, shapes, starts, references, offsets, logits, mask, settings
 
@@ -125,7 +134,7 @@ def _flat(operands: Projections[Tensor]) -> tuple[Any, ...]:
     )
 
 
-def _apart(operands: Projections[Tensor]) -> Any:
+def apart(operands: Projections[Tensor]) -> Any:
     """The operands, with offsets and logits in two tensors."""
     value, shapes, starts, references, offsets, logits, mask, settings = operands
     if logits is None:
@@ -143,7 +152,7 @@ def _for_each_level(numbers: Any, levels: int) -> list[Any]:
     return list(numbers) if isinstance(numbers, Sequence) else [numbers] * levels
 
 
-def _operands(
+def operands_of(
     value: Tensor,
     shapes: Tensor | None,
     starts: Tensor | None,
@@ -193,12 +202,12 @@ _TENSORS = (
 
 def _msda_projected(*arguments: Any) -> Tensor:
     *operands, _deterministic = arguments
-    return _native.torch_projected_forward(_operands(*operands), None)
+    return _native.torch_projected_forward(operands_of(*operands), None)
 
 
 def _msda_projected_backward(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     *operands, deterministic, wanted = arguments
-    found = _native.torch_projected_backward(grad_out, _operands(*operands), deterministic, tuple(wanted))
+    found = _native.torch_projected_backward(grad_out, operands_of(*operands), deterministic, tuple(wanted))
     return tuple(grad_out.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
@@ -217,7 +226,7 @@ def _check(arguments: Sequence[Any], grad_out: Tensor | None) -> None:
     except UnknownSizeError:
         return
     of_value, of_shapes, of_starts, *others = cast("list[Any]", shadows)
-    _native.check_projected(_operands(of_value, of_shapes, of_starts, sizes, *others, *settings), of_out)
+    _native.check_projected(operands_of(of_value, of_shapes, of_starts, sizes, *others, *settings), of_out)
 
 
 def _msda_projected_fake(*arguments: Any) -> Tensor:
