@@ -17,7 +17,7 @@
 //     }
 //
 //     int main(void) {
-//         // One image with one level, a row of two pixels; one head of one channel; one query, which looks halfway between them.
+//         // One image with one level, a row of two pixels; one head of one channel; one query halfway between the pixels.
 //         int64_t levels[] = {1, 2};
 //         float value[] = {10, 20}, location[] = {0.5f, 0.5f}, weight[] = {1}, out[1];
 //
