@@ -53,7 +53,7 @@ PYTHON = ROOT / "crates/fourtap-py/python"
 ASSETS = {"assets/logo.svg": "logo.svg", "assets/style.css": "style.css"}
 
 # Where a page that the navigation does not list belongs, by its folder.
-SECTIONS = {"": "Guide", "notes": "Notes"}
+SECTIONS = {"": "Guide"}
 
 # Code, in which nothing is a link; then the target of a link or picture, in Markdown or HTML.
 CODE = re.compile(r"(^ *(?P<fence>```+|~~~+).*?^ *(?P=fence) *$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
