@@ -1,4 +1,7 @@
-// Backward, gradients of locations and weights, a warp a row, a lane a channel: any sizes, strides and types.
+// Backward, gradients of locations and weights for any sizes, strides and dtypes.
+//
+// A warp takes a row; a lane takes every 32nd channel and the warp sums products by shuffles, four per sample. The
+// fallback: nothing in it is tuned.
 //
 // VALUE, LOCATION, WEIGHT: element types.
 

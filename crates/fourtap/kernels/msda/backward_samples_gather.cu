@@ -1,9 +1,11 @@
-// Backward, gradients of locations and weights, for channels that fill 16-byte vectors. See gather.cuh and samples.cuh.
+// Backward, gradients of locations and weights for channels that fill 16-byte vectors. See gather.cuh and
+// samples.cuh.
 //
-// Products are summed over the lanes of a group and passed, through shared memory, to the lane that has the sample.
+// A group of lanes reads a sample's four neighbours, multiplies them by its grad_out, sums over its lanes and passes
+// the sums through shared memory to the lane that has the sample. Limited by loads and the load/store pipe.
 //
-// Specialised also by SCATTER: whether grad_value, which holds zeros, gets its part too, added by atomic instructions.
-// That is the quickest way for small problems in f32, in an order that changes from run to run.
+// SCATTER: also add to grad_value, which holds zeros, by atomic additions: fastest for small f32 problems, in an
+// uncontrolled order.
 
 #if SCATTER
 static __device__ __forceinline__ void add_to(char *at, Vector grads, float weight) {

@@ -1,14 +1,13 @@
-// Backward, gradients of locations and weights, for 16-bit channels that fill 4 or 8 vectors: on tensor cores. See
+// Backward, gradients of locations and weights on tensor cores, for 16-bit channels that fill 4 or 8 vectors. See
 // gather.cuh and samples.cuh.
 //
-// A warp's lanes are 8 quads. Each has 64 bytes of grad_out: of its own row, or half of that of a row two quads share. And
-// it loads 64 bytes of the four neighbours of a sample at a time, as they come to be multiplied: by the grad_out of all
-// quads at once. One product in eight is wanted. Those of quad k with what quad j has loaded are found by lane j / 2 of
-// quad k. So a quad does not load for its own row: in turn t it loads for the row of quad k ^ 2t, and after four turns
-// each lane has found the products of one sample, where they are needed: it is the lane that has read its location and
-// weight, and writes their gradients. All that lanes tell each other is where samples lie.
+// A warp is 8 quads, each with 64 bytes of grad_out of one row (of 128-byte rows two quads have half each). A quad
+// loads 64 bytes of a sample's four neighbours at a time, and a product multiplies them by the grad_out of all quads;
+// one result in eight is wanted. Lane j / 2 of quad k gets those of quad k's grad_out with what quad j loaded. So in
+// turn t quad k loads for the row of quad k ^ 2t, and after four turns each lane has the results of the sample whose
+// location it has read and whose gradients it writes. Lanes exchange sample positions only.
 //
-// Specialised also by ALTERNATE, see forward_gather.cu.
+// Limited by waiting for loads, with 16 warps of 128 registers per thread. ALTERNATE: see forward_gather.cu.
 
 static_assert(VALUE != F32 && (LANES == 4 || LANES == 8), "one or two quads a row");
 constexpr int PARTS = LANES / 4; // quads of a row

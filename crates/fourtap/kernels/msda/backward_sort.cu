@@ -1,12 +1,13 @@
 // Backward, sorting the samples of a chunk by their bins. See bins.cuh.
 //
-// A block has a chunk in shared memory. Each warp numbers its samples of each bin, in order: warps that share a table of
-// counts one after another. Then it is seen how many are before them in other tables, and where bins begin. Samples leave in
-// that order, in whole lines.
+// A block holds a chunk in shared memory. Each warp numbers its samples within each bin, in order; warps that share a
+// table of counts go one after another. Prefix sums over tables and bins give each sample its place, and samples
+// leave in whole lines. Limited by integer instructions and barriers.
 //
-// VALUE, LOCATION, WEIGHT: element types; PAIRED, WIDE: see bins.cuh; SORT_WARPS: of a block; EACH: samples a lane; EIGHTS: how
-// many times eight bins a thread has. Of projected problems, see projection.cuh, also by FOURS: whether points come in fours which lie side by side, aligned to all
-// four, with one aligned reference point for all. A lane then has four neighbouring samples at a time.
+// VALUE, LOCATION, WEIGHT: element types. PAIRED, WIDE: see below. SORT_WARPS: warps of a block. EACH: samples of a
+// lane. EIGHTS: how many times eight bins a thread has. PROJECTED kernels also by FOURS: points come in fours, side
+// by side and aligned, with one aligned reference point for all; a lane then takes four neighbouring samples at a
+// time.
 
 constexpr u32 THREADS = 32 * SORT_WARPS;
 constexpr u32 CHUNK = EACH * THREADS;

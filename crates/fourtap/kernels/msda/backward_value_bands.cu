@@ -1,19 +1,16 @@
-// Backward, grad_value of small problems: each block searches all samples of a level for those that touch its pixels, and adds those
-// up in order. No sorting, no scratch memory, no atomic additions.
+// Backward, grad_value of small problems without sorting, workspace or atomics.
 //
-// A *band* is a block's pixels of a level of one image and head, in the order of memory. The block notes which samples touch it, in
-// shared memory. Its warps take segments of the band in turns. A warp picks the samples that touch its segment, BATCH at a time:
-// lanes compute where and how much each adds, and rows of grad_out come to shared memory. Then they are added to the segment's sums
-// one after another: by the first half of the warp to the left neighbours, by the second half to the right ones, two channels a lane.
-// Limited by instructions, of which looking for samples takes as many as adding them: every block looks at all of a level.
+// A block owns a *band*: consecutive pixels of one level and plane. It notes in shared memory which of the level's
+// samples touch the band; its warps then take segments of the band in turns. A warp picks the samples that touch its
+// segment, BATCH at a time. Lanes compute where and how much each adds, rows of grad_out come to shared memory, and
+// they are added in order: half a warp serves the left neighbours, half the right ones, two channels per lane.
+// Segments that many samples touch are left for the end, when each warp adds a share and the shares are added up in
+// order.
 //
-// Where samples crowd, few segments have most of them. Those are left for the end, when all warps share them: each adds a part of the
-// samples, and their sums are added up in order.
+// Limited by instructions, half of which look for samples: every block reads all samples of its level. Levels in
+// device memory that do not tile the pixels in order are left to backward_value_search.cu.
 //
-// Levels in device memory that do not tile the pixels in order are left to backward_value_search.cu.
-//
-// VALUE, LOCATION, WEIGHT: element types, of which VALUE has sums in f32; PAIRED: whether x and y of a location lie side by side,
-// aligned to their pair.
+// VALUE, LOCATION, WEIGHT: element types (sums are f32). PAIRED: x and y of a location lie side by side, aligned.
 
 typedef Element<VALUE> Value;
 typedef float Real;

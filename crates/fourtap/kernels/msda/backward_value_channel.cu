@@ -1,11 +1,12 @@
-// Backward, grad_value from sorted samples, a lane a channel: any channels, strides and types. See bins.cuh and runs.cuh.
+// Backward, grad_value from sorted samples for any channels, strides and dtypes. See bins.cuh and runs.cuh.
 //
-// Every pixel of a run meets every sample of its lists, most with weight zero. Should grad_out be infinite or NaN there,
-// the sum is NaN: such walks are summed anew, exactly as defined.
+// A warp takes walks; a lane has one channel and sums the eight pixels of the upper and the lower row. Every pixel of
+// a run meets every sample of its lists, most with weight zero. Few samples are read once and stay in shared memory
+// for all rows. Limited by instruction issue.
 //
-// The samples of a walk that has few are looked up and read once, and lie in shared memory while its rows are summed.
+// Zero times an infinite or NaN grad_out makes a sum NaN: such walks are summed once more, exactly as defined.
 //
-// VALUE: element type; WIDE: see bins.cuh.
+// VALUE: element type. WIDE: see bins.cuh.
 
 constexpr u32 LISTED = VALUE == F64 ? 16 : 32; // samples of a walk that there is room for
 

@@ -1,14 +1,13 @@
-// Backward, grad_value from sorted samples on tensor cores: 16-bit types, channels a multiple of 32. See bins.cuh and
+// Backward, grad_value from sorted samples on tensor cores: 16-bit types, channels a multiple of 32. See bins.cuh,
 // runs.cuh.
 //
 // A warp sums two rows of a run, 16 samples at a time: [2 x 8 pixels x 16 samples] of weights times [16 samples x 32
-// channels] of grad_out. Weights are f32: each is the sum of two 16-bit numbers, multiplied one after the other.
+// channels] of grad_out. An f32 weight is the sum of two 16-bit numbers, multiplied one after the other. Every pixel
+// meets every sample, most with weight zero. Limited by instruction issue and the load/store pipe.
 //
-// Every pixel of a run meets every sample of its lists, most with weight zero. Should grad_out be infinite or NaN there,
-// the sum is NaN: such walks are summed anew, exactly as defined.
+// Zero times an infinite or NaN grad_out makes a sum NaN: such walks are summed once more, exactly as defined.
 //
-// VALUE: element type, F16 or BF16; WIDE: see bins.cuh. In grad_out and grad_value channels lie without gaps, aligned to
-// 16 bytes.
+// VALUE: F16 or BF16. WIDE: see bins.cuh. Channels of grad_out and grad_value lie without gaps, aligned to 16 bytes.
 
 // Of 32 samples: places, and weights in the upper and the lower row; or, if several rows meet them, y and weights.
 struct Staged {

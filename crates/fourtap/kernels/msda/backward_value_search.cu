@@ -1,7 +1,9 @@
-// Backward, grad_value for levels that do not tile the pixels in order, or are too many to be sorted by: any problem, a
-// warp a pixel, searching all samples for those that touch it. Correct and slow.
+// Backward, grad_value for levels that do not tile the pixels in order, or are too many to sort by.
 //
-// VALUE, LOCATION, WEIGHT: element types. ALWAYS: not only where sorting (see bins.cuh) is not possible.
+// A warp takes a pixel and searches all samples of its levels for those that touch it; lanes test 32 samples at a
+// time, then add one channel each. Correct and slow.
+//
+// VALUE, LOCATION, WEIGHT: element types. ALWAYS: not only where sorting (bins.cuh) is impossible.
 
 typedef Element<VALUE> Value;
 

@@ -1,14 +1,13 @@
-// How grad_value is computed without scattering: samples are sorted by the pixels they touch, and each pixel then sums
-// what belongs to it, in one fixed order.
+// How backward computes grad_value without scatter-adds: samples are sorted by the pixels they touch
+// (backward_sort.cu), then each pixel sums its samples in one fixed order (runs.cuh).
 //
-// The *cell* of a sample is the square of pixel centres it lies in: floor(py) and floor(px), from -1 on. A *run* is
-// eight pixels of a row of a level. Samples are sorted into *bins* of cells of one cell row: the one cell that touches
-// two neighbouring runs, then the seven that touch one run only, and so on. The samples of a run are then those of
-// three consecutive bins of the cell row above it, and of three of the cell row below.
+//     pixels     o   o   o   o   o   o   o   o   o   o     eight neighbours in a row of a level are a run
+//     cells    :   :   :   :   :   :   :   :   :   :       between pixel centres: floor(px), floor(py), from -1 on
+//     bins    [ ] [          seven          ] [ ] [        one cell that touches two runs, then seven that touch one
 //
-// A *plane* is one (image, head). The samples of each level of a plane are cut into chunks, and each chunk is sorted by
-// itself (backward_sort.cu): equal inputs always make the same lists. The samples of a run are then two pieces of each
-// chunk.
+// The samples of a run are those of three consecutive bins in the row of cells above it and three in the row below. A
+// *plane* is one (image, head). Each chunk of samples of one level and plane is sorted by itself, so equal inputs
+// give equal lists, and a run's samples are two pieces of each chunk.
 
 constexpr int RUN = 8;
 constexpr u32 QUEUE_COUNTERS = 6; // of runs.cuh

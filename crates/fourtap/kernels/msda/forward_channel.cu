@@ -1,7 +1,10 @@
-// Forward, one thread a channel: any sizes, any strides, any type. Nothing is assumed, so nothing is fast.
+// Forward for any problem: any sizes, strides and dtypes. It assumes nothing, so nothing is fast.
 //
-// STRIDED=0 INDEX=u32 is the form the field ships, for row-major tensors of fewer than 2^31 elements: the ruler that
-// benchmarks measure the fast kernels with.
+// A thread computes one channel of one row (image, query, head) and strides over the grid. It repeats each sample's
+// geometry for every channel, so instruction issue limits it.
+//
+// STRIDED=0 INDEX=u32 is the usual kernel of other projects, for row-major tensors of fewer than 2^31 elements: the
+// baseline of the benchmarks.
 //
 // VALUE, LOCATION, WEIGHT: element types. STRIDED: whether strides count. INDEX: an integer that holds any offset.
 

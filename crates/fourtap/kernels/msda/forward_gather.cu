@@ -1,19 +1,18 @@
-// Forward for channels that fill 16-byte vectors: as fast as the load pipe lets neighbours be gathered. See gather.cuh and
-// forward_rows.cuh.
+// Forward for channels that fill 16-byte vectors. See gather.cuh and forward_rows.cuh.
 //
-// Sums stay in registers, in f32. Of a sample the lanes of a group get 16 bytes:
-//   x: the first neighbour's place in 16-byte units, y: the weight of the second column (negative: the second column is
-//   the left one), z and w: the weights of the upper and lower row, attention weight included.
-// Each word a lane receives this way costs the load pipe as much as a word of `value`, hence no more than four.
+// A block per multiprocessor takes neighbouring rows. One lane computes a sample's geometry; a group of lanes reads
+// its four neighbours and sums them in f32 registers. The lanes share 16 bytes per sample through shared memory:
 //
-// Should a sample read an infinite or NaN pixel which does not belong to it, 0 * inf makes the sum NaN. Warps that met
-// such a sum walk their rows once more at the end and compute those anew, `careful`ly, exactly as defined.
+//     x: place of the first neighbour, in 16-byte units     z, w: weights of the upper and the lower row
+//     y: weight of the second column; negative: it is the left one
 //
-// Specialised also by ALTERNATE (for odd numbers of 64-byte pixels a row: read pixel pairs in an order that lets two be
-// read in one go) and KEEP: small levels of the image and head are then copied to shared memory first, so that their
-// samples, half of all, never wait for L2, and L1 is left to the large levels. A block takes its rows plane by plane for
-// that; within a plane its warps take the next rows as they come free. Every row reads a kept level, so that all copies
-// of a plane are done before the block goes on to the next. Where KEPT_ROOM is not 0, see forward_levels.cuh.
+// Limited by the load/store pipe (each shared word costs as much as a word of `value`) and instruction issue.
+//
+// Zero times an infinite or NaN pixel of a clamped border cell makes a sum NaN: such rows are recomputed at the end.
+// ALTERNATE: for odd numbers of 64-byte pixels per row, read pixel pairs in an order that lets two share a wavefront.
+// KEEP: copy small levels of a plane to shared memory first. A block then goes plane by plane, and warps take rows as
+// they come free. Every row reads a kept level, so a plane's copies are done before the next plane. KEPT_ROOM: see
+// forward_levels.cuh.
 
 constexpr u32 KEPT_PIXEL = VECTORS * 16; // bytes
 #if KEEP

@@ -1,8 +1,8 @@
-// Levels in device memory, whose sizes the host does not know when it chooses a kernel: then kernels choose among themselves.
+// The choice between two forward kernels where levels are in device memory, so that the host cannot make it.
 //
-// KEPT_ROOM: bytes of shared memory that forward_matrix.cu has for the second half of the levels; 0 where the host has chosen. It is
-// queued first, and forward_gather.cu after it. Both ask the same of the same levels, so that always one of them computes the call
-// and the other returns.
+// KEPT_ROOM: bytes of shared memory that forward_matrix.cu has for the second half of the levels; 0: the host has
+// chosen. forward_matrix.cu is queued first, forward_gather.cu after it. Both evaluate the same rule on the same
+// levels, so exactly one of them computes the call and the other returns.
 
 #if KEPT_ROOM
 constexpr u32 MOST_PLACES = 0xffffu; // of a level of forward_matrix.cu: they have 16 bits

@@ -1,16 +1,15 @@
-// Forward for 64-byte rows of 16-bit channels, one head at a time: neighbours are put in place and summed by tensor cores. How is in
-// forward_matrix.cuh.
+// Forward for 64-byte rows of 16-bit channels, one head at a time, summed on tensor cores. See forward_matrix.cuh.
 //
-// A warp takes four rows at a time, and in a step four samples, one of each row: eight lanes, a *slot*, read 128 bytes of a sample's
-// upper two neighbours and 128 of its lower two.
+// A warp takes four rows at a time and, in each step, one sample of each. Eight lanes (a *slot*) read 128 bytes of
+// the sample's upper two neighbours and 128 of its lower two. Weights stay in registers: a lane computes two samples
+// of its row and swaps half of them with one neighbour. In step j slot s has a sample of row (s - j) % 4, so that
+// weights are where the product wants its columns. Sample positions pass through shared memory as 16-bit indices.
 //
-// Weights never travel: lanes of a row work out two samples each and exchange halves of them with one neighbour. In step j slot s has
-// a sample of row (s - j) % 4, so that the lanes which know its weights are those whose column of the product it is. Of where samples
-// lie lanes are told through shared memory, 16 bits each.
+// Limited by the load/store pipe: each 64-byte neighbour takes a whole wavefront.
 //
-// KEEP: samples of the second half of the levels read shared memory, where ldmatrix turns rows to columns as it reads them, in turns with
-// those of the first half. Their 16 bytes lie so that a step's four pixel pairs meet no bank twice: matrix m reads quarter m ^ r of row
-// r's pixels. Where KEPT_ROOM is not 0, whether levels can be kept is found out here: see forward_levels.cuh.
+// KEEP: samples of the second half of the levels read shared memory by ldmatrix, which transposes, alternating with
+// those of the first half. The 16-byte pieces lie so that four pixel pairs meet no bank twice: matrix m reads piece m
+// ^ r of row r's pixels. KEPT_ROOM: see forward_levels.cuh.
 
 static_assert(VALUE != F32 && CHANNELS == 32 && HEADS_TOGETHER == 1 && SPLIT == 1 && PER_LANE == 2, "as described");
 constexpr int UNIT = 4;   // rows of a warp

@@ -1,11 +1,11 @@
-// What forward_matrix.cu is built from: sums on tensor cores. See gather.cuh and forward_rows.cuh.
+// Sums on tensor cores, for forward_matrix.cu. See gather.cuh and forward_rows.cuh.
 //
-// Neighbours of a sample are read 16 bytes a lane. A product with the identity hands such words on exactly, rows for columns. Then they
-// are what a product of channels by neighbours takes, whose other factor is the weights: a column for each row's, rounded, and one for
-// what rounding took away. So sums have the digits they would have in f32.
+//     neighbours, 16 bytes per lane --x identity--> channels x neighbours --x weights--> channels x rows, f32
 //
-// Reading a pixel that is not finite makes its row not finite, as do weights too large for 16 bits: such rows are computed anew,
-// `careful`ly.
+// A product with the identity transposes words exactly. The second factor has two columns for each row: its weights
+// rounded to 16 bits, and what rounding took away, so sums are as exact as with f32 weights.
+//
+// A pixel that is not finite, or a weight too large for 16 bits, makes its row not finite: such rows are recomputed.
 
 constexpr u32 PIXEL_BYTES = PIXEL_UNITS * 16;
 // Weights in f16 have most digits far above its smallest numbers.

@@ -1,5 +1,5 @@
-// What forward kernels share that gather 16-byte vectors of channels: where rows lie, levels kept in shared memory, and rows computed
-// anew. See gather.cuh.
+// What the forward kernels on 16-byte vectors share: addresses of rows, barriers for levels kept in shared memory,
+// and the recomputation of rows that are not finite. See gather.cuh.
 
 #if KEEP
 static __device__ __forceinline__ void make_barrier(u32 barrier, u32 arrivals) {

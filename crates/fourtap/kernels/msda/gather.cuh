@@ -1,23 +1,17 @@
-// What the kernels share that gather 16-byte vectors of channels.
+// What the kernels on 16-byte vectors of channels share: which rows a block takes, and the geometry of samples.
 //
-// A *row* is one (image, query, head). A group of GROUP lanes works on one row; each lane owns 16 bytes of channels. The
-// four neighbours of a sample are then four loads of 16 bytes a lane.
+// A *row* is one (image, query, head). A group of GROUP lanes works on it; each lane owns 16 bytes of channels, so a
+// sample's four neighbours are four 16-byte loads per lane. One lane computes a sample's geometry and shares it. A
+// cell on a border moves inside, with weight zero outside: each sample reads four valid pixels without branches. Rows
+// in flight on a multiprocessor share pixels: few heads at a time, images in turns, queries that are pixels in
+// strips.
 //
-// Where a sample lies is worked out once, by one lane, and passed to the others through shared memory. On a border the
-// cell is moved inside, with no weight on the neighbour that lies outside. So each sample reads four pixels, always valid
-// ones, and no load is conditional.
-//
-// Rows are walked so that those in flight on a multiprocessor share pixels: heads a few at a time, images in turns, and
-// where queries are pixels, in strips of neighbouring ones.
-//
-// Specialised by: VALUE, LOCATION, WEIGHT (types), CHANNELS, LEVELS, POINTS; PIXEL_UNITS (16-byte units from a pixel to
-// the next); THREADS; PER_LANE (samples a lane works out at a time); SPLIT (groups of lanes that share the samples of a
-// row); HEADS_TOGETHER (heads walked side by side: two 64-byte pixels of different line halves are read in one go);
-// PHASES (parts of the levels that warps begin at, so that some wait for the large ones while others read the small
-// ones from L1); DENSE (whether locations, weights and what belongs to a row are row-major without gaps). PROJECTED kernels
-// also by what projection.cuh says, by TURNS (reference points of a level), and where levels have different numbers of points
-// by FIRST_SAMPLES (of each level) and SAMPLE_COUNT: POINTS then is a number that divides all of theirs; by NARROW (whether
-// all rows lie within 2^32 bytes of the first) and EXACT.
+// VALUE, LOCATION, WEIGHT: types. CHANNELS, LEVELS, POINTS, THREADS. PIXEL_UNITS: 16-byte units between pixels.
+// PER_LANE: samples a lane computes at a time. SPLIT: groups that share a row's samples. HEADS_TOGETHER: heads walked
+// side by side. PHASES: parts of the levels at which warps begin. DENSE: whether rows are row-major without gaps.
+// PROJECTED (see projection.cuh) adds TURNS, reference points of a level; NARROW, whether all rows lie within 2^32
+// bytes; EXACT; and for uneven levels FIRST_SAMPLES and SAMPLE_COUNT, POINTS then being a divisor of all their
+// numbers.
 
 typedef Element<VALUE> Value;
 constexpr int ELEMENT_BYTES = sizeof(Value::Storage);

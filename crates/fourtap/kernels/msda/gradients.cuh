@@ -1,4 +1,4 @@
-// What the launcher hands to the kernels of backward besides `Arguments`. Mirrored in src/cuda/msda/arguments.rs.
+// What the launcher hands to backward kernels besides `Arguments`. Mirrored in src/cuda/msda/arguments.rs.
 
 struct Gradients {
     const void *grad_out; // [N, Q, M*D]

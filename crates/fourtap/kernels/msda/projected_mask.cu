@@ -1,7 +1,7 @@
-// Padding counts as zero. A warp looks at 32 pixels of an image at a time.
+// From projections: zeros in the place of masked pixels of `value`. A warp looks at 32 pixels of an image at a time.
 //
-// COPY: whether `to` becomes a copy of `from` with zeros in place of masked pixels; otherwise only those are written, in `to`.
-// UNITS: bytes that are moved at a time, 1, 2, 4, 8 or 16, of which a pixel of a head has whole ones.
+// COPY: `to` becomes a copy of `from` with zeros; otherwise only the masked pixels are written, in `to`.
+// UNITS: bytes moved at a time (1, 2, 4, 8 or 16), which a pixel of a head is a multiple of.
 
 // Mirrored in src/cuda/msda/projected/arguments.rs.
 struct MaskArguments {

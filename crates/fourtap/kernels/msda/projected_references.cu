@@ -1,7 +1,8 @@
-// Backward from projections, last of all: gradients of reference points, summed over heads, over points, and over whatever
-// axis stands for every index; always in the same order. A warp a reference point.
+// Backward from projections, last: gradients of reference points. A warp sums one reference point over heads, points
+// and broadcast axes, always in the same order.
 //
-// LOCATION, REFERENCE: element types; VALUE: F64 where that is the type of value, else F32; BOXES: see projection.cuh.
+// LOCATION, REFERENCE: element types. VALUE: F64 where that is the type of value, else F32. BOXES: see
+// projection.cuh.
 
 // What there is to be summed. Mirrored in src/cuda/msda/projected/arguments.rs.
 struct ReferenceGradients {

@@ -1,7 +1,7 @@
-// Backward from projections, where no gradients of samples are wanted: of each row of logits what its softmax takes. Otherwise
-// the kernel that computes those gradients leaves it behind. A thread a row.
+// Backward from projections, where gradients of samples are not wanted: the softmax statistics of each row of logits,
+// which sorting needs. (Otherwise the kernel that computes those gradients stores them.) A thread takes a row.
 //
-// WEIGHT: element type of logits; VALUE: F64 where that is the type of value, else F32.
+// WEIGHT: element type of logits. VALUE: F64 where that is the type of value, else F32.
 
 extern "C" __global__ void __launch_bounds__(256)
     msda_projected_statistics(const __grid_constant__ Arguments a, const __grid_constant__ Projection p) {

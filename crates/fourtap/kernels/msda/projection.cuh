@@ -1,10 +1,11 @@
-// Where and how much to sample, from a model's projections: PROJECTED kernels only. The rules are those of
-// src/msda/projections/mod.rs.
+// Where and how much to sample, from a model's projections: PROJECTED kernels only. src/msda/projections/mod.rs has
+// the rules.
 //
-// Of `Arguments`, `locations` are then offsets [N, Q, M, K, 2], whose stride of samples is the one of points, and `weights`
-// are logits [N, Q, M, K].
+// In `Arguments`, `locations` are then offsets [N, Q, M, K, 2], whose sample stride is the one of points, and
+// `weights` are logits [N, Q, M, K].
 //
-// REFERENCE: element type of reference points; BOXES: whether they are boxes; NEAREST: whether a point reads one pixel.
+// REFERENCE: element type of reference points. BOXES: whether they are boxes. NEAREST: whether a point reads one
+// pixel.
 
 #ifndef PROJECTED
 #define PROJECTED 0

@@ -1,8 +1,8 @@
-// Summing grad_value run by run, from sorted samples. See bins.cuh.
+// Summing grad_value run by run from sorted samples (bins.cuh).
 //
-// A warp walks down some rows of a run. The samples of a cell row belong to two rows of pixels: to the one above, whose sums
-// are complete with them, and to the one below, whose sums they begin. So only those of the first and last cell row of a
-// walk are met twice.
+// A warp takes a *walk*: some rows of a run, from top to bottom, for 32 channels. The samples of a row of cells
+// complete the sums of the pixels above and begin those of the pixels below, so only a walk's first and last row of
+// cells is read twice. Warps draw walks from a queue; long ones are put off, cut into parts and shared by blocks.
 
 typedef Element<VALUE> Value;
 

@@ -1,10 +1,9 @@
-// What the kernels share that compute gradients of locations and weights by gathering. See gather.cuh.
+// What the kernels for the gradients of locations and weights share. See gather.cuh.
 //
-// Both gradients of a sample follow from four numbers: the products of grad_out with its four neighbours, summed over
+// Both gradients of a sample follow from four numbers: grad_out times each of its four neighbours, summed over
 // channels.
 //
-// A sample that reads an infinite or NaN pixel which does not belong to it gets NaN: it is computed anew, `careful`ly,
-// exactly as defined.
+// A sample that reads an infinite or NaN pixel which is not its own gets NaN and is recomputed.
 
 // Specialised also by GRADS_DENSE: whether the gradients are row-major without gaps.
 
