@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::Result;
 use crate::record::{Run, Unit};
@@ -20,8 +19,8 @@ pub struct Ceilings {
     pub device: Device,
     /// Where they come from.
     pub origin: String,
-    /// In the order measured, with the bytes of the tiles where those were of a size.
-    rates: Vec<(Ceiling, Option<u64>)>,
+    /// In the order measured.
+    rates: Vec<Ceiling>,
 }
 
 /// A measured rate.
@@ -75,13 +74,11 @@ impl Ceilings {
         let device = measured.clone().next_back()?.device.clone();
         let same = measured.filter(|probe| probe.device.model == device.model);
         let rates = same.filter_map(|probe| {
-            let ceiling = Ceiling {
+            Some(Ceiling {
                 name: probe.name.clone(),
                 rate: probe.rate?,
                 unit: probe.unit?,
-            };
-            let tile = probe.parameters.get("tile_bytes");
-            Some((ceiling, tile.and_then(Value::as_u64)))
+            })
         });
         Some(Ceilings {
             rates: rates.collect(),
@@ -101,15 +98,8 @@ impl Ceilings {
 
     /// The ceiling of this name, if it was measured.
     pub fn get(&self, name: &str) -> Option<&Ceiling> {
-        let mut latest = self.rates.iter().rev().map(|(ceiling, _)| ceiling);
+        let mut latest = self.rates.iter().rev();
         latest.find(|ceiling| ceiling.name == name)
-    }
-
-    /// The same for tiles of so many bytes, or if none were, of others.
-    pub fn of_tiles(&self, name: &str, bytes: u64) -> Option<&Ceiling> {
-        let fits = |(ceiling, tile): &&(Ceiling, _)| ceiling.name == name && *tile == Some(bytes);
-        let found = self.rates.iter().rev().find(fits);
-        found.map(|(ceiling, _)| ceiling).or_else(|| self.get(name))
     }
 
     /// The first of these that was measured.

@@ -50,6 +50,7 @@ fn ceilings() -> Vec<(&'static str, f64, &'static str)> {
         ("tensor-wgmma-f16", 700_000.0, "GFLOP/s"),
         ("launch-latency-graph", 1.5, "us"),
         ("tile-tma-l2", 2700.0, "GB/s"),
+        ("tile-tma-l2-f32", 2700.0, "GB/s"),
     ]
 }
 
@@ -345,17 +346,7 @@ fn a_ceiling_that_was_not_measured_is_a_dash_not_a_guess() {
 
 #[test]
 fn boxes_are_judged_by_the_rate_of_their_size() {
-    let folder = folder(&[]);
-    let of_size = |bytes: u64, rate: f64| {
-        let line = probe(&device(), "tile-tma-l2", rate, "GB/s");
-        line.replace(
-            "\"kind\":\"probe\"",
-            &format!("\"kind\":\"probe\",\"parameters\":{{\"tile_bytes\":{bytes}}}"),
-        )
-    };
-    let lines = fs::read_to_string(folder.path().join("probe.jsonl")).unwrap();
-    let lines = lines + &of_size(256, 1000.0) + &of_size(512, 4000.0);
-    fs::write(folder.path().join("probe.jsonl"), lines).unwrap();
+    let folder = folder(&[("tile-tma-l2", 1000.0), ("tile-tma-l2-f32", 4000.0)]);
     for (dtype, milliseconds) in [("f16", 409_600.0 / 1e9), ("f32", 819_200.0 / 4e9)] {
         let arguments = ["small.toml", "--probes", "probe.jsonl", "--dtype", dtype];
         let explanation = explained(folder.path(), &arguments);

@@ -209,8 +209,12 @@ impl Evidence<'_> {
     fn tma(&self) -> Verdict {
         let idea = "TMA, a box of 2x2 pixels per sample";
         let assumes = "Boxes come from L2 at the rate measured for 2x2 pixels of 32 channels.";
-        let tile = 4 * self.amounts.segment_bytes;
-        let tile = self.ceilings.of_tiles("tile-tma-l2", tile);
+        // Small boxes come at a lower rate than large ones.
+        let names = ["tile-tma-l2-f32", "tile-tma-l2"];
+        let tile = match self.amounts.segment_bytes {
+            0..=64 => self.ceilings.get(names[1]),
+            _ => self.ceilings.first(&names),
+        };
         let (Some(tile), Some(gather)) = (tile, self.gather_ms()) else {
             return unknown(idea, assumes, "tile-tma-l2 and the gather from L1");
         };
