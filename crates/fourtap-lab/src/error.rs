@@ -187,12 +187,8 @@ pub enum Error {
     #[error("tune: expected a tuning table to store choices in, found none")]
     NoTuningFile,
     /// A probe, which has one right answer, computed another.
-    #[error("probe {probe}: expected {expected}, found {found}")]
-    Probe {
-        probe: String,
-        expected: String,
-        found: String,
-    },
+    #[error("expected {expected}, found {found}")]
+    Probe { expected: String, found: String },
     /// There is no profiler.
     #[error("profile: expected Nsight Compute's ncu, found none at {looked}")]
     NoProfiler { looked: String },
@@ -233,9 +229,7 @@ pub enum Error {
     #[error("{name}: expected the name of a probe, found none of that name")]
     UnknownProbe { name: String, near: Option<String> },
     /// Nothing is left to probe.
-    #[error(
-        "--filter {filter}: expected part of a probe's name or group, found it in none of {count}"
-    )]
+    #[error("--filter {filter}: expected part of a probe's name, found it in none of {count}")]
     NothingProbed { filter: String, count: usize },
     /// The program to compare with is none that can be timed in turns.
     #[error("--against {}: expected a fourtap that can be timed in turns, found {found}", .program.display())]

@@ -43,7 +43,7 @@ pub mod devices {
 
 /// Processes that may hang or crash.
 pub mod isolation {
-    pub use crate::isolation::{end_with_parent, run};
+    pub use crate::isolation::{end_with_parent, recorded, run};
     pub use crate::program::again;
 }
 

@@ -1,27 +1,13 @@
-// The arithmetic ceilings: fused multiply-adds out of registers.
+// The arithmetic ceiling: fused multiply-adds of f32 out of registers.
 //
 // One thread: 16 chains, each the last result times `scale` plus `offset`, 16 links of each a round; what it stores
 // depends on every link. Chains are independent, so that nobody waits for a result.
-// Limited by the arithmetic units. HALF: two f16 an instruction, else one f32.
+// Limited by the arithmetic units.
 
 #define THREADS 256
 #define CHAINS 16
 #define LINKS 16
 
-#if HALF
-typedef u32 Number;
-__device__ __forceinline__ u32 link(u32 last, u32 scale, u32 offset) {
-    u32 next;
-    asm volatile("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(next) : "r"(last), "r"(scale), "r"(offset));
-    return next;
-}
-// Two small numbers that differ from thread to thread and chain to chain: 1 + n/1024 for n of 10 bits.
-__device__ __forceinline__ u32 first(u32 thread, u32 chain) {
-    const u32 random = mixed(thread * CHAINS + chain);
-    return 0x3c003c00u | (random & 0x03ff03ffu);
-}
-#else
-typedef float Number;
 __device__ __forceinline__ float link(float last, float scale, float offset) {
     float next;
     asm volatile("fma.rn.f32 %0, %1, %2, %3;" : "=f"(next) : "f"(last), "f"(scale), "f"(offset));
@@ -31,12 +17,11 @@ __device__ __forceinline__ float link(float last, float scale, float offset) {
 __device__ __forceinline__ float first(u32 thread, u32 chain) {
     return __uint_as_float(0x3f800000u | (mixed(thread * CHAINS + chain) & 0x007fffffu));
 }
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    probe_fma(Number scale, Number offset, u32 rounds, u32 *results) {
+    probe_fma(float scale, float offset, u32 rounds, u32 *results) {
     const u32 thread = blockIdx.x * THREADS + threadIdx.x;
-    Number chains[CHAINS];
+    float chains[CHAINS];
 #pragma unroll
     for (int i = 0; i < CHAINS; i++) chains[i] = first(thread, i);
 #pragma unroll 1
@@ -49,12 +34,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     u32 result = 0;
 #pragma unroll
-    for (int i = 0; i < CHAINS; i++) {
-#if HALF
-        result += chains[i] * (2 * i + 1);
-#else
-        result += __float_as_uint(chains[i]) * (2 * i + 1);
-#endif
-    }
+    for (int i = 0; i < CHAINS; i++) result += __float_as_uint(chains[i]) * (2 * i + 1);
     results[thread] = result;
 }

@@ -1,18 +1,14 @@
 // Tiles of 2x2 pixels of 32 channels at random places of an image, copied into shared memory and summed there.
 //
-// One warp: eight tiles a round, into memory of its own. METHOD 0 loads and stores (PLAIN), 1 copies without registers
-// (CP_ASYNC), 2 asks the copy engine for boxes by a tensor map (TMA); the last two fetch a round ahead.
+// One warp: eight tiles a round, into memory of its own, which one thread asks the copy engine for as boxes of a tensor
+// map, a round ahead.
 // One thread: 16 bytes of several tiles, and as many of its neighbour's to sum.
 // Limited by the memory that holds the image, or by how many boxes the copy engine starts. PIXEL is bytes a pixel.
-
-#define PLAIN 0
-#define CP_ASYNC 1
-#define TMA 2
 
 #define THREADS 256
 #define TILES 8
 #define TILE (4 * PIXEL)
-#define STAGES (METHOD == PLAIN ? 1 : 2)
+#define STAGES 2
 // Pieces of 16 bytes: of a tile, and of eight tiles a lane.
 #define PIECES (TILE / 16)
 #define OF_LANE (TILES * PIECES / 32)
@@ -27,24 +23,9 @@ __device__ __forceinline__ Place place(u32 warp, u32 tile, u32 width, u32 height
     return {__umulhi(random, width - 1), __umulhi(random * 0x9e3779b1u, height - 1)};
 }
 
-#if METHOD != TMA
-// Piece number `piece` of the eight tiles of a round.
-__device__ __forceinline__ const char *source(const char *data, u32 warp, u32 round, u32 piece, u32 width,
-                                                     u32 height) {
-    const Place at = place(warp, round * TILES + piece / PIECES, width, height);
-    // The two pixels of a row lie together.
-    const u32 row = piece % PIECES / (PIECES / 2), in_row = piece % (PIECES / 2);
-    return data + (static_cast<u64>(at.y + row) * width + at.x) * PIXEL + in_row * 16;
-}
-#endif
-
 // Few enough blocks a multiprocessor, or the compiler waits for the first loads before it issues the last.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-#if METHOD == TMA
     probe_tile(const __grid_constant__ TensorMap map, u32 width, u32 height, u32 rounds, u32 *sums) {
-#else
-    probe_tile(const char *data, u32 width, u32 height, u32 rounds, u32 *sums) {
-#endif
     // Tiles of each warp and stage, then a barrier of each.
     extern __shared__ __align__(128) char memory[];
     const u32 lane = threadIdx.x % 32, warp_in_block = threadIdx.x / 32;
@@ -60,38 +41,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll
         for (int i = 0; i < OF_LANE; i++) sum += words[i].sum();
     };
-#if METHOD == PLAIN
-#pragma unroll 1
-    for (u32 round = 0; round < rounds; round++) {
-        Words words[OF_LANE];
-#pragma unroll
-        for (int i = 0; i < OF_LANE; i++) words[i] = load(source(data, warp, round, i * 32 + lane, width, height));
-#pragma unroll
-        for (int i = 0; i < OF_LANE; i++) store_shared(tiles + (i * 32 + lane) * 16, words[i]);
-        __syncwarp();
-        add(0);
-        __syncwarp();
-    }
-#elif METHOD == CP_ASYNC
-    auto fetch = [&](u32 round) {
-        const u32 target = tiles + round % STAGES * (TILES * TILE);
-#pragma unroll
-        for (int i = 0; i < OF_LANE; i++)
-            copy_async(target + (i * 32 + lane) * 16, source(data, warp, round, i * 32 + lane, width, height));
-    };
-    fetch(0);
-    commit_copies();
-#pragma unroll 1
-    for (u32 round = 0; round < rounds; round++) {
-        if (round + 1 < rounds) fetch(round + 1);
-        // Also where nothing was fetched, so that all but one group always means this round's is done.
-        commit_copies();
-        wait_for_copies<1>();
-        __syncwarp();
-        add(round % STAGES);
-        __syncwarp();
-    }
-#else
     const u32 barriers = shared_address(memory) + (THREADS / 32) * (STAGES * TILES * TILE) + warp_in_block * (STAGES * 8);
     if (lane == 0) {
         for (u32 stage = 0; stage < STAGES; stage++) make_barrier(barriers + stage * 8, 1);
@@ -116,6 +65,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         add(round % STAGES);
         __syncwarp();
     }
-#endif
     sums[blockIdx.x * THREADS + threadIdx.x] = sum;
 }

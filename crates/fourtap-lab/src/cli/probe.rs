@@ -14,12 +14,12 @@ use crate::units;
 #[command(after_help = "\
 Each probe runs in a subprocess under a time limit: one that hangs or crashes is recorded as that,
 and the others still run. What a probe computes is verified before its time counts; a wrong result
-has no rate. 'claim' is what others published for the same.")]
+has no rate.")]
 pub struct ProbeArgs {
     /// Probes to run, by name [default: all of the device]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// Only probes with TEXT in their name or group, as in gather or ceiling
+    /// Only probes with TEXT in their name, as in gather
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
     /// List the probes of the device and exit

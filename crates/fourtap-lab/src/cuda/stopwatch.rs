@@ -172,27 +172,6 @@ impl Stopwatch {
         Ok((self.recorded(|| several(launches))?, launches))
     }
 
-    /// Times so many launches per sample, each given to the stream by itself: what a program without a graph sees.
-    pub fn queued(
-        &self,
-        budget: Duration,
-        launches: u32,
-        mut work: impl FnMut(&Cuda) -> Result<()>,
-    ) -> Result<DeviceTiming> {
-        let _entered = self.cuda.context().enter()?;
-        let launch_all = || self.elapsed(|_| (0..launches).try_for_each(|_| work(&self.cuda)));
-        self.sampled(budget, launches, 1, launch_all)
-    }
-
-    /// Does the work so many times as one graph, and waits for it.
-    pub fn replayed(&self, launches: u32, mut work: impl FnMut(&Cuda) -> Result<()>) -> Result<()> {
-        let _entered = self.cuda.context().enter()?;
-        let graph = self.recorded(|| (0..launches).try_for_each(|_| work(&self.cuda)))?;
-        // SAFETY: all memory the recorded work touches is kept by `work` until the stream has done it, below.
-        unsafe { graph.launch(self.stream.stream()) }?;
-        Ok(self.stream.synchronize()?)
-    }
-
     /// What `work` queues, as a graph.
     fn recorded(&self, work: impl FnOnce() -> Result<()>) -> Result<GraphExec> {
         let stream = self.stream.stream();

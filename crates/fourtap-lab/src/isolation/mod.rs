@@ -3,12 +3,13 @@
 mod worker;
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::record::Outcome;
+use crate::record::{Outcome, Run};
 
 pub use worker::{Worker, questions};
 
@@ -77,6 +78,19 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<ProcessResult> {
         _ => [text(stdout), text(stderr)],
     };
     Ok(ProcessResult { by, stdout, stderr })
+}
+
+/// Runs a program that prints records for at most so long: what it printed, and how it ended, if not as it should.
+pub fn recorded(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<(Run, Option<(Outcome, String)>)> {
+    let ended = run(command, limit)?;
+    let (run, unreadable) = match Run::parse(Path::new("its output"), &ended.stdout) {
+        Ok(run) => (run, None),
+        Err(error) => (Run::default(), Some((Outcome::Failed, error.to_string()))),
+    };
+    Ok((run, ended.trouble(limit).or(unreadable)))
 }
 
 /// A process that does not outlive this.

@@ -2,47 +2,33 @@
 
 use std::time::Duration;
 
-use super::{Probe, Setting};
-use crate::error::{Error, Result};
-use crate::record::{Outcome, ProbeRecord};
-
-const GROUP: &str = "fault";
+use super::{Probe, wrong};
+use crate::record::{Timing, Unit};
 
 /// All of them.
 pub fn probes() -> Vec<Probe> {
     vec![
-        Probe::new("fault-works", GROUP, "works", works),
-        Probe::new("fault-hang", GROUP, "never ends", hang),
-        Probe::new("fault-crash", GROUP, "ends its process", |_| {
+        Probe::new("fault-works", "works", |_, record| {
+            let timing = Timing::of(vec![1.0]);
+            let measured = record.measured(Unit::GigabytesASecond, 1_000_000, timing);
+            Ok(measured.verified("nothing was computed"))
+        }),
+        Probe::new("fault-hang", "never ends", |_, _| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }),
+        Probe::new("fault-crash", "ends its process", |_, _| {
             std::process::abort()
         }),
-        Probe::new("fault-error", GROUP, "ends with an error", |_| {
+        Probe::new("fault-error", "ends with an error", |_, _| {
             Err(fourtap_admin::Error::NoCache.into())
         }),
-        Probe::new("fault-wrong", GROUP, "computes wrongly", |_| {
-            Err(Error::Probe {
-                probe: "fault-wrong".to_string(),
-                expected: "4 as sum of 2 and 2".to_string(),
-                found: "5".to_string(),
-            })
+        Probe::new("fault-wrong", "computes wrongly", |_, _| {
+            Err(wrong("4 as sum of 2 and 2", 5))
         }),
-        Probe::new("fault-silence", GROUP, "says nothing", |_| Ok(Vec::new())),
+        Probe::new("fault-silence", "says nothing", |_, _| {
+            std::process::exit(0)
+        }),
     ]
-}
-
-fn works(setting: &Setting<'_>) -> Result<Vec<ProbeRecord>> {
-    let record = ProbeRecord::new(
-        "fault-works",
-        GROUP,
-        "works",
-        setting.device,
-        Outcome::Works,
-    );
-    Ok(vec![record.verified("nothing was computed")])
-}
-
-fn hang(_: &Setting<'_>) -> Result<Vec<ProbeRecord>> {
-    loop {
-        std::thread::sleep(Duration::from_secs(1));
-    }
 }

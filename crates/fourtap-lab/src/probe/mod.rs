@@ -16,13 +16,13 @@ use crate::error::{Error, Result};
 use crate::record::{Outcome, ProbeRecord};
 use crate::target::Device;
 
-/// How long most probes may take, the compilation of their kernels included.
+/// How long a probe may take, the compilation of its kernel included.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a probe runs on.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
-    /// For its records.
+    /// For its record.
     pub device: &'a Device,
     /// Most time to spend on repeating one measurement.
     pub budget: Duration,
@@ -30,68 +30,61 @@ pub struct Setting<'a> {
     pub stopwatch: Option<&'a Stopwatch>,
 }
 
-type Run = Box<dyn Fn(&Setting<'_>) -> Result<Vec<ProbeRecord>> + Send + Sync>;
+/// Fills in a record, which has names and no result yet.
+type Measure = Box<dyn Fn(&Setting<'_>, ProbeRecord) -> Result<ProbeRecord> + Send + Sync>;
 
-/// One thing to find out about the hardware.
+/// A ceiling to measure.
 pub struct Probe {
-    /// As typed; a probe's only record has the same name.
-    pub name: String,
-    /// What belongs together in a table.
-    pub group: &'static str,
+    /// As typed, and as it is called in its record.
+    pub name: &'static str,
     /// What it does, in a sentence.
     pub what: String,
-    /// How long it may take.
-    pub limit: Duration,
-    run: Run,
+    measure: Measure,
 }
 
 impl Probe {
-    /// One that takes at most [`LIMIT`].
+    /// One that measures so.
     pub fn new(
-        name: impl Into<String>,
-        group: &'static str,
+        name: &'static str,
         what: impl Into<String>,
-        run: impl Fn(&Setting<'_>) -> Result<Vec<ProbeRecord>> + Send + Sync + 'static,
+        measure: impl Fn(&Setting<'_>, ProbeRecord) -> Result<ProbeRecord> + Send + Sync + 'static,
     ) -> Self {
         Probe {
-            name: name.into(),
-            group,
+            name,
             what: what.into(),
-            limit: LIMIT,
-            run: Box::new(run),
+            measure: Box::new(measure),
         }
     }
 
     /// What it found. What is wrong or fails is a record too.
-    pub fn run(&self, setting: &Setting<'_>) -> Vec<ProbeRecord> {
-        let (outcome, words) = match (self.run)(setting) {
-            Ok(records) => return records,
-            Err(Error::Probe {
-                expected, found, ..
-            }) => (
-                Outcome::Wrong,
-                format!("expected {expected}, found {found}"),
-            ),
+    pub fn run(&self, setting: &Setting<'_>) -> ProbeRecord {
+        let blank = self.ended(setting.device, Outcome::Failed, "");
+        let (outcome, words) = match (self.measure)(setting, blank) {
+            Ok(record) => return record,
+            Err(error @ Error::Probe { .. }) => (Outcome::Wrong, error.to_string()),
             Err(error) => (Outcome::Failed, error.to_string()),
         };
-        vec![self.ended(setting.device, outcome, &words)]
+        self.ended(setting.device, outcome, &words)
     }
 
     /// A record of how it ended, if not as it should.
     pub fn ended(&self, device: &Device, outcome: Outcome, words: &str) -> ProbeRecord {
-        ProbeRecord {
-            words: words.to_string(),
-            ..ProbeRecord::new(&self.name, self.group, &self.what, device, outcome)
-        }
+        ProbeRecord::new(self.name, "ceiling", &self.what, device, outcome).verified(words)
     }
 }
 
 /// What the probes of these names find, one after another. One that fails is a record too, without a rate.
 pub fn found_by(probes: &[Probe], names: &[&str], setting: &Setting<'_>) -> Vec<ProbeRecord> {
-    let named = probes
-        .iter()
-        .filter(|probe| names.contains(&probe.name.as_str()));
-    named.flat_map(|probe| probe.run(setting)).collect()
+    let named = probes.iter().filter(|probe| names.contains(&probe.name));
+    named.map(|probe| probe.run(setting)).collect()
+}
+
+/// That something else was computed.
+fn wrong(expected: impl fmt::Display, found: impl fmt::Display) -> Error {
+    Error::Probe {
+        expected: expected.to_string(),
+        found: found.to_string(),
+    }
 }
 
 impl fmt::Debug for Probe {

@@ -28,7 +28,7 @@ pub use fourtap_admin::{SCHEMA, VERSION};
 pub use interrupted::InterruptedRecord;
 pub use origin::Origin;
 pub use peers::{PeerVerdict, PeersRecord};
-pub use probe::{Claim, Outcome, ProbeRecord, Unit};
+pub use probe::{Outcome, ProbeRecord, Unit};
 pub use problem::{ProblemRecord, Sizes};
 pub use python::PythonRecord;
 pub use run::Run;

@@ -18,7 +18,8 @@ pub struct ProbeRecord {
     pub device: Device,
     /// What it is called, as in "gather-64-l1". Ceilings are looked up by it.
     pub name: String,
-    /// What belongs together in a table: "device", "ceiling", "tma", "cluster", "tile-copy", "slice-copy".
+    /// What belongs together in a table: "ceiling"; in older records also "device", "tma", "cluster", "tile-copy" and
+    /// "slice-copy".
     pub group: String,
     /// What it does, in a sentence.
     pub what: String,
@@ -41,7 +42,7 @@ pub struct ProbeRecord {
     /// Sizes and facts: numbers and words.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, Value>,
-    /// What others published for the same.
+    /// What others published for the same; only older records have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
 }

@@ -7,15 +7,14 @@ mod sanitizer;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use fourtap_lab::extension::devices::{lock, on_each};
-use fourtap_lab::extension::isolation::{again, run};
+use fourtap_lab::extension::isolation::{again, recorded};
 use fourtap_lab::extension::record::{
-    Line, Origin, Outcome, ProbeRecord, Run, RungClaim, RungOperator, RungRecord, billions_a_second,
+    Line, Origin, Outcome, RungClaim, RungOperator, RungRecord, billions_a_second,
 };
 use fourtap_lab::extension::table::rungs;
 use fourtap_lab::extension::{
@@ -170,13 +169,9 @@ impl Ladder<'_> {
         let words = ["--device".to_string(), format!("cuda:{}", place.ordinal)];
         let mut rates = BTreeMap::new();
         for name in names {
-            for record in probed(name, &place.device, &words)? {
-                let ProbeRecord { name, rate, .. } = &record;
-                if let Some(rate) = rate {
-                    rates.insert(name.clone(), *rate);
-                }
-                lock(&self.sink).put(&Line::Probe(Box::new(record.clone())))?;
-            }
+            let record = probed(name, &place.device, &words)?;
+            rates.extend(record.rate.map(|rate| (record.name.clone(), rate)));
+            lock(&self.sink).put(&Line::Probe(Box::new(record)))?;
         }
         Ok(rates)
     }
@@ -213,12 +208,9 @@ impl Ladder<'_> {
         let mut command = self.again()?;
         command.args(self.words(place, contender, WorkerTask::Measure)?);
         let limit = self.limit(Some(contender));
-        let ended = run(&mut command, limit)?;
-        let (mut records, unreadable) = match Run::parse(Path::new("its output"), &ended.stdout) {
-            Ok(run) => (run.rungs, None),
-            Err(error) => (Vec::new(), Some((Outcome::Failed, error.to_string()))),
-        };
-        if let Some((outcome, words)) = ended.trouble(limit).or(unreadable) {
+        let (run, trouble) = recorded(&mut command, limit)?;
+        let mut records = run.rungs;
+        if let Some((outcome, words)) = trouble {
             let mut missing = self.without_time(place, contender, outcome, &words)?;
             let known = |one: &RungRecord| {
                 let same = |other: &RungRecord| {

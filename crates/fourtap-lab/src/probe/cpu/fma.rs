@@ -1,166 +1,105 @@
-//! How fast this processor multiplies and adds.
+//! Multiplying and adding in registers.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use fourtap::cpu::Simd;
 
-use super::threads::Parts;
+use super::super::wrong;
+use super::Work;
 use super::vector::{self, Loop, Vector};
-use super::{rounds_of, timed};
-use crate::error::{Error, Result};
-use crate::record::{Outcome, ProbeRecord, Unit};
-use crate::target::Device;
-
-pub const NAME: &str = "fma-f32";
-pub const WHAT: &str = "multiply and add f32 in registers; one of each is two operations";
+use crate::error::Result;
+use crate::record::Unit;
 
 /// Vectors worked on side by side: two per cycle, and each takes four or five.
 const VECTORS: usize = 12;
 
-/// Vectors of the widest path have so many f32.
-const MOST_LANES: usize = 16;
-
 /// Times a vector is worked on in a round.
-const STEPS: u32 = 256;
-
-/// Steps of the case that is compared with one number at a time.
-const CHECKED_STEPS: u32 = 100;
+const STEPS: u64 = 256;
 
 /// Sums of ones are exact in f32 up to here.
-const MOST_STEPS: u32 = 1 << 24;
-
-/// Multiplies and adds in registers.
-pub fn fma_f32(device: &Device, budget: Duration) -> Result<ProbeRecord> {
-    let simd = Simd::best();
-    check_each_number(simd)?;
-    let parts = Parts::new(|| Ok(Part::default()))?;
-    let rounds = rounds_of(|rounds| parts.each(|part| part.count(simd, rounds)));
-    let timing = timed(budget, || parts.each(|part| part.count(simd, rounds)))?;
-    if let Some((expected, found)) = parts.find(|part| part.wrong.clone()) {
-        return Err(Error::Probe {
-            probe: NAME.to_string(),
-            expected,
-            found,
-        });
-    }
-    let numbers = (VECTORS * lanes(simd) * parts.count()) as u64;
-    let operations = 2 * rounds * u64::from(STEPS) * numbers;
-    let record = ProbeRecord::new(NAME, "ceiling", WHAT, device, Outcome::Measured);
-    Ok(record
-        .measured(Unit::GigaflopASecond, operations, timing)
-        .verified("every number of a small case, and the counts of all steps timed")
-        .with("threads", parts.count())
-        .with("simd", simd.name()))
-}
-
-fn lanes(simd: Simd) -> usize {
-    vector::run(simd, Lanes)
-}
-
-/// How many f32 a vector has.
-struct Lanes;
-
-impl Loop for Lanes {
-    type Output = usize;
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> usize {
-        V::LANES
-    }
-}
-
-/// One number per lane; narrower vectors leave the last ones alone.
-type Numbers = [[f32; MOST_LANES]; VECTORS];
+const MOST_STEPS: u64 = 1 << 24;
 
 /// What one thread does: counts, in every lane of every vector, by multiplying with one and adding one.
-#[derive(Default)]
-struct Part {
+pub struct Counting {
+    simd: Simd,
+    /// Numbers in all vectors.
+    numbers: usize,
     /// The first count that did not end where it should: expected and found.
-    wrong: Option<(String, String)>,
+    miscounted: Option<(u64, f32)>,
 }
 
-impl Part {
-    fn count(&mut self, simd: Simd, rounds: u64) {
-        let mut left = rounds * u64::from(STEPS);
+impl Counting {
+    /// With these vectors.
+    pub fn new(simd: Simd) -> Self {
+        Counting {
+            simd,
+            numbers: vector::run(simd, Steps::counting(0)).len(),
+            miscounted: None,
+        }
+    }
+
+    fn check(&mut self, steps: u64, counted: &[f32]) {
+        let other = counted.iter().find(|&&number| number != steps as f32);
+        self.miscounted = self.miscounted.or(other.map(|&found| (steps, found)));
+    }
+}
+
+impl Work for Counting {
+    const UNIT: Unit = Unit::GigaflopASecond;
+    const COMPARED: &str = "the counts of all steps timed";
+
+    fn run(&mut self, rounds: u64) {
+        let mut left = rounds * STEPS;
         while left > 0 {
-            let steps = left.min(u64::from(MOST_STEPS)) as u32;
-            let work = Steps {
-                start: Numbers::default(),
-                factor: 1.0,
-                term: 1.0,
-                steps,
-            };
-            self.check(simd, steps, &vector::run(simd, work));
-            left -= u64::from(steps);
+            let steps = left.min(MOST_STEPS);
+            let counted = vector::run(self.simd, Steps::counting(steps));
+            self.check(steps, &counted);
+            left -= steps;
         }
     }
 
-    fn check(&mut self, simd: Simd, steps: u32, counted: &Numbers) {
-        let used = counted.iter().flat_map(|vector| &vector[..lanes(simd)]);
-        for &number in used {
-            if number != steps as f32 && self.wrong.is_none() {
-                self.wrong = Some((format!("a count of {steps}"), number.to_string()));
-            }
+    fn verify(&mut self) -> Result<()> {
+        match self.miscounted {
+            Some((steps, found)) => Err(wrong(format!("a count of {steps}"), found)),
+            None => Ok(()),
         }
     }
-}
 
-/// Holds every number of a small case, all of them different, to the same computed one at a time.
-fn check_each_number(simd: Simd) -> Result<()> {
-    let mut start = Numbers::default();
-    for (index, number) in start.as_flattened_mut().iter_mut().enumerate() {
-        *number = index as f32 / 7.0 - 11.0;
+    fn amount(&self) -> u64 {
+        2 * STEPS * self.numbers as u64
     }
-    let (factor, term) = (0.987_654, 0.123_456);
-    let work = Steps {
-        start,
-        factor,
-        term,
-        steps: CHECKED_STEPS,
-    };
-    let found = vector::run(simd, work);
-    for vector in 0..VECTORS {
-        for lane in 0..lanes(simd) {
-            let mut expected = start[vector][lane];
-            for _ in 0..CHECKED_STEPS {
-                expected = match simd {
-                    Simd::Portable => expected * factor + term,
-                    _ => expected.mul_add(factor, term),
-                };
-            }
-            let found = found[vector][lane];
-            if found.to_bits() != expected.to_bits() {
-                return Err(Error::Probe {
-                    probe: NAME.to_string(),
-                    expected: format!("{expected:e} in lane {lane} of vector {vector}"),
-                    found: format!("{found:e}"),
-                });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Multiplies every number by `factor` and adds `term`, so many times.
 struct Steps {
-    start: Numbers,
+    start: fn(usize) -> f32,
     factor: f32,
     term: f32,
-    steps: u32,
+    steps: u64,
+}
+
+impl Steps {
+    fn counting(steps: u64) -> Self {
+        Steps {
+            start: |_| 0.0,
+            factor: 1.0,
+            term: 1.0,
+            steps,
+        }
+    }
 }
 
 impl Loop for Steps {
-    type Output = Numbers;
+    type Output = Vec<f32>;
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> Numbers {
-        let mut numbers = self.start;
+    unsafe fn run<V: Vector>(self) -> Vec<f32> {
+        let mut numbers: Vec<f32> = (0..VECTORS * V::LANES).map(self.start).collect();
         // SAFETY: the caller vouches for the instructions. Loads and stores are within the numbers of a vector.
         unsafe {
             let mut vectors = [V::splat(0.0); VECTORS];
             for index in 0..VECTORS {
-                vectors[index] = V::load(numbers[index].as_ptr());
+                vectors[index] = V::load(numbers[index * V::LANES..].as_ptr());
             }
             // The compiler must not know that they are ones.
             let (factor, term) = (black_box(self.factor), black_box(self.term));
@@ -171,7 +110,7 @@ impl Loop for Steps {
                 }
             }
             for index in 0..VECTORS {
-                vectors[index].store(numbers[index].as_mut_ptr());
+                vectors[index].store(numbers[index * V::LANES..].as_mut_ptr());
             }
         }
         numbers
@@ -184,23 +123,35 @@ mod tests {
 
     #[test]
     fn every_path_computes_what_one_number_at_a_time_gives() {
+        let start = |index: usize| index as f32 / 7.0 - 11.0;
+        let (factor, term, steps) = (0.987_654_f32, 0.123_456, 100);
         for simd in Simd::available() {
-            check_each_number(simd).unwrap();
-            let mut part = Part::default();
-            part.count(simd, 2);
-            assert_eq!(part.wrong, None, "{simd}");
+            let work = Steps {
+                start,
+                factor,
+                term,
+                steps,
+            };
+            for (index, found) in vector::run(simd, work).into_iter().enumerate() {
+                let step = |last: f32, _| match simd {
+                    Simd::Portable => last * factor + term,
+                    _ => last.mul_add(factor, term),
+                };
+                let expected = (0..steps).fold(start(index), step);
+                assert_eq!(found.to_bits(), expected.to_bits(), "{simd}: {index}");
+            }
         }
     }
 
     #[test]
     fn a_lane_that_did_not_count_is_found() {
-        let mut part = Part::default();
-        let mut counted = [[5.0; MOST_LANES]; VECTORS];
-        part.check(Simd::Portable, 5, &counted);
-        assert_eq!(part.wrong, None);
-        counted[11][3] = 4.0;
-        part.check(Simd::Portable, 5, &counted);
-        let expected = ("a count of 5".to_string(), "4".to_string());
-        assert_eq!(part.wrong, Some(expected));
+        for simd in Simd::available() {
+            let mut counting = Counting::new(simd);
+            counting.run(2);
+            counting.verify().unwrap();
+            counting.check(5, &[5.0, 4.0]);
+            let error = counting.verify().unwrap_err().to_string();
+            assert_eq!(error, "expected a count of 5, found 4");
+        }
     }
 }

@@ -30,6 +30,9 @@ pub trait Vector: Copy {
     unsafe fn multiply_add(self, factor: Self, term: Self) -> Self;
 }
 
+/// The lanes of the widest.
+pub const MOST_LANES: usize = 16;
+
 /// A loop over vectors.
 pub trait Loop {
     /// What it computes.

@@ -1,185 +1,141 @@
 //! How fast random segments of a buffer are read, by what holds the buffer.
 
-use super::device::{ProbeDevice, Subject};
-use super::pattern::{PIECE_BYTES, Pattern, Random};
-use super::sums::Sums;
-use crate::cuda::{Argument, Grid, Source};
-use crate::error::Result;
-use crate::record::{ProbeRecord, Unit};
+use super::experiment::{Experiment, Input, Needs, Work};
+use super::pattern::{PIECE_BYTES, Random, piece};
+use crate::cuda::{Grid, Source};
+use crate::record::Unit;
 
 /// Loads in flight a thread.
-pub const LOADS: u32 = 8;
-const CHECKED_ROUNDS: u32 = 5;
-const PATTERN: Pattern = Pattern { seed: 0x0300_0000 };
+const LOADS: u32 = 8;
+/// Bytes that each block of a cluster holds.
+const PART_BYTES: u32 = 64 << 10;
 
-/// One of the gathers.
-#[derive(Clone, Copy, Debug)]
-pub struct Gather {
-    name: &'static str,
-    what: &'static str,
-    /// Of the buffer.
-    bytes: u32,
-    /// Threads that read a segment together, 16 bytes each.
-    lanes: u32,
-    /// From shared memory, which the blocks copy the buffer to first.
-    shared: bool,
-    rounds: u32,
+/// From a buffer of so many bytes in device memory, or where the caches hold it.
+pub fn gather(segment_bytes: u32, bytes: u32, place: &str) -> Experiment {
+    // Blocks a multiprocessor that leave registers for all loads in flight.
+    let block = Grid {
+        threads: 256,
+        ..Grid::default()
+    };
+    of_buffer(Segments::of(segment_bytes, bytes), place, block, 5, 256)
 }
 
-/// What the first-level cache holds: nothing can gather from a cache faster.
-pub const L1_64: Gather = Gather {
-    name: "gather-64-l1",
-    what: "read random 64-byte segments that the L1 cache holds",
-    bytes: 64 << 10,
-    lanes: 4,
-    shared: false,
-    rounds: 256,
-};
+/// From shared memory, which the blocks copy the buffer to first.
+pub fn gather_shared(segment_bytes: u32, bytes: u32) -> Experiment {
+    let block = Grid {
+        threads: 512,
+        shared_bytes: bytes,
+        ..Grid::default()
+    };
+    let segments = Segments::of(segment_bytes, bytes);
+    of_buffer(segments, "shared memory", block, 2, 2048)
+}
 
-/// The same with segments as long as a line of that cache.
-pub const L1_128: Gather = Gather {
-    name: "gather-128-l1",
-    what: "read random 128-byte segments that the L1 cache holds",
-    lanes: 8,
-    ..L1_64
-};
+fn of_buffer(
+    segments: Segments,
+    place: &str,
+    block: Grid,
+    blocks: u32,
+    timed_rounds: u32,
+) -> Experiment {
+    let text = include_str!("../../../kernels/probe/gather.cu");
+    let defines = [
+        ("LANES", segments.lanes),
+        ("SHARED", (block.shared_bytes > 0).into()),
+        ("THREADS", block.threads),
+        ("BLOCKS", blocks),
+    ];
+    Experiment {
+        what: segments.in_words(place),
+        kernel: Source::new("probe_gather", text, &defines),
+        needs: Needs::Nothing,
+        block,
+        unit: Unit::GigabytesASecond,
+        work: Box::new(move |room| {
+            let inputs = vec![
+                Input::Pattern(segments.bytes()),
+                Input::Word(segments.count),
+                Input::Rounds,
+                Input::Output,
+            ];
+            segments.work(room.blocks, block.threads, inputs, timed_rounds)
+        }),
+    }
+}
 
-/// All of them.
-pub const ALL: [Gather; 6] = [
-    L1_64,
-    L1_128,
-    Gather {
-        name: "gather-64-shared",
-        what: "read random 64-byte segments of shared memory",
-        shared: true,
-        rounds: 2048,
-        ..L1_64
-    },
-    Gather {
-        name: "gather-64-1mb",
-        what: "read random 64-byte segments of 1.25 MB",
-        bytes: 1_250_048,
-        ..L1_64
-    },
-    Gather {
-        name: "gather-64-10mb",
-        what: "read random 64-byte segments of 10 MB",
-        bytes: 10_000_000,
-        ..L1_64
-    },
-    Gather {
-        name: "gather-64-40mb",
-        what: "read random 64-byte segments of 40 MB",
-        bytes: 40_000_000,
-        ..L1_64
-    },
-];
+/// From the shared memories of a cluster of so many blocks.
+pub fn distributed(blocks: u32) -> Experiment {
+    let text = include_str!("../../../kernels/probe/dsmem.cu");
+    let segments = Segments::of(64, blocks * PART_BYTES);
+    let block = Grid {
+        threads: 256,
+        shared_bytes: PART_BYTES,
+        cluster: Some(blocks),
+        ..Grid::default()
+    };
+    Experiment {
+        what: segments.in_words(&format!("a cluster of {blocks}")),
+        kernel: Source::new("probe_dsmem", text, &[]).for_hopper(),
+        needs: Needs::Hopper,
+        block,
+        unit: Unit::GigabytesASecond,
+        work: Box::new(move |room| {
+            let inputs = vec![
+                Input::Pattern(segments.bytes()),
+                Input::Rounds,
+                Input::Output,
+            ];
+            segments.work(room.blocks, block.threads, inputs, 256)
+        }),
+    }
+}
 
-impl Gather {
-    /// What it is about.
-    pub fn subject(&self) -> Subject {
-        Subject::ceiling(self.name, self.what)
+/// What a buffer is read in.
+#[derive(Clone, Copy, Debug)]
+struct Segments {
+    count: u32,
+    /// Threads that read a segment together, 16 bytes each.
+    lanes: u32,
+}
+
+impl Segments {
+    fn of(segment_bytes: u32, bytes: u32) -> Self {
+        Segments {
+            count: bytes / segment_bytes,
+            lanes: segment_bytes / PIECE_BYTES as u32,
+        }
     }
 
-    /// Threads per block, and blocks per multiprocessor that leave registers for all loads in flight.
-    fn block(&self) -> (u32, u32) {
-        if self.shared { (512, 2) } else { (256, 5) }
+    fn in_words(self, place: &str) -> String {
+        let bytes = u64::from(self.lanes) * PIECE_BYTES;
+        format!("read random {bytes}-byte segments of {place}")
     }
 
-    fn segments(&self) -> u32 {
-        self.bytes / (self.lanes * PIECE_BYTES as u32)
+    fn bytes(self) -> u64 {
+        u64::from(self.count * self.lanes) * PIECE_BYTES
     }
 
-    /// Its kernel.
-    pub fn source(&self) -> Source {
-        let (threads, blocks) = self.block();
-        let text = include_str!("../../../kernels/probe/gather.cu");
-        Source::new(
-            "probe_gather",
-            text,
-            &[
-                ("LANES", self.lanes),
-                ("SHARED", self.shared.into()),
-                ("THREADS", threads),
-                ("BLOCKS", blocks),
-            ],
-        )
+    fn work(self, blocks: u32, threads: u32, inputs: Vec<Input>, timed_rounds: u32) -> Work {
+        let loads = u64::from(blocks * threads) * u64::from(timed_rounds * LOADS);
+        Work {
+            blocks,
+            inputs,
+            words: (blocks * threads) as usize,
+            checked_rounds: 5,
+            timed_rounds,
+            expected: Box::new(move |thread, rounds| self.sum(thread as u32, rounds)),
+            amount: loads * PIECE_BYTES,
+        }
     }
 
     /// What a thread's sum is after so many rounds.
-    fn sum(&self, thread: u32, rounds: u32) -> u32 {
+    fn sum(self, thread: u32, rounds: u32) -> u32 {
         let mut random = Random::of_group(thread / self.lanes);
-        let segment_bytes = u64::from(self.lanes) * PIECE_BYTES;
-        let in_segment = u64::from(thread % self.lanes) * PIECE_BYTES;
+        let lane = u64::from(thread % self.lanes);
         (0..rounds * LOADS).fold(0, |sum, _| {
-            let segment = u64::from(random.below(self.segments()));
-            sum.wrapping_add(PATTERN.piece(segment * segment_bytes + in_segment))
+            let segment = u64::from(random.below(self.count));
+            let offset = (segment * u64::from(self.lanes) + lane) * PIECE_BYTES;
+            sum.wrapping_add(piece(offset))
         })
-    }
-
-    /// How fast that is, after it was seen to be right.
-    pub fn measure(&self, gpu: &ProbeDevice<'_>, subject: &Subject) -> Result<ProbeRecord> {
-        let kernel = self.source().load(gpu.cuda())?;
-        let grid = Grid {
-            threads: self.block().0,
-            shared_bytes: if self.shared { self.bytes } else { 0 },
-            ..Grid::default()
-        };
-        let grid = kernel.filling(gpu.cuda(), grid)?;
-        let data = PATTERN.buffer(gpu.stopwatch, self.bytes.into())?;
-        let sums = Sums {
-            subject,
-            threads: grid.blocks * grid.threads,
-            checked_rounds: CHECKED_ROUNDS,
-            timed_rounds: self.rounds,
-        };
-        let timed = sums.timed(
-            gpu,
-            |cuda, rounds, sums| {
-                let arguments = [
-                    Argument::Address(data.as_ptr()),
-                    Argument::Word(self.segments()),
-                    Argument::Word(rounds),
-                    Argument::Address(sums.as_ptr()),
-                ];
-                // SAFETY: the kernel takes an address, two numbers and an address. It reads so many segments, which
-                // `data` holds and so does the shared memory asked for, and writes a number per thread; both buffers live
-                // until the work has been waited for.
-                unsafe { kernel.queue(cuda, grid, &arguments) }
-            },
-            |thread, rounds| self.sum(thread, rounds),
-        )?;
-        let loads = u64::from(sums.threads) * u64::from(self.rounds * LOADS);
-        let compared = "every thread's sum";
-        let moved = loads * PIECE_BYTES;
-        let record = subject.measured(gpu, Unit::GigabytesASecond, moved, timed, compared);
-        Ok(record
-            .with("buffer_bytes", self.bytes)
-            .with("loads_in_flight", LOADS))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_expected_sums_are_all_different() {
-        for gather in ALL {
-            let mut sums: Vec<u32> = (0..512)
-                .map(|thread| gather.sum(thread, CHECKED_ROUNDS))
-                .collect();
-            sums.sort_unstable();
-            sums.dedup();
-            assert_eq!(sums.len(), 512, "{}", gather.name);
-        }
-    }
-
-    #[test]
-    fn buffers_are_whole_segments() {
-        for gather in ALL {
-            let segment_bytes = gather.lanes * PIECE_BYTES as u32;
-            assert_eq!(gather.bytes % segment_bytes, 0, "{}", gather.name);
-        }
     }
 }

@@ -1,21 +1,19 @@
 //! `fourtap probe`: find out what the hardware can do at most.
 
-mod isolation;
-
 use std::time::Duration;
 
 use fourtap::cpu::Simd;
 use fourtap::cuda::Cuda;
 
-use self::isolation::isolated;
 use super::{note, print, print_json, progress};
 use crate::cli::{DeviceChoice, ProbeArgs, TargetArgs};
 use crate::cuda::Stopwatch;
 use crate::error::{Error, Result};
 use crate::exit::ExitCode;
-use crate::isolation::end_with_parent;
+use crate::isolation::{self, end_with_parent};
 use crate::nearest::nearest;
 use crate::probe::{self, Probe, Setting};
+use crate::program;
 use crate::record::{Line, Outcome, ProbeRecord};
 use crate::sink::{PartialRecord, Sink};
 use crate::table;
@@ -28,14 +26,13 @@ pub fn execute(arguments: &ProbeArgs) -> Result<ExitCode> {
     if let Some(name) = &arguments.in_this_process {
         return in_this_process(name, arguments.device);
     }
+    let chosen = resolved(arguments.device);
     if arguments.list {
-        let chosen = resolved(arguments.device);
-        print(table::probes(&selected(probes_of(chosen), arguments)?))?;
+        print(table::probes(&selected(chosen, arguments)?))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let chosen = resolved(arguments.device);
     let device = device(chosen)?;
-    let probes = selected(probes_of(chosen), arguments)?;
+    let probes = selected(chosen, arguments)?;
     let mut sink = Sink::open(arguments.json.as_deref(), PartialRecord::Refuse)?;
     let mut words = vec!["--device".to_string(), chosen.to_string()];
     if chosen == DeviceChoice::Cpu {
@@ -47,12 +44,11 @@ pub fn execute(arguments: &ProbeArgs) -> Result<ExitCode> {
     let bar = progress(probes.len() as u64);
     let mut records = Vec::new();
     for probe in &probes {
-        bar.set_message(probe.name.clone());
-        let limit = arguments.limit.unwrap_or(probe.limit);
-        for record in isolated(probe, &device, &words, limit)? {
-            sink.put(&Line::Probe(Box::new(record.clone())))?;
-            records.push(record);
-        }
+        bar.set_message(probe.name);
+        let limit = arguments.limit.unwrap_or(probe::LIMIT);
+        let record = isolated(probe, &device, &words, limit)?;
+        sink.put(&Line::Probe(Box::new(record.clone())))?;
+        records.push(record);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -60,6 +56,29 @@ pub fn execute(arguments: &ProbeArgs) -> Result<ExitCode> {
         print(table::probe_results(&records, &device))?;
     }
     Ok(ended(&records))
+}
+
+/// What a probe finds in a process of its own, within so long; `words` tell that process the device. Whatever becomes of
+/// it, there is a record.
+fn isolated(
+    probe: &Probe,
+    device: &Device,
+    words: &[String],
+    limit: Duration,
+) -> Result<ProbeRecord> {
+    let mut command = program::again().map_err(Error::Start)?;
+    command
+        .args(["probe", "--in-this-process", probe.name])
+        .args(words);
+    let (run, trouble) = isolation::recorded(&mut command, limit)?;
+    let silence = || (Outcome::Failed, "it gave no result".to_string());
+    Ok(match (trouble, run.probes.into_iter().next()) {
+        (None, Some(record)) => record,
+        (trouble, _) => {
+            let (outcome, words) = trouble.unwrap_or_else(silence);
+            probe.ended(device, outcome, &words)
+        }
+    })
 }
 
 /// What a run ends with: a wrong result outweighs one that failed. Each is named.
@@ -84,9 +103,9 @@ fn ended(records: &[ProbeRecord]) -> ExitCode {
 }
 
 /// What the probe of this name finds on a CUDA device, in a process of its own.
-pub fn measured(name: &str, device: &Device, words: &[String]) -> Result<Vec<ProbeRecord>> {
+pub fn measured(name: &str, device: &Device, words: &[String]) -> Result<ProbeRecord> {
     let probe = named(probe::cuda::probes(), name)?;
-    isolated(&probe, device, words, probe.limit)
+    isolated(&probe, device, words, probe::LIMIT)
 }
 
 /// Runs one probe here; its process is watched.
@@ -100,9 +119,7 @@ fn in_this_process(name: &str, choice: DeviceChoice) -> Result<ExitCode> {
         stopwatch: stopwatch.as_ref(),
     };
     let probe = named(probes_of(choice), name)?;
-    for record in probe.run(&setting) {
-        print_json(&Line::Probe(Box::new(record)))?;
-    }
+    print_json(&Line::Probe(Box::new(probe.run(&setting))))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -124,12 +141,8 @@ fn device(chosen: DeviceChoice) -> Result<Device> {
                 source: Box::new(source),
             }),
         },
-        _ => Ok(Device::of_cpu(best_simd())),
+        _ => Ok(Device::of_cpu(Simd::best())),
     }
-}
-
-fn best_simd() -> Simd {
-    Simd::available().next().unwrap_or(Simd::Portable)
 }
 
 fn probes_of(chosen: DeviceChoice) -> Vec<Probe> {
@@ -140,24 +153,21 @@ fn probes_of(chosen: DeviceChoice) -> Vec<Probe> {
 }
 
 /// Those asked for, in the order asked for.
-fn selected(mut all: Vec<Probe>, arguments: &ProbeArgs) -> Result<Vec<Probe>> {
-    let count = all.len();
-    let filter = arguments.filter.as_deref().unwrap_or_default();
-    if !arguments.names.is_empty() {
-        let mut chosen: Vec<Probe> = Vec::new();
-        for name in &arguments.names {
-            if chosen.iter().any(|probe| probe.name == *name) {
-                continue;
-            }
-            let (found, rest) = taken(all, name)?;
-            chosen.push(found);
-            all = rest;
+fn selected(chosen: DeviceChoice, arguments: &ProbeArgs) -> Result<Vec<Probe>> {
+    let mut probes = Vec::new();
+    for (place, name) in arguments.names.iter().enumerate() {
+        if !arguments.names[..place].contains(name) {
+            probes.push(named(probes_of(chosen), name)?);
         }
-        all = chosen;
     }
-    all.retain(|probe| probe.name.contains(filter) || probe.group.contains(filter));
-    match all.is_empty() {
-        false => Ok(all),
+    if probes.is_empty() {
+        probes = probes_of(chosen);
+    }
+    let count = probes.len();
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    probes.retain(|probe| probe.name.contains(filter));
+    match probes.is_empty() {
+        false => Ok(probes),
         true => Err(Error::NothingProbed {
             filter: filter.to_string(),
             count,
@@ -165,25 +175,15 @@ fn selected(mut all: Vec<Probe>, arguments: &ProbeArgs) -> Result<Vec<Probe>> {
     }
 }
 
+/// The probe of this name. In test builds only here those are found that end badly on purpose.
 fn named(all: Vec<Probe>, name: &str) -> Result<Probe> {
-    Ok(taken(all, name)?.0)
-}
-
-/// The probe of this name, and the others. In test builds only here those are found that end badly on purpose.
-fn taken(mut all: Vec<Probe>, name: &str) -> Result<(Probe, Vec<Probe>)> {
-    if let Some(place) = all.iter().position(|probe| probe.name == name) {
-        return Ok((all.remove(place), all));
-    }
+    let near = nearest(name, all.iter().map(|probe| probe.name)).map(str::to_string);
+    let probes = all.into_iter();
     #[cfg(feature = "fault-injection")]
-    if let Some(found) = probe::faults::probes()
-        .into_iter()
-        .find(|it| it.name == name)
-    {
-        return Ok((found, all));
-    }
-    let names = all.iter().map(|probe| probe.name.as_str());
-    Err(Error::UnknownProbe {
+    let probes = probes.chain(probe::faults::probes());
+    let mut named = probes.filter(|probe| probe.name == name);
+    named.next().ok_or_else(|| Error::UnknownProbe {
         name: name.to_string(),
-        near: nearest(name, names).map(str::to_string),
+        near,
     })
 }
