@@ -46,14 +46,14 @@ impl Numbers {
             value,
             attn_mask: None,
         };
-        let reference = oracle::forward::<f64>(&inputs, self.options())?.out;
-        let naive = oracle::forward::<f32>(&inputs, self.options())?.out;
+        let reference = oracle::forward::<f64>(&inputs, self.options())?;
+        let naive = oracle::naive(&inputs, self.options(), &reference)?.out;
         let found = out.to_f64(0, out.element_count());
         Ok(judged(
             out.dtype(),
             channels,
             &found,
-            &reference,
+            &reference.out,
             &naive,
             rule,
         ))

@@ -137,10 +137,11 @@ impl ExpectedDenseResults {
     /// Computes both for a case.
     pub fn new(case: &DenseCase) -> Result<Self> {
         let (inputs, options) = (case.inputs(), case.options);
+        let oracle = oracle::forward(&inputs, options)?;
         Ok(ExpectedDenseResults {
             problem: Problem::new(&inputs, options)?,
-            oracle: oracle::forward(&inputs, options)?,
-            naive: oracle::forward(&inputs, options)?,
+            naive: oracle::naive(&inputs, options, &oracle)?,
+            oracle,
         })
     }
 

@@ -8,7 +8,7 @@ mod backward;
 pub use backward::{Gradients, backward, backward_stored};
 
 use crate::dense::{AttnMask, Inputs, MOST_BIAS, Options, Problem, Sizes};
-use crate::dtype::Real;
+use crate::dtype::{DType, Real};
 use crate::error::Result;
 use crate::oracle::{Sum, read, read_at};
 use crate::place::Place;
@@ -24,8 +24,48 @@ pub struct Attention<R> {
     pub lse: Vec<Sum<R>>,
 }
 
+/// When weights are divided by their sum.
+#[derive(Clone, Copy, PartialEq)]
+enum Division {
+    /// Before they are multiplied by values.
+    First,
+    /// Once, when all are summed.
+    Last,
+}
+
 /// The attention of `inputs`.
 pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attention<R>> {
+    attention(inputs, options, Division::First)
+}
+
+/// The naive implementation: weights are divided first or last, for each output whichever is further from the reference. Where
+/// terms are alike, their rounding errors are, too, and one of the two may have none by luck.
+pub fn naive(
+    inputs: &Inputs<'_>,
+    options: Options,
+    reference: &Attention<f64>,
+) -> Result<Attention<f32>> {
+    let first = attention::<f32>(inputs, options, Division::First)?;
+    let last = attention::<f32>(inputs, options, Division::Last)?.out;
+    let out = first.out.into_iter().zip(last).zip(&reference.out);
+    let out = out.map(|((first, last), exact)| {
+        let error = |sum: &Sum<f32>| (sum.total as f64 - exact.total).abs();
+        match error(&last) > error(&first) {
+            true => last,
+            false => first,
+        }
+    });
+    Ok(Attention {
+        out: out.collect(),
+        lse: first.lse,
+    })
+}
+
+fn attention<R: Real>(
+    inputs: &Inputs<'_>,
+    options: Options,
+    division: Division,
+) -> Result<Attention<R>> {
     let problem = Problem::new(inputs, options)?;
     problem.expect_in(Place::Host)?;
     let sizes = *problem.sizes();
@@ -46,7 +86,7 @@ pub fn forward<R: Real>(inputs: &Inputs<'_>, options: Options) -> Result<Attenti
                     let logit = logit(scale, query, &keys[j], R::from_f64(bias));
                     Some((logit, &values[j][..]))
                 });
-                let (out, lse) = row(seen.collect(), &sizes);
+                let (out, lse) = row(seen.collect(), &sizes, division);
                 attention.out.extend(out);
                 attention.lse.push(lse);
             }
@@ -78,7 +118,11 @@ fn bias(inputs: &Inputs<'_>, problem: &Problem, index: [usize; 4]) -> Option<f64
 }
 
 /// The attention of one query, given the logits and values of the keys it sees.
-fn row<R: Real>(seen: Vec<(Sum<R>, &[R])>, sizes: &Sizes) -> (Vec<Sum<R>>, Sum<R>) {
+fn row<R: Real>(
+    seen: Vec<(Sum<R>, &[R])>,
+    sizes: &Sizes,
+    division: Division,
+) -> (Vec<Sum<R>>, Sum<R>) {
     let (logits, values): (Vec<Sum<R>>, Vec<&[R]>) = seen.into_iter().unzip();
     let highest = logits.iter().fold(R::NEG_INFINITY, |highest, logit| {
         if logit.total > highest {
@@ -101,9 +145,28 @@ fn row<R: Real>(seen: Vec<(Sum<R>, &[R])>, sizes: &Sizes) -> (Vec<Sum<R>>, Sum<R
         };
         return (out, lse);
     }
-    for (weight, &value) in weights.iter().zip(&values) {
-        for (out, &value) in out.iter_mut().zip(value) {
-            out.add(*weight / sum * value);
+    let mut lost = vec![R::ZERO; sizes.value_channels];
+    for (&weight, &value) in weights.iter().zip(&values) {
+        for ((out, lost), &value) in out.iter_mut().zip(&mut lost).zip(value) {
+            let before = out.total;
+            let term = match division {
+                Division::First => weight / sum * value,
+                Division::Last => weight * value,
+            };
+            out.add(term);
+            *lost += lost_by_rounding(before, term, out.total);
+        }
+    }
+    for (out, lost) in out.iter_mut().zip(lost) {
+        // The reference keeps what its sums have lost, the naive implementation does not.
+        if R::DTYPE == DType::F64 {
+            out.total += lost;
+        }
+        if division == Division::Last {
+            *out = Sum {
+                total: out.total / sum,
+                mass: out.mass / sum,
+            };
         }
     }
     // A relative error of a logit moves every output by the weight of its key times the difference of value and output.
@@ -121,6 +184,17 @@ fn row<R: Real>(seen: Vec<(Sum<R>, &[R])>, sizes: &Sizes) -> (Vec<Sum<R>>, Sum<R
     }
     lse.mass += lse.total.magnitude();
     (out, lse)
+}
+
+/// What `sum`, of two numbers, is short of; exact, but for overflow.
+fn lost_by_rounding<R: Real>(a: R, b: R, sum: R) -> R {
+    let (large, small) = match a.magnitude() < b.magnitude() {
+        true => (b, a),
+        false => (a, b),
+    };
+    let lost = large - sum + small;
+    // Not a number where the sum is infinite, or is none itself.
+    lost.partial_cmp(&lost).map_or(R::ZERO, |_| lost)
 }
 
 fn logit<R: Real>(scale: R, query: &[R], key: &[R], bias: R) -> Sum<R> {
