@@ -104,6 +104,17 @@ def test_unpatch_puts_everything_back() -> None:
     assert EXTENSION not in sys.modules
 
 
+def test_unpatch_gives_modules_the_real_extension(tmp_path: Path) -> None:
+    # It is built, but nobody has imported it.
+    file = tmp_path / "groundingdino" / "_C.py"
+    file.touch()
+    groundingdino.patch()
+    home = importlib.import_module(MODULE)
+    assert home._C.ms_deform_attn_forward is groundingdino.ms_deform_attn_forward
+    groundingdino.unpatch()
+    assert home._C is sys.modules[EXTENSION] and home._C.__file__ == str(file)
+
+
 def test_value_is_the_query_unless_given(device: str) -> None:
     groundingdino.patch()
     module = module_on(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping
@@ -62,5 +63,21 @@ class Extension:
             self._replaced.set_attribute(f"{self._name}.{name}", extension, name, function)
 
     def uninstall(self) -> None:
-        """Undoes :meth:`install`."""
+        """Undoes :meth:`install`; those who have imported ours get the real one, if there is one."""
+        ours = sys.modules.get(self._name)
         self._replaced.undo()
+        if ours is not None and sys.modules.get(self._name) is not ours:
+            self._give_back(ours)
+
+    def _give_back(self, ours: ModuleType) -> None:
+        namespaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
+        holders = [(names, name) for names in namespaces for name, thing in list(names.items()) if thing is ours]
+        if not holders:
+            return
+        try:
+            real = importlib.import_module(self._name)
+        except ImportError:
+            # None is built, or one for another PyTorch; without ours they would not have been imported.
+            return
+        for names, name in holders:
+            names[name] = real
