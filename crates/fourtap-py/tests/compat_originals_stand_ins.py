@@ -97,9 +97,17 @@ def _of_repository(file: str, calls: Callable[[Any], Iterator[Call]], *others: s
     files = {name: stand_ins.REPOSITORY[name] for name in dict.fromkeys(wanted)}
 
     def patch(modules: Mapping[str, ModuleType], is_strict: bool) -> list[str]:
-        return rtdetr.patch(*modules.values(), strict=is_strict)
+        # RT-DETRv2's does not name the function itself, so that it is found by a model.
+        owner = getattr(modules[wanted[-1]], "MSDeformableAttention", None)
+        models = [] if owner is None else [_module_of_repository(owner, "default")]
+        return rtdetr.patch(*modules.values(), *models, strict=is_strict)
 
     return _original(wanted[-1], files, rtdetr, calls, patch)
+
+
+def _module_of_repository(owner: Any, method: str) -> Any:
+    options = (POINTS,) if owner.__module__.endswith(".rtdetr_decoder") else (LISTED, method, 0.3)
+    return initialised(owner(CHANNELS, HEADS, len(SHAPES), *options))
 
 
 def _calls_of_repository_functions(home: Any) -> Iterator[Call]:
@@ -116,11 +124,7 @@ def _calls_of_repository_modules(home: Any) -> Iterator[Call]:
     name = home.__name__.rpartition(".")[2]
     for method, shapes in (("default", SHAPES), ("discrete", SQUARES)):
         levels = [list(shape) for shape in shapes]
-        if name == "rtdetr_decoder":
-            if method == "default":
-                module = initialised(home.MSDeformableAttention(CHANNELS, HEADS, len(SHAPES), POINTS))
-        else:
-            module = initialised(home.MSDeformableAttention(CHANNELS, HEADS, len(SHAPES), LISTED, method, 0.3))
+        module = _module_of_repository(home.MSDeformableAttention, method)
 
         def call(given: Given, module: Any = module, levels: Any = levels) -> Any:
             if name != "dfine_decoder":

@@ -36,7 +36,7 @@ __all__ = [
 # None of them is usual, as somebody may have written a usual number where the original has an option.
 BATCH, QUERIES, HEADS, POINTS = 3, 11, 5, 7
 CHANNELS = HEADS * 6
-SHAPES: tuple[tuple[int, int], ...] = ((4, 7), (3, 2))
+SHAPES: tuple[tuple[int, int], ...] = ((4, 13), (3, 2))
 
 
 def tensor_of(shapes: Sequence[tuple[int, int]] = SHAPES) -> Tensor:
