@@ -102,26 +102,14 @@ pub enum Error {
         expected: &'static str,
     },
     /// A page of a kind that cannot be written.
-    #[error("{}: expected a name that ends in .html or .md, found another", .file.display())]
+    #[error("{}: expected a name that ends in .html, found another", .file.display())]
     PageFormat { file: PathBuf },
     /// A page that can only be HTML here.
     #[error("--report {}: expected a name that ends in .html, found another", .file.display())]
     HtmlFormat { file: PathBuf },
-    /// A picture of a kind that cannot be written.
-    #[error("{}: expected a name that ends in .svg or .png beside --chart, found another", .file.display())]
-    ChartFormat { file: PathBuf },
-    /// No chart has this name.
-    #[error("--chart {name}: expected the name of a chart, found none of that name")]
-    UnknownChart { name: String, charts: Vec<String> },
     /// A page cannot be made.
-    #[error("{template}: expected to become a page, found {reason}")]
-    Report {
-        template: &'static str,
-        reason: String,
-    },
-    /// A chart cannot be drawn as pixels.
-    #[error("{name}.png: expected a chart that can be drawn, found {reason}")]
-    Picture { name: String, reason: String },
+    #[error("expected records that make a page, found {reason}")]
+    Report { reason: String },
     /// Nothing is left to do.
     #[error("--filter {filter}: expected part of a benchmark's name, found it in none of {count}")]
     NothingSelected { filter: String, count: usize },
@@ -349,20 +337,8 @@ impl Error {
                 "records are written by `fourtap bench --json FILE`, `probe --json FILE` and `profile --json FILE`"
             }
             Error::PageFormat { .. } => "as in -o report.html",
-            Error::HtmlFormat { .. } => {
-                "as in --report report.html; for Markdown: --json FILE, then `fourtap report FILE -o report.md`"
-            }
-            Error::ChartFormat { .. } => "as in -o chart.svg",
-            Error::UnknownChart { charts, .. } if charts.is_empty() => {
-                "a report of these runs has no chart"
-            }
-            Error::UnknownChart { charts, .. } => {
-                return Some(format!("there are {}", charts.join(", ")));
-            }
+            Error::HtmlFormat { .. } => "as in --report report.html",
             Error::Report { .. } => "please report it, with the records if you can share them",
-            Error::Picture { .. } => {
-                "leave --plots out; please report it, with the records if you can share them"
-            }
             Error::WrongOperator { hint, .. } => return hint.map(str::to_string),
             Error::Metadata { .. } => "`fourtap run --help` says what metadata an operator knows",
             Error::Memory { .. } => "try fewer images (bench: --images 1) or a smaller type",
@@ -426,8 +402,7 @@ impl Error {
             | Error::Incomplete { .. }
             | Error::TensorsToStdout { .. }
             | Error::Metric { .. }
-            | Error::PageFormat { .. }
-            | Error::ChartFormat { .. } => ExitCode::USAGE,
+            | Error::PageFormat { .. } => ExitCode::USAGE,
             _ => ExitCode::FAILURE,
         }
     }

@@ -129,6 +129,14 @@ impl Direction {
             Direction::Backward => "backward",
         }
     }
+
+    /// As a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Direction::Forward => "Forward",
+            Direction::Backward => "Backward",
+        }
+    }
 }
 
 /// What deformable attention is computed from: sampling locations and attention weights, or what linear layers put out.

@@ -70,7 +70,7 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Search for faster kernel parameters on this machine
     Tune(Box<TuneArgs>),
-    /// Write a report with charts (HTML or Markdown) from results
+    /// Write a page with charts from results
     Report(ReportArgs),
     /// Check random problems against the f64 oracle, every element
     Check(CheckArgs),

@@ -2,7 +2,8 @@
 
 use crate::table;
 
-const DASH: &str = "–";
+/// What stands where there is no number.
+pub const DASH: &str = "–";
 
 /// Between groups of three digits: narrow, and never at the end of a line.
 const GROUP: char = '\u{202f}';
@@ -78,30 +79,24 @@ pub fn error(error: f64) -> String {
     }
 }
 
-/// A number on an axis, without digits that say nothing.
-pub fn tick(number: f64) -> String {
-    match number.abs() {
-        0.0 => "0".to_string(),
-        size if (1e-3..1e5).contains(&size) => {
-            let text = format!("{number:.3}");
-            text.trim_end_matches('0').trim_end_matches('.').to_string()
-        }
-        _ => format!("{number:.0e}"),
-    }
-}
-
-/// Whatever there is, or a dash.
-pub fn or_dash<T>(number: Option<T>, write: impl Fn(T) -> String) -> String {
-    number.map_or_else(|| DASH.to_string(), write)
-}
-
 /// "1 result", "2 results".
 pub fn counted(count: usize, noun: &str) -> String {
-    format!(
-        "{} {noun}{}",
-        grouped(count as f64),
-        if count == 1 { "" } else { "s" }
-    )
+    counted_as(count, noun, &format!("{noun}s"))
+}
+
+/// Likewise, of what has a plural of its own.
+pub fn counted_as(count: usize, one: &str, several: &str) -> String {
+    let noun = if count == 1 { one } else { several };
+    format!("{} {noun}", grouped(count as f64))
+}
+
+/// Several names, of which only the first so many are said.
+pub fn listed(names: &[impl AsRef<str>], most: usize) -> String {
+    let shown: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(most) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 /// The middle of some numbers; none of none.
@@ -137,18 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_is_a_dash() {
-        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            for write in [milliseconds, times, ratio, percent, rate, error] {
+    fn what_is_no_number_is_a_dash_and_extremes_stay_short() {
+        for write in [milliseconds, times, ratio, percent, rate, error] {
+            for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 assert_eq!(write(number), DASH);
             }
-        }
-    }
-
-    #[test]
-    fn extremes_stay_short() {
-        for number in [0.0, 5e-324, 1e-300, 1e-3, 1.0, 1e9, 1e300, f64::MAX, -1e12] {
-            for write in [milliseconds, times, ratio, percent, rate, error, tick] {
+            for number in [0.0, 5e-324, 1e-300, 1e-3, 1.0, 1e9, 1e300, f64::MAX, -1e12] {
                 let text = write(number);
                 assert!(text.chars().count() <= 13, "{number:e}: {text}");
             }
@@ -162,7 +151,6 @@ mod tests {
         assert_eq!(rate(22063.6), "22\u{202f}064");
         assert_eq!(times(5.81), "5.8");
         assert_eq!(percent(0.0123), "1.2 %");
-        assert_eq!([0.1, 0.25, 10.0].map(tick), ["0.1", "0.25", "10"]);
     }
 
     #[test]

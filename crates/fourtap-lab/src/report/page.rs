@@ -1,185 +1,235 @@
-//! What a report says, before it is HTML or Markdown.
+//! What a page says, before it is HTML: sections made of words, tables and charts of tables' rows.
 
 use serde::Serialize;
 
 use super::chart::Chart;
-
-/// A whole report.
-#[derive(Clone, Debug, Serialize)]
-pub struct Page {
-    /// What it is about.
-    pub title: String,
-    /// In a sentence.
-    pub subtitle: String,
-    /// Its sections; those without data are absent.
-    pub sections: Vec<Section>,
-    /// The version that made it.
-    pub version: &'static str,
-}
+use super::number::DASH;
 
 /// A section of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Section {
     /// To link to.
     pub id: &'static str,
-    /// Its heading.
     pub title: &'static str,
-    /// What it is made of.
     pub blocks: Vec<Block>,
+}
+
+impl Section {
+    /// Of these blocks below a paragraph, which may be empty; none if there are none.
+    pub fn of(
+        id: &'static str,
+        title: &'static str,
+        lead: &str,
+        mut blocks: Vec<Block>,
+    ) -> Option<Self> {
+        if blocks.is_empty() {
+            return None;
+        }
+        if !lead.is_empty() {
+            blocks.insert(0, Block::Words(lead.to_string()));
+        }
+        Some(Section { id, title, blocks })
+    }
 }
 
 /// A piece of a section.
 #[derive(Clone, Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", content = "content", rename_all = "lowercase")]
 pub enum Block {
     /// A smaller heading.
-    Heading { text: String },
-    /// A paragraph.
-    Words { text: String },
+    Heading(String),
+    Words(String),
     /// Few large numbers.
-    Figures { figures: Vec<Figure> },
+    Figures(Vec<Figure>),
     /// Names and what they stand for.
-    Facts { facts: Vec<(String, String)> },
+    Facts(Vec<(&'static str, String)>),
     /// What a reader must know before believing anything.
-    Warnings { warnings: Vec<String> },
-    /// A chart.
-    Chart { chart: Chart },
-    /// A table.
-    Table { table: Table },
-    /// What is shown when asked for.
-    Folded {
-        summary: String,
-        open: bool,
-        blocks: Vec<Block>,
-    },
+    Warnings(Vec<String>),
+    /// A table, below the charts that draw its rows.
+    Table(Table),
 }
 
 /// A large number and what it is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// The number.
     pub number: String,
-    /// What it counts.
     pub what: String,
     /// How it varies, or of what it is.
     pub detail: String,
 }
 
-/// A table; the same in HTML and Markdown.
+/// A table. Its charts have no words of their own: labels, numbers and what a pointer brings up are its cells.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     /// What it shows, for those who cannot see it.
     pub caption: String,
-    /// The columns.
-    pub columns: Vec<Column>,
-    /// The rows.
-    pub rows: Vec<Vec<Cell>>,
-    /// Whether readers may search and sort it.
-    pub searchable: bool,
-    /// Words worth searching for; empty where those of benchmarks are.
+    /// What to press to see it; empty if it is always shown.
+    pub summary: String,
+    /// Words worth searching for; empty if it cannot be searched and sorted.
     pub example: &'static str,
+    pub charts: Vec<Chart>,
+    /// The columns, all of one length.
+    pub columns: Vec<Column>,
 }
 
 /// A column of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Column {
-    /// Its heading.
     pub head: String,
-    /// Whether numbers stand in it.
-    pub numeric: bool,
-    /// Whether words stand in it that may take several lines.
-    pub wide: bool,
+    /// What stands in it, as a class of the page's style.
+    pub holds: Holds,
+    /// A cell for each row.
+    pub cells: Vec<Cell>,
+}
+
+/// What stands in a column.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Holds {
+    Words,
+    Numbers,
+    /// Sentences that may take several lines.
+    Sentences,
 }
 
 /// A cell of a table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cell {
-    /// What stands in it.
     pub text: String,
     /// What stands below, smaller.
-    pub detail: Option<String>,
+    pub detail: String,
     /// What it is sorted by.
     pub sort: Option<f64>,
     /// The length of a bar below, from 0 to 1.
     pub share: Option<f64>,
-    /// Whether it stands out.
     pub strong: bool,
 }
 
+/// A table in the making, column by column.
+#[derive(Debug)]
+pub struct TableOf<'a, R> {
+    rows: &'a [R],
+    table: Table,
+}
+
 impl Table {
-    /// With these columns; those that begin with `#` hold numbers, with `~` long words.
-    pub fn new(caption: &str, heads: &[&str]) -> Self {
-        let column = |head: &&str| Column {
-            head: head.trim_start_matches(['#', '~']).to_string(),
-            numeric: head.starts_with('#'),
-            wide: head.starts_with('~'),
-        };
-        Table {
-            caption: caption.to_string(),
-            columns: heads.iter().map(column).collect(),
+    /// With a row for each of these.
+    pub fn of<'a, R>(caption: impl Into<String>, rows: &'a [R]) -> TableOf<'a, R> {
+        let caption = caption.into();
+        let table = Table {
+            caption,
             ..Table::default()
-        }
+        };
+        TableOf { rows, table }
     }
 
-    /// Without columns in which nothing stands.
-    pub fn without_empty_columns(mut self) -> Self {
-        let empty = |cell: &Cell| cell.text.is_empty() || cell.text == "–";
-        for index in (0..self.columns.len()).rev() {
-            if self.rows.iter().all(|row| row.get(index).is_none_or(empty)) {
-                self.columns.remove(index);
-                for row in &mut self.rows {
-                    row.remove(index);
-                }
-            }
-        }
+    /// That readers may search and sort.
+    pub fn searched_as(mut self, example: &'static str) -> Self {
+        self.example = example;
+        self
+    }
+
+    /// Not shown until these words are pressed.
+    pub fn folded(mut self, summary: impl Into<String>) -> Self {
+        self.summary = summary.into();
+        self
+    }
+
+    /// Below this chart.
+    pub fn drawn(mut self, chart: impl Into<Option<Chart>>) -> Self {
+        self.charts.extend(chart.into());
         self
     }
 }
 
-impl Cell {
-    /// Words.
-    pub fn words(text: impl Into<String>) -> Self {
-        Cell {
-            text: text.into(),
-            ..Cell::default()
-        }
+impl<'a, R> TableOf<'a, R> {
+    /// A column of words.
+    pub fn words<C: Into<Cell>>(self, head: &str, cell: impl Fn(&'a R) -> C) -> Self {
+        self.column(head, Holds::Words, cell)
     }
 
-    /// A number, written as `text`.
-    pub fn number(text: impl Into<String>, number: Option<f64>) -> Self {
+    /// A column of sentences.
+    pub fn sentences<C: Into<Cell>>(self, head: &str, cell: impl Fn(&'a R) -> C) -> Self {
+        self.column(head, Holds::Sentences, cell)
+    }
+
+    /// A column of numbers, each written by `write`.
+    pub fn numbers(
+        self,
+        head: &str,
+        write: impl Fn(f64) -> String,
+        number: impl Fn(&'a R) -> Option<f64>,
+    ) -> Self {
+        self.column(head, Holds::Numbers, |row| {
+            Cell::number(number(row), &write)
+        })
+    }
+
+    /// A column; one in which nothing stands is left out.
+    pub fn column<C: Into<Cell>>(
+        mut self,
+        head: &str,
+        holds: Holds,
+        cell: impl Fn(&'a R) -> C,
+    ) -> Self {
+        let cells: Vec<Cell> = self.rows.iter().map(|row| cell(row).into()).collect();
+        if !cells.iter().all(Cell::is_empty) {
+            let head = head.to_string();
+            self.table.columns.push(Column { head, holds, cells });
+        }
+        self
+    }
+
+    /// The whole.
+    pub fn table(self) -> Table {
+        self.table
+    }
+}
+
+impl Cell {
+    /// A number, or a dash.
+    pub fn number(number: Option<f64>, write: impl Fn(f64) -> String) -> Self {
         Cell {
+            text: number.map_or(DASH.to_string(), write),
             sort: number.filter(|number| number.is_finite()),
-            ..Cell::words(text)
+            ..Cell::default()
         }
     }
 
     /// With something smaller below.
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(detail.into());
+        self.detail = detail.into();
         self
     }
 
     /// With a bar this long.
-    pub fn with_share(mut self, share: f64) -> Self {
-        self.share = share.is_finite().then(|| share.clamp(0.0, 1.0));
+    pub fn with_share(mut self, share: Option<f64>) -> Self {
+        let share = share.filter(|share| share.is_finite());
+        self.share = share.map(|share| share.clamp(0.0, 1.0));
         self
     }
 
     /// Standing out.
-    pub fn strong(mut self) -> Self {
-        self.strong = true;
+    pub fn strong(self) -> Self {
+        self.strong_if(true)
+    }
+
+    /// Standing out where something holds.
+    pub fn strong_if(mut self, strong: bool) -> Self {
+        self.strong = strong;
         self
+    }
+
+    fn is_empty(&self) -> bool {
+        (self.text.is_empty() || self.text == DASH) && self.detail.is_empty()
     }
 }
 
-impl Block {
-    /// A paragraph.
-    pub fn words(text: impl Into<String>) -> Self {
-        Block::Words { text: text.into() }
-    }
-
-    /// A smaller heading.
-    pub fn heading(text: impl Into<String>) -> Self {
-        Block::Heading { text: text.into() }
+impl<S: Into<String>> From<S> for Cell {
+    fn from(text: S) -> Self {
+        Cell {
+            text: text.into(),
+            ..Cell::default()
+        }
     }
 }

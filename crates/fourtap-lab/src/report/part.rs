@@ -2,30 +2,28 @@
 
 use crate::operators::Operator;
 use crate::record::{
-    AttemptRecord, BenchRecord, CountersRecord, ProbeRecord, Run, RungRecord, TunedRecord,
+    AttemptRecord, BenchRecord, CountersRecord, Origin, ProbeRecord, Run, RungRecord, TunedRecord,
 };
 use crate::target::Device;
 
-/// Records of one run that belong together.
+/// Records of one run that belong together, each kind in the order measured.
 #[derive(Debug)]
 pub struct Part<'a> {
     /// What to call it among others; none if there are no others.
     pub title: Option<String>,
-    /// What to put before names of files.
-    pub prefix: String,
     /// On what.
     pub device: &'a Device,
-    /// Benchmarks, in the order measured.
+    /// Benchmarks.
     pub benches: Vec<&'a BenchRecord>,
-    /// Probes, likewise.
+    /// Probes.
     pub probes: Vec<&'a ProbeRecord>,
-    /// Counters, likewise.
+    /// Counters.
     pub counters: Vec<&'a CountersRecord>,
-    /// Rungs of the ladder, likewise.
+    /// Rungs of the ladder.
     pub rungs: Vec<&'a RungRecord>,
-    /// What tuning tried, likewise.
+    /// What tuning tried.
     pub attempts: Vec<&'a AttemptRecord>,
-    /// What tuning found, likewise.
+    /// What tuning found.
     pub tuned: Vec<&'a TunedRecord>,
 }
 
@@ -39,55 +37,102 @@ impl<'a> Part<'a> {
 
 /// What belongs together, run by run.
 pub fn parts(runs: &[Run]) -> Vec<Part<'_>> {
-    let mut parts = vec![];
-    for run in runs {
-        for device in devices(run) {
-            let same = |other: &Device| is_same(other, device);
-            parts.push(Part {
-                title: None,
-                prefix: String::new(),
-                device,
-                benches: run.benches.iter().filter(|it| same(&it.device)).collect(),
-                probes: run.probes.iter().filter(|it| same(&it.device)).collect(),
-                counters: run.counters.iter().filter(|it| same(&it.device)).collect(),
-                rungs: run.rungs.iter().filter(|it| same(&it.device)).collect(),
-                attempts: run
-                    .attempts
-                    .iter()
-                    .filter(|it| same(&it.subject.device))
-                    .collect(),
-                tuned: run
-                    .tuned
-                    .iter()
-                    .filter(|it| same(&it.subject.device))
-                    .collect(),
-            });
-        }
+    let of_run = |run| {
+        let devices = devices(run).into_iter();
+        devices.map(move |device| (run, device))
+    };
+    let all: Vec<(&Run, &Device)> = runs.iter().flat_map(of_run).collect();
+    let are_several = all.len() > 1;
+    let title = |run: &Run, device: &Device| {
+        let model = device.model.as_deref().unwrap_or("unknown processor");
+        are_several.then(|| format!("{}, {model}", run.name()))
+    };
+    all.into_iter()
+        .map(|(run, device)| Part {
+            title: title(run, device),
+            device,
+            benches: of(&run.benches, device, |it| &it.device),
+            probes: of(&run.probes, device, |it| &it.device),
+            counters: of(&run.counters, device, |it| &it.device),
+            rungs: of(&run.rungs, device, |it| &it.device),
+            attempts: of(&run.attempts, device, |it| &it.subject.device),
+            tuned: of(&run.tuned, device, |it| &it.subject.device),
+        })
+        .collect()
+}
+
+fn of<'a, R>(records: &'a [R], device: &Device, on: impl Fn(&R) -> &Device) -> Vec<&'a R> {
+    let records = records.iter();
+    records.filter(|it| is_same(on(it), device)).collect()
+}
+
+/// What records of every kind say that were measured by this program.
+pub struct Measured<'a> {
+    pub origin: &'a Origin,
+    pub device: &'a Device,
+    /// None for what is about the hardware alone.
+    pub operator: Option<&'static dyn Operator>,
+    pub workload: &'a str,
+}
+
+/// All records of a run that were measured by this program.
+pub fn measured(run: &Run) -> Vec<Measured<'_>> {
+    let mut all = vec![];
+    let mut add = |origin, device, operator, workload| {
+        all.push(Measured {
+            origin,
+            device,
+            operator,
+            workload,
+        })
+    };
+    for it in &run.benches {
+        add(
+            &it.origin,
+            &it.device,
+            Some(it.operator()),
+            it.workload.as_str(),
+        );
     }
-    if parts.len() < 2 {
-        return parts;
+    for it in &run.probes {
+        add(&it.origin, &it.device, None, "");
     }
-    let names = runs
-        .iter()
-        .flat_map(|run| devices(run).into_iter().map(|_| run.name()));
-    for (index, (part, name)) in parts.iter_mut().zip(names).enumerate() {
-        let model = part.device.model.as_deref().unwrap_or("unknown processor");
-        part.title = Some(format!("{name}, {model}"));
-        part.prefix = format!("{}-", index + 1);
+    for it in &run.counters {
+        add(
+            &it.origin,
+            &it.device,
+            Some(it.problem.operator()),
+            &it.workload,
+        );
     }
-    parts
+    for it in &run.rungs {
+        add(
+            &it.origin,
+            &it.device,
+            Some(it.operator().operator()),
+            &it.workload,
+        );
+    }
+    let attempts = run.attempts.iter().map(|it| (&it.origin, &it.subject));
+    let tuned = run.tuned.iter().map(|it| (&it.origin, &it.subject));
+    for (origin, it) in attempts.chain(tuned) {
+        add(
+            origin,
+            &it.device,
+            Some(it.problem.operator()),
+            &it.workload,
+        );
+    }
+    for it in &run.turns {
+        add(&it.origin, &it.device, None, "");
+    }
+    all
 }
 
 /// The devices of a run, in the order met.
 pub fn devices(run: &Run) -> Vec<&Device> {
     let mut devices: Vec<&Device> = vec![];
-    let all = run.benches.iter().map(|it| &it.device);
-    let all = all.chain(run.probes.iter().map(|it| &it.device));
-    let all = all.chain(run.counters.iter().map(|it| &it.device));
-    let all = all.chain(run.rungs.iter().map(|it| &it.device));
-    let all = all.chain(run.attempts.iter().map(|it| &it.subject.device));
-    let all = all.chain(run.turns.iter().map(|it| &it.device));
-    for device in all.chain(run.tuned.iter().map(|it| &it.subject.device)) {
+    for Measured { device, .. } in measured(run) {
         if !devices.iter().any(|known| is_same(known, device)) {
             devices.push(device);
         }
@@ -97,14 +142,7 @@ pub fn devices(run: &Run) -> Vec<&Device> {
 
 /// Versions of drivers and compilers may differ between the files of a run; what computes does not.
 fn is_same(a: &Device, b: &Device) -> bool {
-    let key = |device: &Device| {
-        (
-            device.kind.clone(),
-            device.model.clone(),
-            device.simd.clone(),
-            device.threads,
-            device.cuda.as_ref().map(|cuda| cuda.ordinal),
-        )
-    };
-    key(a) == key(b)
+    let ordinal = |device: &Device| device.cuda.as_ref().map(|cuda| cuda.ordinal);
+    let key = |device| (ordinal(device), device.threads);
+    (&a.kind, &a.model, &a.simd, key(a)) == (&b.kind, &b.model, &b.simd, key(b))
 }

@@ -1,11 +1,9 @@
-//! fourtap beside other implementations: the section of a report, and its chart for a README.
-
-use std::fs;
+//! fourtap beside other implementations: the section of a report, and its chart.
 
 use serde_json::{Value, json};
 
 use crate::common::pages::{HOSTILE, folder_of, page};
-use crate::common::{fails, fourtap, names};
+use crate::common::{fails, fourtap};
 
 fn timing(implementation: &str, direction: &str, milliseconds: f64) -> Value {
     json!({"record": "peers", "machine": "NVIDIA H200", "date": "2026-11-17", "workload": "detr-encoder",
@@ -32,8 +30,6 @@ fn rivals() -> Vec<Value> {
     ]
 }
 
-const CHART: &str = "peers-detr-encoder-local-f16";
-
 #[test]
 fn implementations_stand_by_time_and_what_is_not_right_says_its_error() {
     let folder = folder_of(&[("peers.jsonl", &rivals())]);
@@ -42,63 +38,24 @@ fn implementations_stand_by_time_and_what_is_not_right_says_its_error() {
     let section = section.expect("the section");
     assert!(html.contains("Against other implementations"));
     assert!(html.contains("on NVIDIA H200"));
-    let chart = section.split("</svg>").next().unwrap();
-    let place = |words: &str| {
-        chart
-            .find(words)
-            .unwrap_or_else(|| panic!("{words}: {chart}"))
-    };
+    let chart = section.split("<figcaption>").next().unwrap();
     let order = [
-        ">Forward<",
-        ">0.500 ms<",
-        ">1.780 ms (3.6×), error 2.5 %<",
-        ">9.000 ms (18.0×)<",
-        ">Backward<",
-        ">1.500 ms<",
-        ">unsupported<",
+        "0.500 ms",
+        "1.780 ms (3.6×), error 2.5 %",
+        "9.000 ms (18.0×)",
+        "1.500 ms",
+        "unsupported",
     ];
-    let places: Vec<_> = order.iter().map(|words| place(words)).collect();
+    let place = |words: &&str| chart.find(&format!("\"text\": \"{words}\""));
+    let places: Vec<_> = order
+        .iter()
+        .map(|words| place(words).expect(words))
+        .collect();
     assert!(places.is_sorted(), "{places:?}");
-    for (class, count) in [("bar-ours", 2), ("bar-other", 1), ("bar-hatched", 1)] {
-        let found = chart.matches(&format!("class=\"{class}\"")).count();
-        assert_eq!(found, count, "{class}");
+    for (shape, count) in [("bar-ours", 2), ("bar-other", 1), ("bar-hatched", 1)] {
+        assert_eq!(chart.matches(shape).count(), count, "{shape}");
     }
     assert!(section.contains("three levels only"));
-}
-
-#[test]
-fn a_chart_is_written_alone_for_light_and_for_dark_pages() {
-    let folder = folder_of(&[("peers.jsonl", &rivals())]);
-    let picture = |output: &str, more: &[&str]| {
-        let words = ["report", "peers.jsonl", "--chart", CHART, "-o", output];
-        let outcome = fourtap(folder.path(), words.iter().chain(more));
-        assert_eq!(outcome.code, Some(0), "{outcome:?}");
-        fs::read(folder.path().join(output)).unwrap()
-    };
-    let light = String::from_utf8(picture("light.svg", &[])).unwrap();
-    let dark = String::from_utf8(picture("dark.svg", &["--theme", "dark"])).unwrap();
-    for svg in [&light, &dark] {
-        assert!(svg.starts_with("<svg xmlns"), "{svg}");
-        assert!(!svg.contains("class=\"paper\"") && !svg.contains("var("));
-        assert!(svg.contains("Forward") && svg.contains("Backward"));
-    }
-    assert_ne!(light, dark);
-    assert!(picture("chart.png", &[]).starts_with(b"\x89PNG"));
-
-    let unknown = ["report", "peers.jsonl", "--chart", "x", "-o", "x.svg"];
-    let outcome = fourtap(folder.path(), unknown);
-    fails(
-        "unknown",
-        &outcome,
-        "--chart x: expected the name of a chart",
-    );
-    assert!(outcome.stderr.contains(CHART), "{outcome:?}");
-    for (output, more) in [("a.svg", &[][..]), ("a.html", &["--chart", CHART])] {
-        let words = ["report", "peers.jsonl", "-o", output];
-        let outcome = fourtap(folder.path(), words.iter().chain(more));
-        assert_eq!(outcome.code, Some(2), "{outcome:?}");
-    }
-    assert_eq!(names(folder.path()).len(), 4);
 }
 
 #[test]

@@ -1,16 +1,12 @@
 //! A browser without a window, spoken to by the DevTools protocol: JSON messages that end in a zero byte.
 
 use std::env;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// Pixels of a page that a screenshot shows at most.
-const TALLEST: f64 = 9000.0;
 
 /// A running browser with one page.
 pub struct Browser {
@@ -137,20 +133,6 @@ impl Browser {
         }
     }
 
-    /// Keeps a picture of the page.
-    pub fn screenshot(&mut self, file: &Path) {
-        let size = "JSON.stringify([innerWidth, document.documentElement.scrollHeight])";
-        let size = self.evaluate(size);
-        let size: [f64; 2] = serde_json::from_str(size.as_str().expect("a string")).expect("sizes");
-        let clip =
-            json!({"x": 0, "y": 0, "width": size[0], "height": size[1].min(TALLEST), "scale": 1});
-        let request = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
-        let answer = self.call("Page.captureScreenshot", request);
-        let bytes = from_base64(answer["data"].as_str().expect("a picture"));
-        assert!(bytes.starts_with(b"\x89PNG"), "{}", file.display());
-        fs::write(file, bytes).expect("a picture can be kept");
-    }
-
     fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut request = json!({"id": self.last, "method": method, "params": parameters});
@@ -191,27 +173,4 @@ impl Drop for Browser {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let mut bytes = vec![];
-    let (mut bits, mut count) = (0u32, 0);
-    for letter in text.bytes() {
-        let six = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => break,
-        };
-        bits = bits << 6 | u32::from(six);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    bytes
 }

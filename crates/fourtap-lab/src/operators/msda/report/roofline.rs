@@ -3,9 +3,9 @@
 use crate::cli::Direction;
 use crate::operators::msda::{Msda, ProblemSizes};
 use crate::record::{BenchRecord, CountersRecord, ProbeRecord, Unit, billions_a_second};
-use crate::report::chart::{Chart, Level, Point, Roof, RooflineChart};
-use crate::report::number::{self, milliseconds, percent, rate};
-use crate::report::{Block, Cell, Part, Section, Table};
+use crate::report::chart::{Chart, Kind, Level, Mark, Roof, Row, Shape};
+use crate::report::number::{self, counted_as, milliseconds, percent, rate};
+use crate::report::{Block, Part, Section, Table};
 
 /// Ceilings measured in the same run differ by this much anyway.
 const TOLERANCE: f64 = 1.02;
@@ -29,12 +29,36 @@ const CACHED: &str = "hot, what caches hold need not come from DRAM";
 /// Why a point may lie above the roof of L1.
 const LONGER: &str = "its rows are longer than the segments that the probe of this roof reads";
 
-/// A point, whether it lies above the roof, and why that may be.
-struct PlacedPoint {
-    point: Point,
+const LEAD: &str = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not datasheet figures. A \
+                    benchmark is one point per level of the memory hierarchy whose bytes are known: at L1 all that \
+                    its samples read (hot), at DRAM what must move at least once (cold, where that was timed), and \
+                    where hardware counters were read, what really moved. Nothing is clamped.";
+
+const LEGEND: [(Shape, &str); 4] = [
+    (Shape::L1, "L1, gathered bytes"),
+    (Shape::L2Counted, "L2, bytes counted"),
+    (Shape::Dram, "DRAM, least bytes"),
+    (Shape::DramCounted, "DRAM, bytes counted"),
+];
+
+/// A benchmark at one level of memory.
+struct Point {
     name: String,
+    level: Level,
+    /// Whether the hardware counted the bytes; else the model did.
+    counted: bool,
+    bytes: f64,
+    /// Arithmetic intensity, FLOP/byte.
+    intensity: f64,
+    /// GFLOP/s.
+    speed: f64,
+    time: String,
+    /// Of what the roof allows.
+    share: Option<f64>,
     /// Above its roof for a known reason.
     explained: Option<&'static str>,
+    /// Above a roof without a reason.
+    suspicious: bool,
 }
 
 /// The section; none without both ceilings and benchmarks.
@@ -46,27 +70,15 @@ pub fn section(parts: &[Part<'_>]) -> Option<Section> {
         if !has_memory || part.of(&Msda).is_empty() {
             continue;
         }
-        blocks.extend(part.title.as_ref().map(Block::heading));
+        blocks.extend(part.title.clone().map(Block::Heading));
         for direction in Direction::ALL {
-            let placed = placed(part, direction, &roofs);
-            if !placed.is_empty() {
-                add_pass(&mut blocks, part, direction, &roofs, placed);
+            let points = points(part, direction, &roofs);
+            if !points.is_empty() {
+                blocks.push(Block::Table(table(direction.title(), &points, &roofs)));
             }
         }
     }
-    if blocks.is_empty() {
-        return None;
-    }
-    let lead = "Both axes are logarithmic. Roofs are ceilings measured in the same run, not datasheet figures. A \
-                benchmark is one point per level of the memory hierarchy whose bytes are known: at L1 all that its \
-                samples read (hot), at DRAM what must move at least once (cold, where that was timed), and where \
-                hardware counters were read, what really moved. Nothing is clamped.";
-    blocks.insert(0, Block::words(lead));
-    Some(Section {
-        id: "roofline",
-        title: "Roofline",
-        blocks,
-    })
+    Section::of("roofline", "Roofline", LEAD, blocks)
 }
 
 /// The best measured ceiling of each kind.
@@ -75,14 +87,21 @@ fn roofs(probes: &[&ProbeRecord]) -> Vec<Roof> {
         let measured = probes.iter().filter(|probe| {
             names.contains(&probe.name.as_str()) && probe.is_measured() && probe.unit == Some(unit)
         });
-        let rates = measured.filter_map(|probe| {
+        let roof = |probe: &&ProbeRecord| {
+            let rate = probe.rate.filter(|rate| rate.is_finite() && *rate > 0.0)?;
             Some(Roof {
                 probe: probe.name.clone(),
                 level,
-                rate: probe.rate.filter(|rate| rate.is_finite() && *rate > 0.0)?,
+                rate,
+                words: match level {
+                    Some(level) => format!("{} {}", level.name(), number::bandwidth(rate)),
+                    None => number::operations(rate),
+                },
             })
-        });
-        rates.max_by(|a, b| a.rate.total_cmp(&b.rate))
+        };
+        measured
+            .filter_map(roof)
+            .max_by(|a, b| a.rate.total_cmp(&b.rate))
     };
     let memory = MEMORY
         .iter()
@@ -93,110 +112,112 @@ fn roofs(probes: &[&ProbeRecord]) -> Vec<Roof> {
     memory.chain(operations).collect()
 }
 
-fn add_pass(
-    blocks: &mut Vec<Block>,
-    part: &Part<'_>,
-    direction: Direction,
-    roofs: &[Roof],
-    placed: Vec<PlacedPoint>,
-) {
-    let pass = match direction {
-        Direction::Forward => "Forward",
-        Direction::Backward => "Backward",
+fn table(pass: &str, points: &[Point], roofs: &[Roof]) -> Table {
+    let doubt = |it: &Point| match it.explained {
+        _ if it.suspicious => "suspicious: above a roof".to_string(),
+        Some(reason) => format!("above the roof: {reason}"),
+        None => String::new(),
     };
-    let suspicious: Vec<_> = placed
-        .iter()
-        .filter(|it| it.point.suspicious)
-        .map(|it| format!("{} ({})", it.name, it.point.level.name()))
-        .collect();
-    let mut caption = match suspicious.as_slice() {
-        [] => "No point lies above its roof without a reason.".to_string(),
-        names => format!(
+    Table::of(format!("{pass}, roofline"), points)
+        .words("benchmark", |it| it.name.as_str())
+        .words("bytes at", |it| match it.counted {
+            true => format!("{}, counted", it.level.name()),
+            false => it.level.name().to_string(),
+        })
+        .numbers(
+            "bytes",
+            |bytes| crate::units::bytes(bytes as u64),
+            |it| Some(it.bytes),
+        )
+        .numbers("FLOP/byte", rate, |it| Some(it.intensity))
+        .numbers("GFLOP/s", rate, |it| Some(it.speed))
+        .words("time", |it| it.time.as_str())
+        .numbers("of its roof", percent, |it| it.share)
+        .sentences("doubt", doubt)
+        .table()
+        .searched_as("local f16")
+        .folded(format!("{pass}: the points as a table"))
+        .drawn(chart(pass, points, roofs))
+}
+
+fn chart(pass: &str, points: &[Point], roofs: &[Roof]) -> Chart {
+    let row = |(of, point): (usize, &Point)| {
+        Row::of(
+            of,
+            vec![Mark {
+                height: Some(point.speed),
+                suspicious: point.suspicious,
+                ..Mark::new(point.shape(), point.intensity)
+            }],
+        )
+    };
+    let chart = Chart {
+        title: format!("{pass}: arithmetic intensity and performance"),
+        caption: caption(points),
+        kind: Kind::Roofline,
+        labels: &["benchmark", "bytes at"],
+        rows: points.iter().enumerate().map(row).collect(),
+        roofs: roofs.to_vec(),
+        ..Chart::default()
+    };
+    chart.with_legend(&LEGEND)
+}
+
+fn caption(points: &[Point]) -> String {
+    let lie = |count| counted_as(count, "point lies", "points lie");
+    let suspicious = points.iter().filter(|it| it.suspicious);
+    let suspicious = suspicious.map(|it| format!("{} ({})", it.name, it.level.name()));
+    let suspicious: Vec<String> = suspicious.collect();
+    let mut caption = match suspicious.len() {
+        0 => "No point lies above its roof without a reason.".to_string(),
+        count => format!(
             "Suspicious, ringed: {} above a roof, so a ceiling, the count of bytes or the result is wrong: {}.",
-            match names.len() {
-                1 => "1 point lies".to_string(),
-                count => format!("{count} points lie"),
-            },
-            names.join(", ")
+            lie(count),
+            suspicious.join(", ")
         ),
     };
     for reason in [CACHED, LONGER] {
-        let explained = |it: &&PlacedPoint| it.explained == Some(reason);
-        let lie = match placed.iter().filter(explained).count() {
-            0 => continue,
-            1 => "1 point lies".to_string(),
-            count => format!("{count} points lie"),
-        };
-        caption += &format!(" {lie} above the roof for a known reason: {reason}.");
+        let explained = points.iter().filter(|it| it.explained == Some(reason));
+        match explained.count() {
+            0 => {}
+            count => {
+                let lie = lie(count);
+                caption += &format!(" {lie} above the roof for a known reason: {reason}.");
+            }
+        }
     }
-    let table = table(pass, &placed, roofs);
-    let points = placed.into_iter().map(|it| it.point).collect();
-    let chart = RooflineChart {
-        roofs: roofs.to_vec(),
-        points,
-    };
-    let slug = format!("{}roofline-{}", part.prefix, direction.name());
-    let title = format!("{pass}: arithmetic intensity and performance");
-    blocks.push(Block::Chart {
-        chart: Chart::new(&slug, &title, &caption, |layout| chart.draw(layout)),
-    });
-    blocks.push(Block::Folded {
-        summary: format!("{pass}: the points as a table"),
-        open: false,
-        blocks: vec![Block::Table { table }],
-    });
+    caption
 }
 
-fn table(pass: &str, placed: &[PlacedPoint], roofs: &[Roof]) -> Table {
-    let heads = [
-        "benchmark",
-        "bytes at",
-        "#FLOP/byte",
-        "#GFLOP/s",
-        "#of its roof",
-    ];
-    let mut table = Table::new(&format!("{pass}, roofline"), &heads);
-    table.searchable = true;
-    for PlacedPoint { point, name, .. } in placed {
-        let share =
-            roof_of(roofs, point.level).map(|roof| point.speed / roof.allows(point.intensity));
-        let counted = if point.counted { ", counted" } else { "" };
-        let doubt = if point.suspicious { ", suspicious" } else { "" };
-        table.rows.push(vec![
-            Cell::words(name),
-            Cell::words(format!("{}{counted}", point.level.name())),
-            Cell::number(rate(point.intensity), Some(point.intensity)),
-            Cell::number(rate(point.speed), Some(point.speed)),
-            Cell::number(format!("{}{doubt}", number::or_dash(share, percent)), share),
-        ]);
+impl Point {
+    fn shape(&self) -> Shape {
+        match (self.level, self.counted) {
+            (Level::L1, _) => Shape::L1,
+            (Level::L2, _) => Shape::L2Counted,
+            (Level::Dram, false) => Shape::Dram,
+            (Level::Dram, true) => Shape::DramCounted,
+        }
     }
-    table
 }
 
-fn roof_of(roofs: &[Roof], level: Level) -> Option<&Roof> {
-    roofs.iter().find(|roof| roof.level == Some(level))
-}
-
-fn placed(part: &Part<'_>, direction: Direction, roofs: &[Roof]) -> Vec<PlacedPoint> {
-    let mut placed = vec![];
+fn points(part: &Part<'_>, direction: Direction, roofs: &[Roof]) -> Vec<Point> {
+    let mut points = vec![];
     let benches = part.of(&Msda).into_iter();
-    let of_pass = benches.filter(|it| it.direction == direction);
-    for record in of_pass {
-        let traffic = record.traffic;
-        let (gathered, compulsory) = (traffic.gathered_bytes as f64, record.least_bytes() as f64);
+    for record in benches.filter(|it| it.direction == direction) {
+        let (gathered, least) = (record.traffic.gathered_bytes, record.least_bytes());
         let mut bytes = vec![
-            (Level::L1, false, gathered),
-            (Level::Dram, false, compulsory),
+            (Level::L1, false, gathered as f64),
+            (Level::Dram, false, least as f64),
         ];
         for level in [Level::L2, Level::Dram] {
             let moved = counted_bytes(&part.counters, record, level);
             bytes.extend(moved.map(|moved| (level, true, moved)));
         }
         for (level, counted, bytes) in bytes {
-            placed.extend(place(record, level, counted, bytes, roofs));
+            points.extend(point(record, level, counted, bytes, roofs));
         }
     }
-    placed
+    points
 }
 
 /// Bytes that one computation moved at a level, by the counters of all its kernels.
@@ -226,13 +247,13 @@ fn counted_bytes(counters: &[&CountersRecord], record: &BenchRecord, level: Leve
     kernels.map(of_kernel).sum()
 }
 
-fn place(
+fn point(
     record: &BenchRecord,
     level: Level,
     counted: bool,
     bytes: f64,
     roofs: &[Roof],
-) -> Option<PlacedPoint> {
+) -> Option<Point> {
     let cold = record.cold.as_ref().filter(|_| level == Level::Dram);
     let timing = cold.or(record.hot.as_ref())?;
     let temperature = if cold.is_some() { "cold" } else { "hot" };
@@ -242,7 +263,7 @@ fn place(
     if !usable(intensity) || !usable(speed) {
         return None;
     }
-    let roof = roof_of(roofs, level);
+    let roof = roofs.iter().find(|roof| roof.level == Some(level));
     let share = roof.map(|roof| speed / roof.allows(intensity));
     let above = share.is_some_and(|share| share > TOLERANCE);
     let explained = roof.filter(|_| above && !counted);
@@ -254,42 +275,17 @@ fn place(
     let flat = roofs.iter().filter(|roof| roof.level.is_none());
     let most = flat.map(|roof| roof.rate).reduce(f64::max);
     let above_flat = most.is_some_and(|most| speed > TOLERANCE * most);
-    let suspicious = (above && explained.is_none()) || above_flat;
-    let mut words = vec![
-        record.name(),
-        format!(
-            "{}: {} {}",
-            level.name(),
-            crate::units::bytes(bytes as u64),
-            match (counted, level) {
-                (true, _) => "counted by the hardware",
-                (false, Level::L1) => "gathered",
-                (false, _) => "at least",
-            }
-        ),
-        format!("arithmetic intensity: {} FLOP/byte", rate(intensity)),
-        format!("speed: {}", number::operations(speed)),
-        format!("{temperature}: {} ms", milliseconds(timing.median_ms)),
-    ];
-    if let (Some(roof), Some(share)) = (roof, share) {
-        words.push(format!("of the roof {}: {}", roof.probe, percent(share)));
-    }
-    match explained {
-        _ if suspicious => words.push("suspicious: above a roof".to_string()),
-        Some(reason) => words.push(format!("above the roof: {reason}")),
-        None => {}
-    }
-    Some(PlacedPoint {
+    Some(Point {
         name: record.name(),
+        level,
+        counted,
+        bytes,
+        intensity,
+        speed,
+        time: format!("{temperature} {} ms", milliseconds(timing.median_ms)),
+        share,
         explained,
-        point: Point {
-            level,
-            counted,
-            intensity,
-            speed,
-            suspicious,
-            words: words.join("\n"),
-        },
+        suspicious: (above && explained.is_none()) || above_flat,
     })
 }
 

@@ -1,16 +1,6 @@
-"use strict";
+// The page around the charts: cards, tables that can be searched and sorted, and where the reader is.
 (() => {
   const card = document.getElementById("card");
-
-  // The words of a mark or a row: its title, which the page shows itself and so takes out.
-  const rows = document.querySelectorAll("svg.chart .row");
-  for (const row of rows) {
-    const title = row.querySelector(":scope > title");
-    row.dataset.words = title.textContent;
-    row.setAttribute("role", "img");
-    row.setAttribute("aria-label", title.textContent.replaceAll("\n", ", "));
-    for (const each of row.querySelectorAll("title")) each.remove();
-  }
 
   const show = (row, x, y) => {
     const [first, ...rest] = row.dataset.words.split("\n");
@@ -31,38 +21,35 @@
     show(row, box.left + Math.min(box.width / 2, 240), box.bottom - 8);
   };
 
-  for (const chart of document.querySelectorAll("svg.chart")) {
-    const marks = [...chart.querySelectorAll(".row")];
-    // One stop for the tabulator a chart; arrows go on from there.
-    marks.forEach((mark, index) => mark.setAttribute("tabindex", index === 0 ? "0" : "-1"));
-    const move = (from, to) => {
-      if (!to) return;
-      from.setAttribute("tabindex", "-1");
-      to.setAttribute("tabindex", "0");
-      to.focus();
-    };
-    chart.addEventListener("pointermove", (event) => {
-      const row = event.target.closest(".row");
+  for (const figure of document.querySelectorAll("figure[data-chart]")) {
+    const rowOf = (event) => event.target.closest(".row");
+    figure.addEventListener("pointermove", (event) => {
+      const row = rowOf(event);
       if (row) show(row, event.clientX, event.clientY); else hide();
     });
-    chart.addEventListener("pointerleave", hide);
-    chart.addEventListener("focusin", (event) => {
-      const row = event.target.closest(".row");
-      if (row && row.matches(":focus-visible")) showFocused(row);
+    figure.addEventListener("pointerleave", hide);
+    figure.addEventListener("focusin", (event) => {
+      const row = rowOf(event);
+      if (row?.matches(":focus-visible")) showFocused(row);
     });
-    chart.addEventListener("focusout", hide);
-    chart.addEventListener("keydown", (event) => {
-      const row = event.target.closest(".row");
-      const index = marks.indexOf(row);
+    figure.addEventListener("focusout", hide);
+    // One stop for the tabulator per chart; arrows go on from there.
+    figure.addEventListener("keydown", (event) => {
+      const row = rowOf(event);
+      const rows = [...figure.querySelectorAll(".row")];
+      const index = rows.indexOf(row);
       if (index < 0) return;
+      if (event.key === "Escape") hide();
       const next = {
         ArrowDown: index + 1, ArrowRight: index + 1, ArrowUp: index - 1, ArrowLeft: index - 1,
-        Home: 0, End: marks.length - 1,
+        Home: 0, End: rows.length - 1,
       }[event.key];
-      if (event.key === "Escape") hide();
       if (next === undefined) return;
       event.preventDefault();
-      move(row, marks[next]);
+      if (!rows[next]) return;
+      row.setAttribute("tabindex", "-1");
+      rows[next].setAttribute("tabindex", "0");
+      rows[next].focus();
     });
   }
   addEventListener("scroll", () => {
