@@ -111,6 +111,16 @@ impl Default for Grid {
     }
 }
 
+impl Grid {
+    /// Of blocks of so many threads, without shared memory.
+    pub fn of_threads(threads: u32) -> Self {
+        Grid {
+            threads,
+            ..Grid::default()
+        }
+    }
+}
+
 /// What a kernel is given.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<'a> {

@@ -1,6 +1,6 @@
 //! How fast numbers are multiplied and added.
 
-use super::experiment::{Experiment, Input, Needs, Work};
+use super::experiment::{Experiment, Input, Work};
 use super::pattern::mixed;
 use crate::cuda::{Grid, Source};
 use crate::record::Unit;
@@ -17,35 +17,30 @@ const OFFSET: f32 = 0.375;
 /// Multiply-adds of f32 in registers.
 pub fn fma() -> Experiment {
     let text = include_str!("../../../kernels/probe/fma.cu");
-    Experiment {
-        what: "fused multiply-adds of f32 from registers".to_string(),
-        kernel: Source::new("probe_fma", text, &[]),
-        needs: Needs::Nothing,
-        block: Grid {
-            threads: THREADS,
-            ..Grid::default()
-        },
-        unit: Unit::GigaflopASecond,
-        work: Box::new(|room| {
-            let threads = room.blocks * THREADS;
-            let links = u64::from(threads) * u64::from(TIMED_ROUNDS * LINKS * CHAINS);
-            Work {
-                blocks: room.blocks,
-                inputs: vec![
-                    Input::Word(SCALE.to_bits()),
-                    Input::Word(OFFSET.to_bits()),
-                    Input::Rounds,
-                    Input::Output,
-                ],
-                words: threads as usize,
-                checked_rounds: 2,
-                timed_rounds: TIMED_ROUNDS,
-                expected: Box::new(|thread, rounds| result(thread as u32, rounds)),
-                // A product and a sum.
-                amount: 2 * links,
-            }
-        }),
-    }
+    let what = "fused multiply-adds of f32 from registers";
+    let (kernel, block) = (
+        Source::new("probe_fma", text, &[]),
+        Grid::of_threads(THREADS),
+    );
+    Experiment::new(what, kernel, block, Unit::GigaflopASecond, |room| {
+        let threads = room.blocks * THREADS;
+        let links = u64::from(threads) * u64::from(TIMED_ROUNDS * LINKS * CHAINS);
+        Work {
+            blocks: room.blocks,
+            inputs: vec![
+                Input::Word(SCALE.to_bits()),
+                Input::Word(OFFSET.to_bits()),
+                Input::Rounds,
+                Input::Output,
+            ],
+            words: threads as usize,
+            checked_rounds: 2,
+            timed_rounds: TIMED_ROUNDS,
+            expected: Box::new(|thread, rounds| result(thread as u32, rounds)),
+            // A product and a sum.
+            amount: 2 * links,
+        }
+    })
 }
 
 /// What a thread's result is after so many rounds.

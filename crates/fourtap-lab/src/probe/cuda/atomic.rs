@@ -38,31 +38,25 @@ pub fn contended() -> Experiment {
 
 fn experiment(place: &str, bytes: fn(Room) -> u64) -> Experiment {
     let text = include_str!("../../../kernels/probe/atomic.cu");
-    Experiment {
-        what: format!("add four f32 per instruction, {place}"),
-        kernel: Source::new("probe_atomic", text, &[]),
-        needs: Needs::Hopper,
-        block: Grid {
-            threads: THREADS,
-            ..Grid::default()
-        },
-        unit: Unit::GigaASecond,
-        work: Box::new(move |room| {
-            let segments = (bytes(room) / SEGMENT_BYTES).max(1) as u32;
-            let threads = room.blocks * THREADS;
-            let sums = sums(threads, segments);
-            let instructions = u64::from(threads) * u64::from(TIMED_ROUNDS * ADDITIONS);
-            Work {
-                blocks: room.blocks,
-                inputs: vec![Input::Sums, Input::Word(segments), Input::Rounds],
-                words: sums.len(),
-                checked_rounds: CHECKED_ROUNDS,
-                timed_rounds: TIMED_ROUNDS,
-                expected: Box::new(move |number, _| sums[number].to_bits()),
-                amount: instructions * u64::from(NUMBERS),
-            }
-        }),
-    }
+    let what = format!("add four f32 per instruction, {place}");
+    let kernel = Source::new("probe_atomic", text, &[]);
+    let work = move |room: Room| {
+        let segments = (bytes(room) / SEGMENT_BYTES).max(1) as u32;
+        let threads = room.blocks * THREADS;
+        let sums = sums(threads, segments);
+        let instructions = u64::from(threads) * u64::from(TIMED_ROUNDS * ADDITIONS);
+        Work {
+            blocks: room.blocks,
+            inputs: vec![Input::Sums, Input::Word(segments), Input::Rounds],
+            words: sums.len(),
+            checked_rounds: CHECKED_ROUNDS,
+            timed_rounds: TIMED_ROUNDS,
+            expected: Box::new(move |number, _| sums[number].to_bits()),
+            amount: instructions * u64::from(NUMBERS),
+        }
+    };
+    let block = Grid::of_threads(THREADS);
+    Experiment::new(what, kernel, block, Unit::GigaASecond, work).on(Needs::Hopper)
 }
 
 /// What so many segments hold after the rounds that are checked. Sums are of so few small whole numbers that they are

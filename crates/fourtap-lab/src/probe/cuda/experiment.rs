@@ -122,6 +122,29 @@ impl Needs {
 }
 
 impl Experiment {
+    /// One for every device.
+    pub fn new(
+        what: impl Into<String>,
+        kernel: Source,
+        block: Grid,
+        unit: Unit,
+        work: impl Fn(Room) -> Work + Send + Sync + 'static,
+    ) -> Self {
+        Experiment {
+            what: what.into(),
+            kernel,
+            needs: Needs::Nothing,
+            block,
+            unit,
+            work: Box::new(work),
+        }
+    }
+
+    /// The same for devices that have this.
+    pub fn on(self, needs: Needs) -> Self {
+        Experiment { needs, ..self }
+    }
+
     /// The record, with how fast the kernel is after it was seen to be right.
     pub fn measure(
         &self,
@@ -303,13 +326,10 @@ impl<'a> Launch<'a> {
 /// An empty kernel, which counts itself if it is given where.
 pub fn launch() -> Experiment {
     let text = include_str!("../../../kernels/probe/launch.cu");
-    Experiment {
-        what: "launch an empty kernel, many at a time as a graph".to_string(),
-        kernel: Source::new("probe_launch", text, &[]),
-        needs: Needs::Nothing,
-        block: Grid::default(),
-        unit: Unit::Microseconds,
-        work: Box::new(|_| Work {
+    let what = "launch an empty kernel, many at a time as a graph";
+    let kernel = Source::new("probe_launch", text, &[]);
+    Experiment::new(what, kernel, Grid::default(), Unit::Microseconds, |_| {
+        Work {
             blocks: 1,
             inputs: vec![Input::Counter],
             words: 1,
@@ -317,6 +337,6 @@ pub fn launch() -> Experiment {
             timed_rounds: 1,
             expected: Box::new(|_, launches| launches),
             amount: 1,
-        }),
-    }
+        }
+    })
 }

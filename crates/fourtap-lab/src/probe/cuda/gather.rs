@@ -1,6 +1,6 @@
 //! How fast random segments of a buffer are read, by what holds the buffer.
 
-use super::experiment::{Experiment, Input, Needs, Work};
+use super::experiment::{Experiment, Input, Needs, Room, Work};
 use super::pattern::{PIECE_BYTES, Random, piece};
 use crate::cuda::{Grid, Source};
 use crate::record::Unit;
@@ -13,10 +13,7 @@ const PART_BYTES: u32 = 64 << 10;
 /// From a buffer of so many bytes in device memory, or where the caches hold it.
 pub fn gather(segment_bytes: u32, bytes: u32, place: &str) -> Experiment {
     // Blocks a multiprocessor that leave registers for all loads in flight.
-    let block = Grid {
-        threads: 256,
-        ..Grid::default()
-    };
+    let block = Grid::of_threads(256);
     of_buffer(Segments::of(segment_bytes, bytes), place, block, 5, 256)
 }
 
@@ -45,22 +42,18 @@ fn of_buffer(
         ("THREADS", block.threads),
         ("BLOCKS", blocks),
     ];
-    Experiment {
-        what: segments.in_words(place),
-        kernel: Source::new("probe_gather", text, &defines),
-        needs: Needs::Nothing,
-        block,
-        unit: Unit::GigabytesASecond,
-        work: Box::new(move |room| {
-            let inputs = vec![
-                Input::Pattern(segments.bytes()),
-                Input::Word(segments.count),
-                Input::Rounds,
-                Input::Output,
-            ];
-            segments.work(room.blocks, block.threads, inputs, timed_rounds)
-        }),
-    }
+    let kernel = Source::new("probe_gather", text, &defines);
+    let work = move |room: Room| {
+        let inputs = vec![
+            Input::Pattern(segments.bytes()),
+            Input::Word(segments.count),
+            Input::Rounds,
+            Input::Output,
+        ];
+        segments.work(room.blocks, block.threads, inputs, timed_rounds)
+    };
+    let what = segments.in_words(place);
+    Experiment::new(what, kernel, block, Unit::GigabytesASecond, work)
 }
 
 /// From the shared memories of a cluster of so many blocks.
@@ -73,21 +66,17 @@ pub fn distributed(blocks: u32) -> Experiment {
         cluster: Some(blocks),
         ..Grid::default()
     };
-    Experiment {
-        what: segments.in_words(&format!("a cluster of {blocks}")),
-        kernel: Source::new("probe_dsmem", text, &[]).for_hopper(),
-        needs: Needs::Hopper,
-        block,
-        unit: Unit::GigabytesASecond,
-        work: Box::new(move |room| {
-            let inputs = vec![
-                Input::Pattern(segments.bytes()),
-                Input::Rounds,
-                Input::Output,
-            ];
-            segments.work(room.blocks, block.threads, inputs, 256)
-        }),
-    }
+    let kernel = Source::new("probe_dsmem", text, &[]).for_hopper();
+    let work = move |room: Room| {
+        let inputs = vec![
+            Input::Pattern(segments.bytes()),
+            Input::Rounds,
+            Input::Output,
+        ];
+        segments.work(room.blocks, block.threads, inputs, 256)
+    };
+    let what = segments.in_words(&format!("a cluster of {blocks}"));
+    Experiment::new(what, kernel, block, Unit::GigabytesASecond, work).on(Needs::Hopper)
 }
 
 /// What a buffer is read in.

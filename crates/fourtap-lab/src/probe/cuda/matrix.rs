@@ -46,29 +46,22 @@ const WGMMA: Shape = Shape {
 pub fn mma() -> Experiment {
     let text = include_str!("../../../kernels/probe/mma.cu");
     let what = "mma.sync m16n8k16: f16 from registers, summed in f32";
-    MMA.experiment(what, Source::new("probe_mma", text, &[]), Needs::Nothing)
+    MMA.experiment(what, Source::new("probe_mma", text, &[]))
 }
 
 /// By four warps, out of shared memory.
 pub fn wgmma() -> Experiment {
     let text = include_str!("../../../kernels/probe/wgmma.cu");
     let what = "wgmma m64n256k16: f16 from shared memory, summed in f32";
-    WGMMA.experiment(what, Source::new("probe_wgmma", text, &[]), Needs::Wgmma)
+    let kernel = Source::new("probe_wgmma", text, &[]);
+    WGMMA.experiment(what, kernel).on(Needs::Wgmma)
 }
 
 impl Shape {
-    fn experiment(self, what: &str, kernel: Source, needs: Needs) -> Experiment {
-        Experiment {
-            what: what.to_string(),
-            kernel,
-            needs,
-            block: Grid {
-                threads: self.threads,
-                ..Grid::default()
-            },
-            unit: Unit::GigaflopASecond,
-            work: Box::new(move |room| self.work(room)),
-        }
+    fn experiment(self, what: &str, kernel: Source) -> Experiment {
+        let block = Grid::of_threads(self.threads);
+        let work = move |room| self.work(room);
+        Experiment::new(what, kernel, block, Unit::GigaflopASecond, work)
     }
 
     fn work(self, room: Room) -> Work {

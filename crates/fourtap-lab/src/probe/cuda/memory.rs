@@ -1,6 +1,6 @@
 //! How fast a buffer is copied, and read past the first-level cache: in device memory, and in the L2 cache.
 
-use super::experiment::{Experiment, Input, Needs, Room, Work};
+use super::experiment::{Experiment, Input, Room, Work};
 use super::pattern::{self, PIECE_BYTES};
 use crate::cuda::{Grid, Source};
 use crate::record::Unit;
@@ -20,7 +20,11 @@ const SHARE_OF_L2: u64 = 4;
 pub fn copy() -> Experiment {
     let text = include_str!("../../../kernels/probe/copy.cu");
     let what = "copy device memory; bytes read and written both count";
-    experiment(what, Source::new("probe_copy", text, &[]), |room| {
+    let (kernel, block) = (
+        Source::new("probe_copy", text, &[]),
+        Grid::of_threads(THREADS),
+    );
+    Experiment::new(what, kernel, block, Unit::GigabytesASecond, |room| {
         let vectors = room.large_bytes / PIECE_BYTES;
         let bytes = vectors * PIECE_BYTES;
         Work {
@@ -61,21 +65,11 @@ pub fn l2_read() -> Experiment {
 
 fn read(what: &str, work: fn(Room) -> Work) -> Experiment {
     let text = include_str!("../../../kernels/probe/read.cu");
-    experiment(what, Source::new("probe_read", text, &[]), work)
-}
-
-fn experiment(what: &str, kernel: Source, work: fn(Room) -> Work) -> Experiment {
-    Experiment {
-        what: what.to_string(),
-        kernel,
-        needs: Needs::Nothing,
-        block: Grid {
-            threads: THREADS,
-            ..Grid::default()
-        },
-        unit: Unit::GigabytesASecond,
-        work: Box::new(work),
-    }
+    let (kernel, block) = (
+        Source::new("probe_read", text, &[]),
+        Grid::of_threads(THREADS),
+    );
+    Experiment::new(what, kernel, block, Unit::GigabytesASecond, work)
 }
 
 /// How blocks go through a buffer.

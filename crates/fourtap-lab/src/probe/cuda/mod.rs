@@ -11,9 +11,11 @@ mod pattern;
 mod tests;
 mod tile;
 
+use fourtap::cuda::driver::TensorElement;
+
 use self::experiment::{Experiment, launch};
 use self::gather::{distributed, gather, gather_shared};
-use self::tile::{Channel, tiles};
+use self::tile::tiles;
 use super::Probe;
 use crate::error::Error;
 
@@ -31,8 +33,8 @@ fn ceilings() -> Vec<(&'static str, Experiment)> {
         ("gather-64-40mb", gather(64, 40_000_000, "40 MB")),
         ("dsmem-read-2", distributed(2)),
         ("dsmem-read-8", distributed(8)),
-        ("tile-tma-l2", tiles(Channel::F16)),
-        ("tile-tma-l2-f32", tiles(Channel::F32)),
+        ("tile-tma-l2", tiles(TensorElement::F16)),
+        ("tile-tma-l2-f32", tiles(TensorElement::F32)),
         ("atomic-v4f32-spread", atomic::spread()),
         ("atomic-v4f32-contended", atomic::contended()),
         ("fma-f32", arithmetic::fma()),

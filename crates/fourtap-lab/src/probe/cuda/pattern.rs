@@ -36,8 +36,7 @@ pub fn buffer(stopwatch: &Stopwatch, bytes: u64) -> Result<Buffer> {
     let buffer = Buffer::alloc(cuda.context(), bytes as usize)?;
     let grid = Grid {
         blocks: cuda.device().facts().multiprocessors * FILL_BLOCKS,
-        threads: FILL_THREADS,
-        ..Grid::default()
+        ..Grid::of_threads(FILL_THREADS)
     };
     let arguments = [
         Argument::Address(buffer.as_ptr()),

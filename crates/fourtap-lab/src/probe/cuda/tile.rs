@@ -2,7 +2,7 @@
 
 use fourtap::cuda::driver::{Swizzle, TensorElement, TensorMapDesc};
 
-use super::experiment::{Experiment, Input, Needs, Work};
+use super::experiment::{Experiment, Input, Needs, Room, Work};
 use super::pattern::{PIECE_BYTES, mixed, piece, scaled};
 use crate::cuda::{Grid, Source};
 use crate::record::Unit;
@@ -21,68 +21,48 @@ const WIDTH: u32 = 512;
 /// The image takes this share of the L2 cache.
 const SHARE_OF_L2: u64 = 4;
 
-/// What the channels are.
-#[derive(Clone, Copy, Debug)]
-pub enum Channel {
-    F16,
-    F32,
-}
-
 /// From an image that the L2 cache holds.
-pub fn tiles(channel: Channel) -> Experiment {
+pub fn tiles(element: TensorElement) -> Experiment {
     let text = include_str!("../../../kernels/probe/tile.cu");
-    let pixel_bytes = channel.pixel_bytes();
+    let pixel_bytes = CHANNELS * element.bytes() as u32;
     // Tiles of every warp, and a barrier of each stage behind them.
     let of_warp = STAGES * (TILES * 4 * pixel_bytes + size_of::<u64>() as u32);
-    let bits = 8 * channel.element().bytes();
-    Experiment {
-        what: format!("2x2 pixels of 32 f{bits} from L2, as boxes by a tensor map"),
-        kernel: Source::new("probe_tile", text, &[("PIXEL", pixel_bytes)]).for_hopper(),
-        needs: Needs::Hopper,
-        block: Grid {
-            threads: THREADS,
-            shared_bytes: THREADS / LANES * of_warp,
-            ..Grid::default()
-        },
-        unit: Unit::GigabytesASecond,
-        work: Box::new(move |room| {
-            Image::of(room.l2_bytes / SHARE_OF_L2, channel).work(room.blocks)
-        }),
-    }
+    let block = Grid {
+        shared_bytes: THREADS / LANES * of_warp,
+        ..Grid::of_threads(THREADS)
+    };
+    let bits = 8 * element.bytes();
+    let what = format!("2x2 pixels of 32 f{bits} from L2, as boxes by a tensor map");
+    let kernel = Source::new("probe_tile", text, &[("PIXEL", pixel_bytes)]).for_hopper();
+    let work = move |room: Room| Image::of(room.l2_bytes / SHARE_OF_L2, element).work(room.blocks);
+    Experiment::new(what, kernel, block, Unit::GigabytesASecond, work).on(Needs::Hopper)
 }
 
-impl Channel {
-    fn element(self) -> TensorElement {
-        match self {
-            Channel::F16 => TensorElement::F16,
-            Channel::F32 => TensorElement::F32,
-        }
-    }
-
-    fn pixel_bytes(self) -> u32 {
-        CHANNELS * self.element().bytes() as u32
-    }
-}
-
-/// Height and width in pixels, of one kind of channels.
+/// An image of 32 channels.
 #[derive(Clone, Copy, Debug)]
 struct Image {
+    /// Rows of pixels.
     height: u32,
-    channel: Channel,
+    element: TensorElement,
+    pixel_bytes: u32,
 }
 
 impl Image {
     /// As large as these bytes allow.
-    fn of(bytes: u64, channel: Channel) -> Self {
-        let row = u64::from(WIDTH * channel.pixel_bytes());
-        let height = (bytes / row).max(2) as u32;
-        Image { height, channel }
+    fn of(bytes: u64, element: TensorElement) -> Self {
+        let pixel_bytes = CHANNELS * element.bytes() as u32;
+        let row = u64::from(WIDTH * pixel_bytes);
+        Image {
+            height: (bytes / row).max(2) as u32,
+            element,
+            pixel_bytes,
+        }
     }
 
     fn work(self, blocks: u32) -> Work {
-        let pixel = u64::from(self.channel.pixel_bytes());
+        let pixel = u64::from(self.pixel_bytes);
         let boxes = TensorMapDesc {
-            element: self.channel.element(),
+            element: self.element,
             address: 0,
             dimensions: vec![CHANNELS.into(), WIDTH.into(), self.height.into()],
             strides: vec![pixel, u64::from(WIDTH) * pixel],
@@ -109,11 +89,11 @@ impl Image {
     }
 
     fn bytes(self) -> u64 {
-        u64::from(self.height) * u64::from(WIDTH * self.channel.pixel_bytes())
+        u64::from(self.height) * u64::from(WIDTH * self.pixel_bytes)
     }
 
     fn pieces_of_tile(self) -> u32 {
-        4 * self.channel.pixel_bytes() / PIECE_BYTES as u32
+        4 * self.pixel_bytes / PIECE_BYTES as u32
     }
 
     /// Where a piece of a tile of a warp is.
@@ -123,7 +103,7 @@ impl Image {
         let y = scaled(random.wrapping_mul(0x9e37_79b1), self.height - 1);
         let of_row = self.pieces_of_tile() / 2;
         let pixel = u64::from(y + piece / of_row) * u64::from(WIDTH) + u64::from(x);
-        pixel * u64::from(self.channel.pixel_bytes()) + u64::from(piece % of_row) * PIECE_BYTES
+        pixel * u64::from(self.pixel_bytes) + u64::from(piece % of_row) * PIECE_BYTES
     }
 
     /// What a thread's sum is after so many rounds.
@@ -149,15 +129,15 @@ mod tests {
 
     #[test]
     fn tiles_lie_inside_the_image() {
-        for channel in [Channel::F16, Channel::F32] {
-            let image = Image::of(1 << 20, channel);
+        for element in [TensorElement::F16, TensorElement::F32] {
+            let image = Image::of(1 << 20, element);
             assert!(image.bytes() <= 1 << 20);
             let last = image.pieces_of_tile() - 1;
             let mut highest = 0;
             for tile in 0..100_000 {
                 let offset = image.offset(3, tile, last) + PIECE_BYTES;
                 highest = highest.max(offset);
-                let row = u64::from(WIDTH * channel.pixel_bytes());
+                let row = u64::from(WIDTH * image.pixel_bytes);
                 let first = image.offset(3, tile, 0);
                 assert_eq!(first / row + 1, (offset - 1) / row, "a tile has two rows");
             }
