@@ -11,7 +11,7 @@ from torch import Tensor
 
 SIGMA = 4.0  # pixels that local points lie around their reference, as in trained models
 # On no pixel's border, where the gradient of locations jumps and rounding decides which side is meant.
-SPOT, ROW, OFF_BORDER = (0.3183, 0.6931), 0.3183, 1e-4
+SPOT, ROW, OFF_BORDER = (0.3137, 0.6871), 0.3137, 1e-4
 OBJECTS = 20
 # Where the points of eight heads lie before training: of each head in another direction.
 DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))

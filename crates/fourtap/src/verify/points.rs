@@ -57,9 +57,9 @@ const WINDOW: f64 = 6.0;
 const WINDOW_START: f64 = 0.4;
 
 /// On no pixel's border, as is the row: there rounding would decide which side is meant.
-const SPOT: [f64; 2] = [0.3183, 0.6931];
+const SPOT: [f64; 2] = [0.3137, 0.6871];
 const MIDDLE: [f64; 2] = [0.5; 2];
-const ROW: f64 = 0.3183;
+const ROW: f64 = 0.3137;
 
 const OBJECTS: usize = 20;
 
