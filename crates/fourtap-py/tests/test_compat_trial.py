@@ -267,6 +267,7 @@ torch.autograd.graph._engine_run_backward = fails
 torch.cuda._lazy_init = torch._C._cuda_init = fails
 torch.set_default_dtype(torch.float16)
 torch.set_default_device("meta")
+torch.set_num_threads(3)
 states = torch.get_rng_state(), random.getstate()
 with Seeing(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
     names = compat.patch(strict=True)
@@ -274,7 +275,7 @@ with Seeing(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
 assert len(names) == 7, names
 assert torch.equal(states[0].cpu(), torch.get_rng_state()) and states[1] == random.getstate()
 assert torch.is_grad_enabled() and torch.get_default_dtype() is torch.float16
-assert torch.empty(1).device.type == "meta"
+assert torch.empty(1).device.type == "meta" and torch.get_num_threads() == 3
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 

@@ -198,6 +198,11 @@ def _undisturbed() -> Iterator[None]:
         stack.enter_context(torch.autocast("cpu", enabled=False))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        threads = torch.get_num_threads()
+        if threads > 1:
+            # Cases are so small that handing parts of them to threads takes longer than computing them.
+            torch.set_num_threads(1)
+            stack.callback(torch.set_num_threads, threads)
         yield
 
 
