@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_nodes
 import pytest
+import test_models
+import test_onnx_rewrite
 import torch
 from onnx_layers import HEADS, SIZES, Layer, LayerByPoints, export, operands
 from onnx_nodes import NodeProblem, onnx
-from onnx_sessions import onnxruntime
+from onnx_sessions import assert_same_queries, onnxruntime
 
 import fourtap
 import fourtap.onnx
@@ -175,6 +177,22 @@ def test_files_that_hold_grid_sample(way: str, sizes_change: bool, tmp_path: Pat
             again = fourtap.onnx.rewrite(ours.model, to="portable", sizes=SIZES)
             assert again.replaced == 1 and again.error is not None and again.error < 1e-6
             assert not again.model.functions
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rt_detr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deformable_detr", "rt_detr_v2", "d_fine"))],
+)
+def test_whole_models(name: str, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    model, inputs = test_onnx_rewrite.export_stock(name, before, dynamo=False)
+    result = fourtap.onnx.rewrite(before, after, to="portable")
+    assert result.replaced == test_models.CASES[name].calls and result.error is not None and result.error < 1e-5
+    session = onnxruntime.InferenceSession(after, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    found = session.run(None, {name: inputs[name].numpy() for name in names})
+    with torch.no_grad():
+        assert_same_queries([torch.from_numpy(one) for one in found], model(*inputs.values()))
 
 
 @torch.no_grad()

@@ -46,6 +46,8 @@ class Attention:
     "Points ``[N, Q, 1, L or 1, 1, 2]`` and offsets in pixels ``[N, Q, M, L, P, 2]`` that locations are the sum of."
     boxes: tuple[str, str, str, float] | None
     "Centres and extents, both as such points, offsets in boxes, and the part of a box that an offset of 1 stands for."
+    references: int | None
+    "How many points or boxes of these a query has: one for each level, or one for all."
     points: list[int] | None
     "Of each level, if it is written by points and they are known."
     by_points: bool
@@ -119,6 +121,7 @@ def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
     if locations is not None and not by_points:
         projections = points_and_offsets(graph, tracer, locations, weights, [traced for _, traced in sizes])
         boxes = boxes_and_offsets(graph, tracer, locations, weights)
+    references = next((tracer.shape(found[0]) for found in (projections, boxes) if found is not None), None)
     attention = Attention(
         value=values.pop(),
         sizes=[where for where, _ in sizes],
@@ -128,6 +131,7 @@ def _match(graph: Graph, sampler: Any) -> tuple[Attention, list[str]]:
         logits=logits_of(graph, tracer, weights),
         projections=projections,
         boxes=boxes,
+        references=None if references is None else references[3],
         points=[count for count in counts if count is not None] if by_points and None not in counts else None,
         by_points=by_points,
         out=end.output[0],

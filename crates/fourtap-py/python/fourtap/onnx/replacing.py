@@ -88,13 +88,13 @@ class _Replacing:
 
     def _from_points(self, levels: Sequence[Any], points: str, offsets: str) -> Any:
         """Without the arithmetic and the softmax before it, which take longer than the node does."""
-        points = self._node("Reshape", self._as_float(points), np.array([0, 0, -1, 2]))
+        points = self._node("Reshape", self._as_float(points), np.array([0, 0, self._attention.references, 2]))
         offsets = self._node("Reshape", self._as_float(offsets), np.array([0, 0, 0, -1, 2]))
         return self._projected([*levels, points, offsets])
 
     def _from_boxes(self, levels: Sequence[Any], centres: str, extents: str, offsets: str, scale: float) -> Any:
         joined = self._node("Concat", self._as_float(centres), self._as_float(extents), axis=-1)
-        boxes = self._node("Reshape", joined, np.array([0, 0, -1, 4]))
+        boxes = self._node("Reshape", joined, np.array([0, 0, self._attention.references, 4]))
         offsets = self._node("Reshape", self._as_float(offsets), np.array([0, 0, 0, -1, 2]))
         return self._projected([*levels, boxes, offsets], box_scale=[scale] * len(self._attention.sizes))
 
