@@ -115,6 +115,8 @@ impl TableKernel {
                 KernelVariant::Sort(_) | KernelVariant::ValueBands(_) => 16,
                 // Some words that are needed once a row. With fewer threads there would be room for them, which costs more.
                 KernelVariant::SamplesMatrix(gather) if gather.sampling != Sampling::Given => 96,
+                // Two words on Hopper.
+                KernelVariant::SamplesMatrix(_) => 16,
                 // A thread a row, or a warp a reference point: they wait for memory.
                 KernelVariant::Statistics(_) | KernelVariant::References(_) => 96,
                 _ => 0,
