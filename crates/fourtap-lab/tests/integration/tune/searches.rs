@@ -165,11 +165,7 @@ fn each_way_to_end_is_recorded_and_the_search_goes_on() {
     assert_eq!(sheet.lines().count(), 7);
     assert!(sheet.contains("disqualified: hung"), "{sheet}");
     let page = fs::read_to_string(folder.join("tune.html")).unwrap();
-    for expected in [
-        "Progress over generations",
-        "Effect of each parameter",
-        "Attempts without a time",
-    ] {
+    for expected in ["Effect of each parameter", "Every attempt", "hung"] {
         assert!(page.contains(expected), "{expected}");
     }
 }
