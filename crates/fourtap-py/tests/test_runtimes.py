@@ -30,6 +30,8 @@ RUNTIMES = {
     "executorch": ("GridSample", "portable"),
     "web": ("GridSample", "portable"),
 }
+#: What cannot be loaded: this model's own export has grids of doubles.
+REFUSED = {("onnxruntime", "deformable_detr", "GridSample")}
 CASES = ("operator", "rt_detr", "rt_detr_v2", "d_fine", "deformable_detr")
 
 
@@ -64,7 +66,7 @@ def test_forms(runtime: str, case: tuple[Any, Path]) -> None:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stderr
     for form, result in json.loads(lines[-1]).items():
-        if form not in RUNTIMES[runtime]:
+        if form not in RUNTIMES[runtime] or (runtime, built.name, form) in REFUSED:
             assert "failed" in result
             continue
         assert "failed" not in result, (form, result)
